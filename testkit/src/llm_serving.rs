@@ -318,7 +318,11 @@ pub fn serve_step_by_step(
             parts.push((who, hit, count));
             budget -= count;
         }
-        assert!(!parts.is_empty(), "a step with something to do");
+        if parts.is_empty() {
+            // The first that runs put itself back: nothing is computed, and the next step is composed at once.
+            assert!(!put_back.is_empty(), "a step with something to do");
+            continue;
+        }
         let [base, token, request, read] = engine.times;
         let mut time = base;
         for &(_, past, count) in &parts {

@@ -205,9 +205,16 @@ fn scenario_text(
     }
     if let Some(replicas) = own.replicas {
         write(&mut text, format_args!("replicas = {replicas}"));
-        if replicas > 1 && !own.engine.iter().any(|pair| pair.starts_with("router")) {
-            write(&mut text, format_args!("router = \"least-outstanding\""));
-        }
+    }
+    let has_router = own.engine.iter().any(|pair| pair.starts_with("router="));
+    let several = own.plan || own.replicas.is_some_and(|replicas| replicas > 1);
+    if has_router && !several {
+        return Err(
+            "--engine router: one engine takes all requests\n  try: --replicas 2".to_owned(),
+        );
+    }
+    if several && !has_router {
+        write(&mut text, format_args!("router = \"least-outstanding\""));
     }
     if let Some(format) = &own.weights {
         write(&mut text, format_args!("weights = {}", quote(format)));

@@ -327,7 +327,6 @@ fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
 fn alone(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
     let mut one = scenario.clone();
     one.replicas = 1;
-    one.router = super::scenario::RouterKind::LeastOutstanding;
     if let (Some(model), Some(tensor)) = (&mut one.model, tensor) {
         model.tensor = Some(tensor);
     }

@@ -154,7 +154,11 @@ impl EngineRules {
     /// If there are none of that name.
     pub fn named(name: &str, hardware: Option<EngineHardware<'_>>) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
-            return Err(ServeError::Unfit(unknown_rules(name)));
+            let expected = expected_rules(name);
+            return Err(ServeError::Unfit(format!(
+                "found {}, expected {expected}",
+                quoted(name)
+            )));
         };
         let file = format!("rules {name}");
         let document = ConfigDocument::parse(text, &file)?;
@@ -291,15 +295,11 @@ const MOST_TOKENS: u32 = 1 << 26;
 const MOST_SEQUENCES: u32 = 1 << 20;
 const MOST_BLOCK_SIZE: u32 = 1 << 16;
 
-/// Returns what is said of rules that there are not.
-pub(super) fn unknown_rules(name: &str) -> String {
+/// Names of all rules, with the one that `name` is most like.
+pub(super) fn expected_rules(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(nearest(name, names.iter().copied()));
-    format!(
-        "no rules are called {}; expected one of {}{hint}",
-        quoted(name),
-        names.join(", ")
-    )
+    format!("rules, one of {}{hint}", names.join(", "))
 }
 
 #[cfg(test)]

@@ -20,13 +20,13 @@
 
 use super::super::error::ServeError;
 use super::rules::{
-    DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS, unknown_rules,
+    DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS, expected_rules,
 };
 use super::step_cost::CostPart;
 use super::step_load::LinearStep;
 use super::step_profile::ProfileChoice;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use std::path::Path;
@@ -245,7 +245,7 @@ impl LlmScenario {
             let name = field.line()?;
             match RULE_SETS.iter().any(|(known, _)| *known == name) {
                 true => Ok(name),
-                false => Err(field.refuse("other rules", unknown_rules(name))),
+                false => Err(field.refuse(quoted(name), expected_rules(name))),
             }
         })?;
         let model = served_model(&engine, folder)?;

@@ -16,6 +16,9 @@ use super::rules::{Batching, BlockReserve, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
+/// The most tokens of a request, whatever an engine holds.
+const MOST_TOKENS: u32 = 1 << 30;
+
 /// A request as an engine takes it.
 #[derive(Clone, Debug)]
 pub struct EngineRequest {
@@ -180,8 +183,8 @@ impl Scheduler {
     }
 
     /// Blocks that a request needs for all of its tokens; the last one of its answer is never computed.
-    fn blocks_of(&self, prompt: u32, output: u32) -> u32 {
-        (prompt + output - 1).div_ceil(self.rules.block_size)
+    fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
+        (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into())
     }
 
     /// Returns why a request can never be served; `None` if it can.
@@ -194,7 +197,8 @@ impl Scheduler {
             return Some(RequestRefusal::Budget);
         }
         let needed = self.blocks_of(prompt, output);
-        (needed > self.pool.count()).then_some(RequestRefusal::Blocks)
+        let is_longest = u64::from(prompt) + u64::from(output) > u64::from(MOST_TOKENS);
+        (is_longest || needed > self.pool.count().into()).then_some(RequestRefusal::Blocks)
     }
 
     /// Tokens of an answer that the longest request leaves.

@@ -292,14 +292,21 @@ impl<'s> LlmServer<'s> {
         if of.scheduler.running() + of.scheduler.waiting() == 0 {
             return false;
         }
-        let step = of.scheduler.compose();
-        for put_back in &step.put_back {
-            if let Some(live) = &mut of.live[put_back.slot as usize] {
-                live.put_back += 1;
-                live.recomputed += u64::from(put_back.lost);
+        // A request that puts itself back before another took part leaves a step without any, which takes no time.
+        loop {
+            let step = of.scheduler.compose();
+            for put_back in &step.put_back {
+                if let Some(live) = &mut of.live[put_back.slot as usize] {
+                    live.put_back += 1;
+                    live.recomputed += u64::from(put_back.lost);
+                }
+                self.recorder.put_back(put_back.lost, now);
             }
-            self.recorder.put_back(put_back.lost, now);
+            if !step.shares.is_empty() || step.put_back.is_empty() {
+                break;
+            }
         }
+        let step = of.scheduler.step();
         let mut admitted = 0_i64;
         for share in step.shares.iter().filter(|share| share.admitted) {
             admitted += 1;
