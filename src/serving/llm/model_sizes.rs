@@ -68,6 +68,13 @@ impl LlmSizes {
                 model.name
             ))
         };
+        let shaped = |work: &OperatorKind| matches!(work, OperatorKind::ShapedAttention { .. });
+        let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
+        if operators.any(|operator| shaped(&operator.work)) {
+            return Err(unfit(
+                "its attention has latent vectors, windows or sinks, and what it keeps of tokens is not simulated",
+            ));
+        }
         let mut blocks = model
             .layers
             .iter()
@@ -150,6 +157,14 @@ impl LlmSizes {
                         is_qkv: false,
                         experts: of,
                     });
+                }
+                // Gains of norms, those of heads too.
+                OperatorKind::Norm { .. } | OperatorKind::Attention { .. } => {}
+                _ if operator.parameters() > 0 => {
+                    return Err(unfit(&format!(
+                        "its operator {} has weights, and its time in a step is not known",
+                        operator.name
+                    )));
                 }
                 _ => {}
             }
@@ -326,7 +341,14 @@ mod tests {
 
     #[test]
     fn what_does_not_answer_token_by_token_is_refused() {
-        for name in ["bert-base", "resnet-50", "vit-b-16", "dlrm"] {
+        for name in [
+            "bert-base",
+            "resnet-50",
+            "vit-b-16",
+            "dlrm",
+            "deepseek-v3",
+            "gpt-oss-20b",
+        ] {
             let definition = ModelSource::find(name).unwrap().definition(None).unwrap();
             let error = LlmSizes::of(&definition).unwrap_err().to_string();
             assert!(
