@@ -404,6 +404,20 @@ impl ModelLayer {
     }
 }
 
+impl ModelLayer {
+    /// Returns true if operator `index` is one of experts, or what sends tokens to them and adds up their results.
+    pub fn stands_among_experts(&self, index: usize) -> bool {
+        let at = |exchange| {
+            let mut operators = self.operators.iter();
+            operators.position(|one| one.work.spec().exchange == Some(exchange))
+        };
+        match (at(ExpertExchange::Dispatch), at(ExpertExchange::Combine)) {
+            (Some(first), Some(last)) => (first..=last).contains(&index),
+            _ => false,
+        }
+    }
+}
+
 impl LayerOperator {
     /// An operator called `name`.
     pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {

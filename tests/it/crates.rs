@@ -106,7 +106,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("imara-diff", &["analysis"], &[]),
     ("indicatif", &["cli"], &[]),
     ("libc", &["base", "cli", "trace"], &[]),
-    ("libm", &["hardware", "report", "serving"], &[]),
+    ("libm", &["hardware", "report", "serving", "workloads"], &[]),
     ("memmap2", &["trace"], &[]),
     ("petgraph", &["trace"], &[]),
     ("proptest", &[], ALL),
@@ -172,6 +172,7 @@ const FILES: &[(&str, &[&str])] = &[
             "src/report/draw/network.rs",
             "src/report/interval.rs",
             "src/serving/random.rs",
+            "src/workloads/generate/plan/routing.rs",
         ],
     ),
     // Perfetto's messages are no traces that anything here reads.

@@ -17,6 +17,7 @@ mod operators;
 mod options;
 mod placement;
 mod rank_memory;
+mod routing;
 mod tile_order;
 
 pub use axis_mapping::{AxisMapping, DimensionRef};
@@ -27,6 +28,8 @@ pub use options::listed;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
 pub use rank_memory::{RankMemory, RankPeak, streams};
+pub use routing::{CapacityFactor, RoutingBalance};
+pub(in crate::generate) use routing::{distinct_ranks, fullest};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
@@ -291,6 +294,30 @@ words! {
         AllGather = "all-gather",
         /// Each rank gets all tokens of some heads (DeepSpeed Ulysses).
         AllToAll = "all-to-all",
+    }
+}
+
+words! {
+    /// Kernels of experts' products, where a rank has several experts.
+    ExpertProducts {
+        /// One for each expert, each launched by itself.
+        OneByOne = "one-by-one",
+        /// One for all experts of a rank.
+        Grouped = "grouped",
+        /// The same, with copies of tokens, gates and casts on their way in and out.
+        Fused = "fused",
+    }
+}
+
+words! {
+    /// Exchange of tokens between ranks that have different experts.
+    ExpertExchangeForm {
+        /// All-to-all of a copy for each expert of a token.
+        Copies = "copies",
+        /// All-to-all of a copy for each rank that has an expert of a token.
+        Ranks = "ranks",
+        /// All tokens of all ranks are gathered, and results reduced and scattered.
+        AllGather = "all-gather",
     }
 }
 

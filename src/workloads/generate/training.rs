@@ -5,8 +5,8 @@
 //! and the order of a rank's nodes (`emit`).
 
 use super::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
-    RankMemory, RankPeak, RankPlacement, RecomputePolicy, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, Optimizer, ParallelGroupKind,
+    ParallelismPlan, RankMemory, RankPeak, RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{GenerateError, MOST_WORK, refused};
@@ -179,12 +179,20 @@ impl TrainingGenerator {
             linear: plan.linears.filter(|linears| *linears != plan.dtype),
             scaling: plan.scaling,
             elementwise: plan.elementwise,
+            one_by_one: plan.expert_products == ExpertProducts::OneByOne,
+            sent: plan.expert_exchange_dtype,
         };
+        let [expert_load, sent_copies] = local_experts::exchanged(&model, &plan);
         let context = LoweringContext {
             sizes,
             tensor: plan.tensor.into(),
             sequence: plan.sequence_parallel && plan.tensor > 1,
             expert: plan.expert.into(),
+            expert_products: plan.expert_products,
+            exchange: plan.expert_exchange,
+            exchange_dtype: plan.expert_exchange_dtype,
+            expert_load,
+            sent_copies,
             experts_apart: plan.expert > 1 || plan.shares_out_experts(),
             context: (plan.context > 1).then_some(plan.context_exchange),
             recompute,

@@ -2,9 +2,10 @@
 
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
-    BucketPolicy, ContextExchange, CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees,
-    Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName,
-    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    BucketPolicy, CapacityFactor, ContextExchange, CorePlacement, ElementwiseKernels,
+    ExpertExchangeForm, ExpertProducts, LossKernel, OperatorDegrees, Optimizer, ParallelAxis,
+    RecomputePolicy, ResidencyRule, RoutingBalance, ScalingRecipe, ScheduleName, SoftmaxKernel,
+    SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PassOrders, PipelineSchedule};
 use crate::generate::{GenerateError, refused};
@@ -280,6 +281,46 @@ plan_options! {
                 "tensor where operators have degrees of their own"),
         ]
     } as u32 => |draft, degree| draft.plan.expert_tensor = Some(degree);
+    expert_products: ExpertProducts = ExpertProducts::Grouped,
+    "Products of experts: one-by-one, grouped, or fused with copies, gates and casts" {
+        value: "KERNELS", default: "grouped", is_rare: true
+    };
+    expert_exchange: ExpertExchangeForm = ExpertExchangeForm::Copies,
+    "Tokens to experts: copies for each expert or for each of its ranks, or an all-gather" {
+        value: "FORM", default: "copies", is_rare: true, refusals: &[
+            (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.expert == 1, |p| p.expert_exchange.to_string(),
+                "copies with expert = 1, which exchanges nothing"),
+            (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.shares_out_experts(), |p| p.expert_exchange.to_string(),
+                "copies where members of a tensor group have different experts or tokens"),
+        ]
+    };
+    expert_exchange_dtype: Option<Dtype> = None, "Data type of tokens on their way to experts; that of activations by default" {
+        value: "DTYPE", is_rare: true, refusals: &[
+            (|p| p.expert_exchange_dtype.is_some() && p.expert == 1,
+                |p| p.expert_exchange_dtype.map_or_else(String::new, |dtype| dtype.to_string()),
+                "none with expert = 1, which exchanges nothing"),
+            (|p| p.expert_exchange_dtype.is_some_and(|dtype| dtype != Dtype::Fp8),
+                |p| p.expert_exchange_dtype.map_or_else(String::new, |dtype| dtype.to_string()),
+                "fp8, with a scale of 4 B for each 128 numbers"),
+        ]
+    } as Dtype => |draft, dtype| draft.plan.expert_exchange_dtype = Some(dtype);
+    routing: RoutingBalance = RoutingBalance::Balanced,
+    "Tokens of experts: balanced, or skewed:POWER or skewed:POWER:SEED, by a power law over experts" {
+        value: "HOW", default: "balanced", is_rare: true
+    };
+    /// The load of experts is that of these counts where it is not empty.
+    expert_counts: Vec<u32> = Vec::new(), "Tokens of each expert as they were counted: 40,3,17,…" {
+        value: "COUNTS", is_rare: true, least: 0, refusals: &[
+            (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
+                "none beside routing = skewed"),
+            (|p| !p.expert_counts.is_empty() && p.expert_counts.iter().all(|count| *count == 0), |_| "0".to_owned(),
+                "tokens of some experts"),
+        ]
+    };
+    capacity_factor: Option<CapacityFactor> = None,
+    "Places of each expert over its mean tokens; tokens beyond are dropped, and free places padded" {
+        value: "FACTOR", is_rare: true
+    } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
     /// Replicas next to one another share the tokens of their sequences.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[

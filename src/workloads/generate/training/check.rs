@@ -9,7 +9,8 @@ use super::padded_heads::padded;
 use super::stage_cuts::chunk_starts;
 use super::tensor_cut;
 use crate::generate::plan::{
-    AdapterSums, AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
+    AdapterSums, AttentionKernel, ExpertProducts, ParallelAxis, ParallelismPlan, ResidencyRule,
+    SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
@@ -132,7 +133,16 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    let each = 20 + 4 * (2 * accesses + waits) + 2 * accesses;
+    // Kernels of each expert: casts, a product and two gradients, with what stands beside these.
+    let experts = match plan.expert_products {
+        ExpertProducts::OneByOne => {
+            let operators = model.runs().flat_map(|run| &run[0].operators);
+            let most = operators.map(|one| one.work.spec().expert_weights()).max();
+            u128::from(most.unwrap_or(0) / u64::from(plan.expert.max(1)))
+        }
+        ExpertProducts::Grouped | ExpertProducts::Fused => 0,
+    };
+    let each = 20 + 9 * experts + 4 * (2 * accesses + waits) + 2 * accesses;
     let operators = model.layers.iter();
     let operators = operators.map(|layer| layer.operators.len() as u128);
     let of_pass = (operators.sum::<u128>() + parts) * each;

@@ -9,7 +9,7 @@
 //! |---|---|---|---|---|---|
 //! | linear, `n x k` by `k x m` (`cost/linear.rs`) | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more where micro-batches are summed up | its input, `d nk`, or as it was cast |
 //! | other products: convolutions, and pairs of vectors (`cost/products.rs`) | two for each multiplication | input, weights, output | the same twice | the same, `g` for the weights' gradient | its input |
-//! | products of experts | of all experts' rows together, each expert's weights once | | | | |
+//! | products of experts | of all experts' rows together, each expert's weights once; or as many kernels as experts, of its rows and weights each | | | | |
 //! | expert dispatch (`cost/router.rs`) | | | | | |
 //! | attention (`cost/attention.rs`) | | | | | |
 //! | without products (`model/spec/kernels.rs`) | | as the operator's entry says | | the same | |
@@ -60,6 +60,10 @@ pub(super) struct CostParameters {
     pub scaling: ScalingRecipe,
     /// Kernels beside products.
     pub elementwise: ElementwiseKernels,
+    /// True if each expert's product is a kernel of its own.
+    pub one_by_one: bool,
+    /// Number format of tokens that are sent to experts, if they are cast for it.
+    pub sent: Option<Dtype>,
 }
 
 impl CostParameters {
@@ -143,7 +147,11 @@ impl CostParameters {
                 let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent(axis).into());
                 let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));
                 let experts = spec.expert_weights().max(1).into();
-                self.linear([self.rows(rows), inputs, outputs], experts, bias)
+                let sizes = [self.rows(rows), inputs, outputs];
+                match self.one_by_one && experts > 1 {
+                    true => self.linear_of_each(sizes, experts, bias),
+                    false => self.linear(sizes, experts, bias),
+                }
             }
             KernelSpec::Products => self.products(spec),
             KernelSpec::Router {

@@ -3,11 +3,12 @@
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::program::{LayerProgram, ProgramTask};
 use crate::generate::plan::{
-    AblationEffect, AblationSet, BranchOrder, ContextExchange, ParallelGroupKind, RecomputePolicy,
+    AblationEffect, AblationSet, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
+    ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::schedule::PassKind;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
-use chakram_trace::format::TrainingPhase;
+use chakram_trace::format::{Dtype, TrainingPhase};
 
 /// Options that all layers of a plan share.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,15 @@ pub(super) struct LoweringContext {
     pub sequence: bool,
     /// Ranks that have the experts of a layer between them.
     pub expert: u64,
+    /// Kernels of experts' products, and the exchange of tokens with ranks that have other experts.
+    pub expert_products: ExpertProducts,
+    pub exchange: ExpertExchangeForm,
+    /// Number format of tokens on their way to experts, if it is another than that of activations.
+    pub exchange_dtype: Option<Dtype>,
+    /// Rows of the fullest rank's experts over the mean.
+    pub expert_load: f64,
+    /// Copies of a token that are sent, over those that experts get.
+    pub sent_copies: f64,
     /// True if gradients of experts are summed among other ranks than those of other weights.
     pub experts_apart: bool,
     /// Exchange between ranks that have different tokens of a sequence, if there are any.
@@ -89,11 +99,13 @@ impl LoweringContext {
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
-    /// Removes those `kernels` of an operator of `layer` that the plan leaves out.
+    /// Removes those `kernels` of an operator of `layer` that the plan leaves out, and those that stand beside the products of
+    /// experts and are part of these.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
         spec: &OperatorSpec,
+        among_experts: bool,
         kernels: &mut OperatorKernels,
     ) {
         if self.leaves_out(layer, spec) {
@@ -101,6 +113,12 @@ impl LoweringContext {
             kernels.backward.clear();
             kernels.weights = None;
             kernels.after_weights.clear();
+        }
+        if self.expert_products == ExpertProducts::Fused && among_experts {
+            // Copies, gates and casts are on the way into and out of products.
+            let stays = |kernel: &LoweredKernel| !kernel.moves || is_of_scores(kernel.suffix);
+            kernels.forward.retain(stays);
+            kernels.backward.retain(stays);
         }
         if self.without.has(AblationEffect::MemoryBound) {
             kernels.forward.retain(|kernel| !kernel.moves);
@@ -116,6 +134,14 @@ impl LoweringContext {
             _ => kernels.keeps.saturating_add(kernels.scores),
         }
     }
+}
+
+/// Returns true for kernels of a router's scores, which no product of experts does on its way.
+fn is_of_scores(suffix: &str) -> bool {
+    [
+        ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
+    ]
+    .contains(&suffix)
 }
 
 pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String {

@@ -6,27 +6,86 @@
 //! its gradients. With sequence parallelism each member of a tensor group sends the copies of its own tokens; members that cut an
 //! expert gather theirs.
 //!
-//! Routing is even: of `t` tokens with `c` copies each a rank sends `t c`, receives as many, and runs them through its own
-//! experts. So rows stay as they are and weights are divided.
+//! Where routing is even, of `t` tokens with `c` copies each a rank sends `t c`, receives as many, and runs them through its own
+//! experts. So rows stay as they are and weights are divided. Where it is not, rows are those of the fullest rank
+//! ([`routing`](crate::generate::plan)).
 
-use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
+use crate::generate::plan::{
+    ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest,
+};
 use crate::generate::{GenerateError, refused};
-use crate::model::{Model, OperatorKind};
+use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
 /// `model` with the experts that a rank has.
 pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
-    if plan.expert == 1 {
+    if plan.expert == 1 && plan.capacity_factor.is_none() {
         return model;
     }
     let mut model = model.into_owned();
-    let operators = model.layers.iter_mut().flat_map(|one| &mut one.operators);
-    for operator in operators {
-        if let OperatorKind::ExpertLinear { experts, .. } = &mut operator.work {
-            *experts = experts.div_ceil(plan.expert.into());
+    for layer in &mut model.layers {
+        let load = load(&layer.operators, plan);
+        let among: Vec<bool> = (0..layer.operators.len())
+            .map(|i| layer.stands_among_experts(i))
+            .collect();
+        for (operator, _) in layer
+            .operators
+            .iter_mut()
+            .zip(among)
+            .filter(|(_, among)| *among)
+        {
+            match &mut operator.work {
+                OperatorKind::ExpertLinear { rows, experts, .. } => {
+                    *experts = experts.div_ceil(plan.expert.into());
+                    *rows = times(*rows, load);
+                }
+                OperatorKind::Activation { rows, .. } => *rows = times(*rows, load),
+                _ => {}
+            }
         }
     }
     Cow::Owned(model)
+}
+
+fn times(rows: u64, factor: f64) -> u64 {
+    match factor == 1.0 {
+        true => rows,
+        false => ((rows as f64 * factor + 0.5) as u64).max(1),
+    }
+}
+
+/// Experts of the operators of a layer, and those that each token chooses; none where there are no experts.
+fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
+    operators.iter().find_map(|one| match one.work {
+        OperatorKind::ExpertDispatch {
+            experts, chosen, ..
+        } => Some([experts, chosen]),
+        _ => None,
+    })
+}
+
+/// Rows of the experts of the fullest rank over the mean.
+fn load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
+    routed(operators).map_or(1.0, |[experts, chosen]| {
+        let of = [experts, chosen, plan.expert.into()];
+        fullest(plan.routing, &plan.expert_counts, plan.capacity_factor, of)
+    })
+}
+
+/// The same of all of `model`'s layers, the first with experts counting, and the copies of a token that are sent over those that
+/// experts get.
+pub(super) fn exchanged(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
+    let mut layers = model.runs().map(|run| &run[0]);
+    let Some(layer) = layers.find(|layer| routed(&layer.operators).is_some()) else {
+        return [1.0; 2];
+    };
+    let sent = match (plan.expert_exchange, routed(&layer.operators)) {
+        (ExpertExchangeForm::Ranks, Some([experts, chosen])) => {
+            distinct_ranks([experts, chosen, plan.expert.into()]) / chosen.max(1) as f64
+        }
+        _ => 1.0,
+    };
+    [load(&layer.operators, plan), sent]
 }
 
 /// Refuses degrees that do not divide the experts of `model`, and what no rule is known for.
@@ -35,6 +94,34 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
     let own = operators.map(|one| (one, one.work.spec().expert_weights()));
     let mut own = own.filter(|(_, experts)| *experts > 0).peekable();
     if own.peek().is_none() {
+        let usual = ParallelismPlan::new();
+        let settings = [
+            (
+                "expert_products",
+                plan.expert_products.to_string(),
+                plan.expert_products != usual.expert_products,
+            ),
+            (
+                "routing",
+                plan.routing.to_string(),
+                plan.routing != usual.routing,
+            ),
+            (
+                "expert_counts",
+                format!("{} counts", plan.expert_counts.len()),
+                !plan.expert_counts.is_empty(),
+            ),
+            (
+                "capacity_factor",
+                plan.capacity_factor
+                    .map_or_else(String::new, |factor| factor.to_string()),
+                plan.capacity_factor.is_some(),
+            ),
+        ];
+        if let Some((key, found, _)) = settings.into_iter().find(|(_, _, set)| *set) {
+            let expected = format!("no such option for {}, which has no experts", model.name);
+            return Err(refused(key, found, expected));
+        }
         if plan.expert > 1 {
             let expected = format!("1 for {}, which has no experts", model.name);
             return Err(refused("expert", plan.expert, expected));
@@ -48,6 +135,16 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full for a model with experts";
         return Err(refused("recompute", plan.recompute, expected));
+    }
+    let counts = plan.expert_counts.len() as u64;
+    let mut layers = model.runs().filter_map(|run| routed(&run[0].operators));
+    if let Some([experts, _]) = layers.find(|[experts, _]| counts > 0 && counts != *experts) {
+        let expected = format!("one for each of the {experts} experts of {}", model.name);
+        return Err(refused(
+            "expert_counts",
+            format!("{counts} counts"),
+            expected,
+        ));
     }
     let tokens = model.sequence / u64::from(plan.context.max(1));
     if plan.shares_out_experts() && !tokens.is_multiple_of(plan.tensor.into()) {

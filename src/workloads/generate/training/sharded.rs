@@ -36,7 +36,7 @@
 //! instead.
 //!
 //! Under expert parallelism ranks of different tensor groups exchange copies of tokens, all of their own at once: `d`
-//! bytes for each number of the copies. An all-to-all stands behind what makes copies and in front of what adds up their
+//! bytes for each number of the copies, one for each expert of a token or for each rank that has one. An all-to-all stands behind what makes copies and in front of what adds up their
 //! results; backwards it stands on the other side of each.
 //!
 //! Under context parallelism they exchange keys and values, or heads, around attention
@@ -52,7 +52,9 @@ use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::layer::{LoweredLayer, LoweringContext};
 use super::operator_recompute::{RecomputedPart, recomputed};
 use crate::generate::check_limit;
-use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
+use crate::generate::plan::{
+    AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
+};
 use crate::generate::sharding::{MemberPartition, MeshAxis};
 use crate::model::{ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorSpec};
 use std::collections::BTreeMap;
@@ -114,7 +116,7 @@ struct MemberOperator<'s> {
     of_experts: bool,
     /// Bytes of its output.
     output_bytes: u64,
-    /// Bytes of copies that are exchanged with ranks that have other experts.
+    /// Numbers that are exchanged with ranks that have other experts.
     exchanged: u64,
     /// Bytes that are exchanged with ranks that have other tokens: of queries, and of keys and values.
     context_bytes: [u64; 2],
@@ -169,7 +171,7 @@ impl ShardedLowering {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Bytes of copies of tokens that a member with the shard `spec` of an operator exchanges with other ranks.
+    /// Numbers of tokens, or their copies, that a member with the shard `spec` of an operator exchanges with other ranks.
     fn exchanged(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
@@ -183,8 +185,22 @@ impl ShardedLowering {
         if self.context.expert == 1 || silent {
             return 0;
         }
-        let each = u128::from(sizes.samples) * u128::from(sizes.number);
-        u64::try_from(copies.saturating_mul(each)).unwrap_or(u64::MAX)
+        let all = copies.saturating_mul(sizes.samples.into());
+        // Gathered tokens are whole, whatever is chosen for them.
+        let all = match self.context.exchange {
+            ExpertExchangeForm::AllGather => {
+                let copied = spec.extent('c') / spec.extent('m').max(1);
+                all / u128::from(copied.max(1))
+            }
+            ExpertExchangeForm::Copies | ExpertExchangeForm::Ranks => {
+                let factor = self.context.expert_load * self.context.sent_copies;
+                match factor == 1.0 {
+                    true => all,
+                    false => (all as f64 * factor + 0.5) as u128,
+                }
+            }
+        };
+        u64::try_from(all).unwrap_or(u64::MAX)
     }
 
     /// Bytes of queries, and of keys and values, that a member with the shard `spec` of an operator exchanges with ranks that have
@@ -255,7 +271,9 @@ impl ShardedLowering {
             if let Some(shards) = regathers {
                 kernels.keeps /= shards;
             }
-            self.context.leave_out(layer, &spec, &mut kernels);
+            let among_experts = layer.stands_among_experts(i);
+            self.context
+                .leave_out(layer, &spec, among_experts, &mut kernels);
             let chosen = self.context.recompute == RecomputePolicy::Operators;
             let again = if chosen && layer.role == LayerRole::Block {
                 recomputed(&layer.operators, i, &work, &kernels, &sizes)?

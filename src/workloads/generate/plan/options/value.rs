@@ -4,10 +4,10 @@ use super::PlanOption;
 use crate::generate::plan::AxisMapping;
 use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
-    CorePlacement, ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy,
-    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
-    ZeroStage,
+    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
+    ContextExchange, CorePlacement, ElementwiseKernels, ExpertExchangeForm, ExpertProducts,
+    LossKernel, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, RoutingBalance,
+    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::PassOrders;
 use crate::generate::{GenerateError, refused};
@@ -121,6 +121,8 @@ words! {
     LossKernel: "", |field| field.choice(Self::ALL);
     ScalingRecipe: "", |field| field.choice(Self::ALL);
     ContextExchange: "", |field| field.choice(Self::ALL);
+    ExpertProducts: "", |field| field.choice(Self::ALL);
+    ExpertExchangeForm: "", |field| field.choice(Self::ALL);
     AdapterSums: "", |field| field.choice(Self::ALL);
     BranchOrder: "", |field| field.choice(Self::ALL);
     SplitUnit: "", |field| field.choice(Self::ALL);
@@ -249,6 +251,32 @@ impl OptionValue for [ParallelAxis; 3] {
                 SettingKey::Order
             )
         })
+    }
+}
+
+impl OptionValue for RoutingBalance {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.text(Self::FORM)?;
+        text.parse()
+            .map_err(|_| field.refuse(quoted(text), Self::FORM))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl OptionValue for CapacityFactor {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        Ok(Self::of(field.positive(Self::MOST)?))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
     }
 }
 

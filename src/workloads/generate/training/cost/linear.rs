@@ -101,6 +101,32 @@ impl CostParameters {
         })
     }
 
+    /// The kernels of a product for each of `experts`, which share the rows, the first ones having one more where they do not divide.
+    pub(super) fn linear_of_each(
+        &self,
+        [n, k, m]: [u128; 3],
+        experts: u128,
+        bias: bool,
+    ) -> Result<OperatorKernels, GenerateError> {
+        let mut all = OperatorKernels::default();
+        for expert in 0..experts {
+            let rows = n / experts + u128::from(expert < n % experts);
+            if rows == 0 {
+                // Nothing is launched for an expert without tokens.
+                break;
+            }
+            let own = self.linear([rows, k, m], 1, bias)?;
+            all.forward.extend(own.forward);
+            all.backward.extend(own.backward);
+            match &all.weights {
+                None => all.weights = own.weights,
+                Some(_) => all.after_weights.extend(own.weights),
+            }
+            all.after_weights.extend(own.after_weights);
+        }
+        Ok(all)
+    }
+
     /// The kernels of two products side by side, of `m` rows with `k` and `c` columns.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =

@@ -9,6 +9,7 @@
 //! | … of logistic functions, in place of the softmax: `sigmoid` | | `(d + 4) tx` |
 //! | … with a bias of each expert, `bias`; and `highest` | | `8 tx`; `4 tx` |
 //! | … with groups of experts: `groups`, the best of which are left | | `8 tx` |
+//! | `cast`, where tokens are sent in 8 bits | | `(d + 1 + 1 / 32) th` |
 //! | `permute`: copies, in the order of experts | | `d (1 + c) th` |
 //! | backwards `permute`: gradients of copies are added | | `d (1 + c) th` |
 //! | … `choose` | | `(8 + d) tx` |
@@ -60,6 +61,11 @@ impl CostParameters {
         }
         if sigmoid {
             forward.push(over_scores(".highest", 4, softmax)?);
+        }
+        if self.sent.is_some() {
+            // Read, and written with a scale of 4 B for each 128 numbers.
+            let cast = d * t * h + t * h + t * h / 32;
+            forward.push(kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving(element));
         }
         forward.push(
             kernel(".permute", 0, permuted, &[&tokens], &[&copied])?.moving(MovingKernel::Copy),

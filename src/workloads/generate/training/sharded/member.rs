@@ -7,7 +7,9 @@ use super::branches::{self, BranchFronts};
 use super::redistribution::PendingRedistribution;
 use super::redistribution_cache::GroupRedistribution;
 use super::{MemberOperator, MemberProgramWriter};
-use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
+use crate::generate::plan::{
+    AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
+};
 use crate::generate::training::cost::LoweredKernel;
 use crate::model::{ChainRole, ExpertExchange};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
@@ -197,9 +199,27 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
-            let name = name(phase, &one.step.operator.name, ".all-to-all");
-            let (kind, family) = (CollectiveKind::AllToAll, ParallelGroupKind::Expert);
-            self.collective(name, kind, one.exchanged, family, phase, to);
+            let context = self.context();
+            // Tokens go to experts, and so do gradients of their results; what comes back keeps its format.
+            let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
+            let (kind, suffix) = match (context.exchange, goes) {
+                (ExpertExchangeForm::AllGather, true) => (CollectiveKind::AllGather, ".all-gather"),
+                (ExpertExchangeForm::AllGather, false) => {
+                    (CollectiveKind::ReduceScatter, ".reduce-scatter")
+                }
+                _ => (CollectiveKind::AllToAll, ".all-to-all"),
+            };
+            let bytes = match context.exchange_dtype {
+                // A scale of 4 B for each 128 numbers.
+                Some(_) if goes => one.exchanged.saturating_add(one.exchanged.div_ceil(32)),
+                _ => one.exchanged.saturating_mul(context.sizes.number),
+            };
+            let bytes = match kind {
+                CollectiveKind::ReduceScatter => bytes.saturating_mul(context.expert),
+                _ => bytes,
+            };
+            let name = name(phase, &one.step.operator.name, suffix);
+            self.collective(name, kind, bytes, ParallelGroupKind::Expert, phase, to);
         }
     }
 

@@ -1,0 +1,273 @@
+//! How many tokens go to each expert, and so to the fullest rank.
+//!
+//! Of T tokens with k copies each, an expert of E has T k / E where routing is balanced. Where it is skewed, the expert of rank i among
+//! the E, in an order drawn from a seed, has a part proportional to (i + 1)^-a; no expert has more than T copies, since a token is sent to
+//! each of its experts once, and what is more goes to the others. Experts stand on ranks in order, E / N on each of N.
+//!
+//! All ranks wait for the one with the most copies, so its number is what every rank of a plan has: a step lasts as long as with
+//! the true numbers, but that exchanges and memory of the others are as large.
+
+use chakram_base::random::split_mix;
+use std::fmt;
+use std::str::FromStr;
+
+/// Balance of experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RoutingBalance {
+    /// All have as many tokens.
+    Balanced,
+    /// A power law.
+    Skewed {
+        /// Exponent, above 0.
+        power: f64,
+        /// Seed of the order of experts.
+        seed: u64,
+    },
+}
+
+impl RoutingBalance {
+    /// Form of its text, for messages.
+    pub(super) const FORM: &'static str = "balanced, or skewed:POWER or skewed:POWER:SEED with a power above 0 and at most 10, such as skewed:1.2:7";
+}
+
+impl fmt::Display for RoutingBalance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Balanced => f.write_str("balanced"),
+            Self::Skewed { power, seed: 0 } => write!(f, "skewed:{power}"),
+            Self::Skewed { power, seed } => write!(f, "skewed:{power}:{seed}"),
+        }
+    }
+}
+
+impl FromStr for RoutingBalance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("expected {}", Self::FORM);
+        if text == "balanced" {
+            return Ok(Self::Balanced);
+        }
+        let rest = text.strip_prefix("skewed:").ok_or_else(wrong)?;
+        let (power, seed) = match rest.split_once(':') {
+            Some((power, seed)) => (power, seed.parse().map_err(|_| wrong())?),
+            None => (rest, 0),
+        };
+        let power: f64 = power.parse().map_err(|_| wrong())?;
+        if power > 0.0 && power <= 10.0 {
+            Ok(Self::Skewed { power, seed })
+        } else {
+            Err(wrong())
+        }
+    }
+}
+
+/// Places of an expert over the tokens that it has on average, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapacityFactor(u32);
+
+impl CapacityFactor {
+    /// The largest factor.
+    pub(super) const MOST: f64 = 1000.0;
+
+    /// The factor nearest to `factor`, above 0.
+    pub(super) fn of(factor: f64) -> Self {
+        Self(((factor * 1000.0 + 0.5) as u32).max(1))
+    }
+}
+
+impl fmt::Display for CapacityFactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.0) / 1000.0)
+    }
+}
+
+impl FromStr for CapacityFactor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let factor = text.parse().ok();
+        let factor = factor.filter(|factor: &f64| *factor > 0.0 && *factor <= Self::MOST);
+        let wrong = || format!("expected a number above 0 and at most {}", Self::MOST);
+        factor.map(Self::of).ok_or_else(wrong)
+    }
+}
+
+/// Parts of all copies that each of `experts` has, of tokens that choose `chosen` of them.
+fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
+    let number = usize::try_from(experts).unwrap_or(usize::MAX);
+    let mut weights: Vec<f64> = match balance {
+        _ if !counts.is_empty() => counts.iter().map(|count| f64::from(*count)).collect(),
+        RoutingBalance::Balanced => vec![1.0; number],
+        RoutingBalance::Skewed { power, seed } => {
+            let mut weights: Vec<f64> = (1..=experts)
+                .map(|place| libm::pow(place as f64, -power))
+                .collect();
+            // Each order is as likely as any other (Fisher and Yates).
+            let mut state = seed;
+            for last in (1..number).rev() {
+                let other = split_mix(&mut state) % (last as u64 + 1);
+                weights.swap(last, other as usize);
+            }
+            weights
+        }
+    };
+    let all: f64 = weights.iter().sum();
+    weights.iter_mut().for_each(|weight| *weight /= all);
+    if !counts.is_empty() {
+        return weights;
+    }
+    // An expert has each token once at most: a part of 1 / chosen. Each round fills at least one.
+    let most = 1.0 / chosen.max(1) as f64;
+    for _ in 0..number {
+        let over: f64 = weights.iter().map(|part| (part - most).max(0.0)).sum();
+        let below: f64 = weights.iter().filter(|part| **part < most).sum();
+        if over <= 1e-12 || below <= 0.0 {
+            break;
+        }
+        for part in &mut weights {
+            *part = if *part >= most {
+                most
+            } else {
+                *part * (1.0 + over / below)
+            };
+        }
+    }
+    weights
+}
+
+/// Copies that the fullest of `ranks` has over their mean, and the places of `capacity` if experts have so many.
+pub(in crate::generate) fn fullest(
+    balance: RoutingBalance,
+    counts: &[u32],
+    capacity: Option<CapacityFactor>,
+    [experts, chosen, ranks]: [u64; 3],
+) -> f64 {
+    if let Some(CapacityFactor(thousandths)) = capacity {
+        // Free places are padded, so all ranks have as many rows.
+        return f64::from(thousandths) / 1000.0;
+    }
+    let shares = shares(balance, counts, experts, chosen);
+    let each = shares.len() / usize::try_from(ranks).unwrap_or(1).max(1);
+    let of_ranks = shares.chunks(each.max(1)).map(|own| own.iter().sum());
+    let fullest = of_ranks.fold(0.0, |most: f64, own| most.max(own));
+    fullest * ranks as f64
+}
+
+/// Ranks that have an expert of a token, on average, where it chooses `chosen` of `experts` on `ranks` ranks evenly:
+/// N (1 - C(E - E / N, k) / C(E, k)).
+pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
+    let own = experts / ranks.max(1);
+    let none = (0..chosen).fold(1.0, |none: f64, drawn| {
+        let left = experts.saturating_sub(drawn);
+        let others = experts.saturating_sub(own).saturating_sub(drawn);
+        none * (others as f64 / left.max(1) as f64)
+    });
+    ranks as f64 * (1.0 - none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every choice of k of E experts, one by one, and the ranks that it touches.
+    fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
+        let (mut all, mut touched) = (0_u64, 0_u64);
+        for set in 0..1_u64 << experts {
+            if u64::from(set.count_ones()) != chosen {
+                continue;
+            }
+            let own = experts / ranks;
+            let has = |rank: &u64| (0..own).any(|at| set >> (rank * own + at) & 1 == 1);
+            all += 1;
+            touched += (0..ranks).filter(has).count() as u64;
+        }
+        touched as f64 / all as f64
+    }
+
+    #[test]
+    fn distinct_ranks_are_those_of_all_choices() {
+        for of in [
+            [8, 2, 2],
+            [8, 2, 4],
+            [8, 2, 8],
+            [12, 4, 3],
+            [16, 8, 4],
+            [6, 6, 2],
+            [6, 1, 3],
+        ] {
+            let (found, expected) = (distinct_ranks(of), by_trial(of));
+            assert!(
+                (found - expected).abs() < 1e-12,
+                "{of:?}: {found} {expected}"
+            );
+        }
+        // E = 256, k = 8 on 2 to 64 ranks, as DeepSeek-V3 has them.
+        let counts = [1.99, 3.61, 5.30, 6.52, 7.27, 7.68];
+        for (ranks, expected) in [2, 4, 8, 16, 32, 64].into_iter().zip(counts) {
+            let found = distinct_ranks([256, 8, ranks]);
+            assert!((found - expected).abs() < 0.006, "{ranks}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_fullest_rank_has_what_a_draw_of_tokens_gives_it() {
+        let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
+        let factor = |balance, counts: &[u32], of| fullest(balance, counts, None, of);
+        assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
+        // Counts 10, 30, 0, 0 of four experts on two ranks: 40 of 40 on the first.
+        assert_eq!(
+            factor(RoutingBalance::Balanced, &[10, 30, 0, 0], [4, 1, 2]),
+            2.0
+        );
+        assert_eq!(
+            factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
+            1.5
+        );
+        // On one rank everything is there; the more ranks, the fuller the fullest.
+        let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
+        let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
+        assert!((factors[0] - 1.0).abs() < 1e-9);
+        assert!(factors.is_sorted_by(|a, b| a < b), "{factors:?}");
+        // With an expert on each rank the fullest has every token: E / k of the mean at most.
+        assert!(factors[6] <= 64.0 / 6.0 + 1e-6);
+        assert!((of(64) - factors[6]).abs() < 1e-12);
+        // The same seed, the same order; another, another.
+        let other = RoutingBalance::Skewed {
+            power: 1.2,
+            seed: 4,
+        };
+        assert_ne!(
+            factor(other, &[], [64, 6, 8]),
+            factor(skewed(1.2), &[], [64, 6, 8])
+        );
+        let padded = Some(CapacityFactor::of(1.25));
+        assert_eq!(fullest(skewed(2.0), &[], padded, [8, 2, 4]), 1.25);
+    }
+
+    #[test]
+    fn words_are_read_and_printed() {
+        for text in ["balanced", "skewed:1.2", "skewed:0.5:7"] {
+            assert_eq!(text.parse::<RoutingBalance>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "skewed",
+            "skewed:",
+            "skewed:-1",
+            "skewed:0",
+            "skewed:1:x",
+            "skewed:11",
+            "even",
+        ] {
+            assert!(text.parse::<RoutingBalance>().is_err(), "{text}");
+        }
+        for text in ["0", "-1", "x", "1001", "NaN"] {
+            assert!(text.parse::<CapacityFactor>().is_err(), "{text}");
+        }
+        assert_eq!(
+            "1.25".parse::<CapacityFactor>().unwrap().to_string(),
+            "1.25"
+        );
+    }
+}
