@@ -8,6 +8,7 @@ pub mod dtype;
 pub mod ids;
 pub mod interrupt;
 pub mod kernel_shape;
+pub mod parallel;
 pub mod random;
 pub mod setting;
 pub mod shared_memory;

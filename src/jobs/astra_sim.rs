@@ -7,8 +7,8 @@ use super::load::{LoadProgress, read_traces};
 use chakram_astra_sim::custom_algorithm::ScriptTiming;
 use chakram_astra_sim::{
     self as astra_sim, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs,
-    AstraTraceReader, CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts,
-    InputNote, NodeTypes, Quirk, RankTensors, RankWork,
+    AstraRankGraph, AstraTraceReader, CongestionAware, CongestionUnaware, CutThroughLinks,
+    CutThroughPorts, InputNote, NodeTypes, Quirk, RankTensors, RankWork,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -97,11 +97,14 @@ impl AstraSimJob {
         let read = |contents: &[u8], file: &RankFile| {
             let path = file.path.display().to_string();
             let read = reader.read(contents, file.rank, &path);
-            let read = read.map_err(|e| e.in_file(&file.path))?;
+            read.map_err(|e| e.in_file(&file.path))
+        };
+        let graph_of = |read: AstraRankGraph| {
             notes.extend(read.notes);
             lanes = lanes.max(read.lanes);
-            Ok((read.graph, read.binding))
+            (read.graph, read.binding)
         };
+        let read = (read, graph_of);
         let hashed = hash.then_some(&mut files);
         read_traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read, progress)?;
         let workload = builder.finish(Some(inputs.network.npus()), MissingRankPolicy::Refuse)?;

@@ -7,6 +7,7 @@ use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
 use chakram_base::interrupt;
+use chakram_base::parallel;
 use chakram_base::units::{Span, Time};
 use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputSet, identity};
@@ -17,7 +18,7 @@ use chakram_trace::format::file::{
 use chakram_trace::format::groups::{self, DeclaredGroups};
 use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerPolicy, SlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Options of loading a job from its files.
@@ -161,6 +162,7 @@ pub fn load(
         release.fold(Time::ZERO, |at, (_, span)| at + *span)
     };
     let hashed = options.hash.then_some(&mut inputs);
+    let read = (read, |read| read);
     read_traces(&found.files, &mut builder, release, hashed, read, progress)?;
     let known = |rank: u32| found.files.iter().any(|file| file.rank == rank);
     if let Some(&(rank, _)) = options.delays.iter().find(|(rank, _)| !known(*rank)) {
@@ -221,52 +223,98 @@ fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     )
 }
 
-/// Reads `files` into `builder`, one file at a time, with `read`; a file under several names is read once,
-/// unless it names its rank. The files join `inputs`, if their hashes are wanted.
-pub fn read_traces(
+/// What a trace says, and its hash if that is wanted.
+struct ReadTrace<R> {
+    read: R,
+    hash: Option<HashedInput>,
+    is_of_member: bool,
+}
+
+/// Files read at once on each thread, before they join the workload: enough that no thread waits for another.
+const FILES_OF_THREAD: usize = 16;
+
+/// Reads `files` into `builder` with `read`, on all processors; a file under several names is read once, unless it names its rank.
+/// `graph_of` is called in the order of the files. They join `inputs`, if their hashes are wanted.
+pub fn read_traces<R: Send>(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
     release: impl Fn(u32) -> Time,
     mut inputs: Option<&mut Vec<HashedInput>>,
-    mut read: impl FnMut(&[u8], &RankFile) -> Result<(Graph, SlotBinding), TraceError>,
+    (read, mut graph_of): (
+        impl Fn(&[u8], &RankFile) -> Result<R, TraceError> + Sync,
+        impl FnMut(R) -> (Graph, SlotBinding),
+    ),
     progress: &mut LoadProgress<'_>,
 ) -> Result<(), JobError> {
-    let mut linked = LinkedFiles::default();
-    for (done, file) in (1..).zip(files) {
+    let is_hashed = inputs.is_some();
+    let read = |file: &RankFile| -> Result<ReadTrace<R>, JobError> {
         interrupt::check()?;
-        let stored = file.stored.as_ref().map(StoredTrace::identity);
-        let key = stored.or_else(|| identity(&file.path));
-        let key = key.map(|key| (key, file.seal));
-        let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
-            // One file under several names says the same of every rank, unless it names its rank.
-            Some((graph, binding, index)) if binding.peers.is_empty() => {
-                if let (Some(inputs), Some(index)) = (&mut inputs, index) {
-                    let known: &HashedInput = &inputs[*index];
-                    let again = HashedInput {
-                        name: file.path.display().to_string(),
-                        ..known.clone()
-                    };
-                    inputs.push(again);
-                }
-                (*graph, binding.clone())
-            }
-            _ => {
-                let contents = TraceContents::open_verified(file)?;
-                let read = read(contents.as_slice(), file);
-                let (graph, binding) = read.map_err(|e| contents.with_source(e))?;
-                let index = inputs.as_mut().map(|inputs| {
-                    inputs.push(hashed_input("trace", &file.path, contents.as_slice()));
-                    inputs.len() - 1
-                });
-                let graph = builder.graph(graph);
-                if let Some(key) = key.filter(|_| !contents.is_of_member()) {
-                    linked.0.insert(key, (graph, binding.clone(), index));
-                }
-                (graph, binding)
-            }
+        let contents = TraceContents::open_verified(file)?;
+        let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
+        let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
+        Ok(ReadTrace {
+            read,
+            hash,
+            is_of_member: contents.is_of_member(),
+        })
+    };
+    let threads = parallel::processors();
+    let mut linked = LinkedFiles::default();
+    let mut done = 0;
+    let total = files.len();
+    for files in files.chunks(FILES_OF_THREAD * threads) {
+        let keys = files.iter().map(|file| {
+            let stored = file.stored.as_ref().map(StoredTrace::identity);
+            let key = stored.or_else(|| identity(&file.path));
+            key.map(|key| (key, file.seal))
+        });
+        let keys: Vec<Option<LinkKey>> = keys.collect();
+        let mut seen = BTreeSet::new();
+        let is_new = |key: &Option<LinkKey>| {
+            key.is_none_or(|key| !linked.0.contains_key(&key) && seen.insert(key))
         };
-        builder.rank(Rank(file.rank), graph, binding, release(file.rank))?;
-        progress(done, files.len());
+        let new: Vec<bool> = keys.iter().map(is_new).collect();
+        let new_files: Vec<&RankFile> = (files.iter().zip(&new))
+            .filter_map(|(file, is_new)| is_new.then_some(file))
+            .collect();
+        let traces = parallel::map_in_order(threads, &new_files, |file| read(file))?;
+        let mut traces = traces.into_iter();
+        for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
+            let known = key.and_then(|key| linked.0.get(&key));
+            let (graph, binding) = match known {
+                // One file under several names says the same of every rank, unless it names its rank.
+                Some((graph, binding, index)) if binding.peers.is_empty() => {
+                    if let (Some(inputs), Some(index)) = (&mut inputs, index) {
+                        let known: &HashedInput = &inputs[*index];
+                        let again = HashedInput {
+                            name: file.path.display().to_string(),
+                            ..known.clone()
+                        };
+                        inputs.push(again);
+                    }
+                    (*graph, binding.clone())
+                }
+                _ => {
+                    let trace = match is_new.then(|| traces.next()).flatten() {
+                        Some(trace) => trace,
+                        None => read(file)?,
+                    };
+                    let index = inputs.as_mut().zip(trace.hash).map(|(inputs, hash)| {
+                        inputs.push(hash);
+                        inputs.len() - 1
+                    });
+                    let (graph, binding) = graph_of(trace.read);
+                    let graph = builder.graph(graph);
+                    if let Some(key) = key.filter(|_| !trace.is_of_member) {
+                        linked.0.insert(key, (graph, binding.clone(), index));
+                    }
+                    (graph, binding)
+                }
+            };
+            builder.rank(Rank(file.rank), graph, binding, release(file.rank))?;
+            done += 1;
+            progress(done, total);
+        }
     }
     Ok(())
 }

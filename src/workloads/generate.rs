@@ -6,6 +6,7 @@
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
+use chakram_base::parallel;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, Time, thousands};
 use chakram_trace::format::groups::DeclaredGroups;
@@ -28,7 +29,6 @@ pub mod p2p;
 pub mod palm;
 pub mod plan;
 pub mod schedule;
-mod shape_graphs;
 pub mod sharding;
 #[cfg(test)]
 mod testing;
@@ -219,9 +219,13 @@ impl GeneratedJob {
         let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        let graphs = shape_graphs::in_order(&shapes, self.least_shared_nodes(), |shape| {
-            self.graph(shape, made)
-        })?;
+        // Below that many nodes a thread takes as long to start as it saves.
+        const LEAST_NODES: u64 = 10_000;
+        let threads = match self.least_shared_nodes() < LEAST_NODES {
+            true => 1,
+            false => parallel::processors(),
+        };
+        let graphs = parallel::map_in_order(threads, &shapes, |&shape| self.graph(shape, made))?;
         let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
             built.insert(shape, (builder.graph(graph), binding));
