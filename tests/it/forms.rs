@@ -225,3 +225,26 @@ fn usage_that_makes_no_sense_is_refused() {
     }
     assert!(!Path::new(&out("x.et")).exists());
 }
+
+/// Files are read on all processors; whichever thread finds a fault first, the one that is told is the first of the job.
+#[test]
+fn of_several_damaged_files_the_first_is_named() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = at(folder.path(), "job");
+    let words = "generate data-parallel --ranks 8 --no-links -m dgx-h100 -o";
+    let words: Vec<&str> = words.split(' ').collect();
+    answer(&[&words[..], &[&prefix]].concat());
+    // The later ones are refused at once, the first near its end.
+    for (rank, kept) in [(2, 0.9), (3, 0.01), (6, 0.01), (7, 0.5)] {
+        let file = format!("{prefix}.{rank}.et");
+        let contents = std::fs::read(&file).expect("it was written");
+        let kept = (contents.len() as f64 * kept) as usize;
+        std::fs::write(&file, &contents[..kept]).expect("it can be written");
+    }
+    for _ in 0..8 {
+        let output = chakram(&["replay", &prefix, "-m", "dgx-h100", "--no-verify"]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("job.2.et"), "{error}");
+    }
+}

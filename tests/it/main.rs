@@ -17,6 +17,7 @@
 //! - `pool_residency`: plans that keep in remote memory what their NPUs do not hold
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
 //! - `fabric`: links told apart: slow ones, graphs, Clos networks, and bytes over each
+//! - `failures`: links and NPUs that fail, against machines that lack them and sums by hand
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `forms`: traces of 2023, traces as text, and damaged ones, through the program
