@@ -145,6 +145,7 @@ def replay(
     collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     jitter: Optional[str] = None,
+    fail: Optional[Union[str, Sequence[str]]] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
@@ -199,6 +200,7 @@ def replay(
     collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     jitter: Optional[str] = None,
+    fail: Optional[Union[str, Sequence[str]]] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
@@ -252,6 +254,7 @@ def replay(
     collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     jitter: Optional[str] = None,
+    fail: Optional[Union[str, Sequence[str]]] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
@@ -332,6 +335,8 @@ def replay(
             '*grad*=2ms'; a number is a factor; repeatable
         slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
         jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
+        fail: Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around;
+            repeatable
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -393,6 +398,7 @@ def replay(
             ("--collective", collective, "list"),
             ("--slow", slow, "list"),
             ("--jitter", jitter, "value"),
+            ("--fail", fail, "list"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
@@ -419,6 +425,7 @@ def generate(
     output: Optional[PathLike] = None,
     machine: Optional[MachineLike] = None,
     extrapolate: Optional[int] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     compute: Optional[str] = None,
     recorded_on: Optional[MachineLike] = None,
     efficiency: Optional[Union[str, int, float]] = None,
@@ -440,6 +447,7 @@ def generate(
     collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     jitter: Optional[str] = None,
+    fail: Optional[Union[str, Sequence[str]]] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
@@ -451,12 +459,19 @@ def generate(
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
     plan: Optional[PathLike] = None,
+    pass_orders: Optional[PathLike] = None,
     data: Optional[int] = None,
     tensor: Optional[int] = None,
     stage_tensor: Optional[Union[int, Sequence[int]]] = None,
     pipeline: Optional[int] = None,
     expert: Optional[int] = None,
     expert_tensor: Optional[int] = None,
+    expert_products: Optional[Literal['one-by-one', 'grouped', 'fused']] = None,
+    expert_exchange: Optional[Literal['copies', 'ranks', 'all-gather']] = None,
+    expert_exchange_dtype: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
+    routing: Optional[str] = None,
+    expert_counts: Optional[Union[str, Sequence[str]]] = None,
+    capacity_factor: Optional[str] = None,
     context: Optional[int] = None,
     context_exchange: Optional[Literal['all-gather', 'all-to-all']] = None,
     sequence_parallel: Optional[bool] = None,
@@ -464,8 +479,9 @@ def generate(
     zero: Optional[Literal['0', '1', '2', '3']] = None,
     batch: Optional[int] = None,
     micro_batch: Optional[int] = None,
-    schedule: Optional[Literal['gpipe', '1f1b', 'interleaved', 'layer-wise', 'inference']] = None,
+    schedule: Optional[Literal['gpipe', '1f1b', 'interleaved', 'layer-wise', 'inference', 'zb-h1', 'zb-v', 'dualpipe', 'dualpipe-v']] = None,
     chunks: Optional[int] = None,
+    split_backward: Optional[bool] = None,
     split: Optional[Literal['blocks', 'layers', 'multiplications']] = None,
     order: Optional[Union[Literal['tp', 'dp', 'pp'], Sequence[Literal['tp', 'dp', 'pp']]]] = None,
     ranks: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
@@ -515,12 +531,13 @@ def generate(
     Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
     Arguments:
-        model: Preset (`chakram model list`) or file, NAME.toml; - is standard input
+        model: Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
         tokens: Sequence length in tokens; the model's own by default
         dry_run: Print FLOPs, memory, communication and placement of the plan without a replay, as text or JSON
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
         extrapolate: Simulate N micro-batches of the step and extrapolate to all
+        edit: Change the job: layers=+4, hidden=1.5x, delay=…, or a file of `edits`; repeatable
         compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
             class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
         recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
@@ -559,6 +576,8 @@ def generate(
             '*grad*=2ms'; a number is a factor; repeatable
         slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
         jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
+        fail: Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around;
+            repeatable
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -574,12 +593,23 @@ def generate(
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
             sums, mb*/…
         plan: Read the plan from this file; options override it
+        pass_orders: Take the order of passes from this file, a line for each stage as PyTorch writes them:
+            0F0,0F1,0B0,…
         data: Data-parallel degree [default: 1]
         tensor: Tensor-parallel degree [default: 1]
         stage_tensor: Tensor-parallel degree of each stage (4,2), joined by ``adapters``
         pipeline: Pipeline-parallel degree [default: 1]
         expert: Expert-parallel degree [default: 1]
         expert_tensor: Tensor-parallel degree of experts; ``tensor`` by default
+        expert_products: Products of experts: one-by-one, grouped, or fused with copies, gates and casts [default:
+            grouped]
+        expert_exchange: Tokens to experts: copies for each expert or for each of its ranks, or an all-gather [default:
+            copies]
+        expert_exchange_dtype: Data type of tokens on their way to experts; that of activations by default
+        routing: Tokens of experts: balanced, or skewed:POWER or skewed:POWER:SEED, by a power law over experts
+            [default: balanced]
+        expert_counts: Tokens of each expert as they were counted: 40,3,17,…
+        capacity_factor: Places of each expert over its mean tokens; tokens beyond are dropped, and free places padded
         context: Context-parallel degree [default: 1]
         context_exchange: Context parallelism: gather keys and values, or exchange heads [default: all-gather]
         sequence_parallel: Sequence parallelism: shard tokens over the tensor group [default: false]
@@ -589,6 +619,8 @@ def generate(
         micro_batch: Micro-batch size, in samples [default: 1]
         schedule: Pipeline schedule [default: 1f1b]
         chunks: Model chunks per stage, with ``schedule`` interleaved
+        split_backward: Find gradients of weights behind those of inputs, which the stage in front gets first [default:
+            false]
         split: What stages have equally many of [default: blocks]
         order: Rank order: axes of neighbouring ranks, innermost first [default: tp,dp,pp]
         ranks: Rank at each position of that order: 0,2,1,3
@@ -647,6 +679,7 @@ def generate(
             ("--output", output, "value"),
             ("--machine", machine, "value"),
             ("--extrapolate", extrapolate, "value"),
+            ("--edit", edit, "list"),
             ("--compute", compute, "value"),
             ("--recorded-on", recorded_on, "value"),
             ("--efficiency", efficiency, "value"),
@@ -668,6 +701,7 @@ def generate(
             ("--collective", collective, "list"),
             ("--slow", slow, "list"),
             ("--jitter", jitter, "value"),
+            ("--fail", fail, "list"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
@@ -679,12 +713,19 @@ def generate(
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
             ("--plan", plan, "value"),
+            ("--pass-orders", pass_orders, "value"),
             ("--data", data, "value"),
             ("--tensor", tensor, "value"),
             ("--stage-tensor", stage_tensor, "list"),
             ("--pipeline", pipeline, "value"),
             ("--expert", expert, "value"),
             ("--expert-tensor", expert_tensor, "value"),
+            ("--expert-products", expert_products, "value"),
+            ("--expert-exchange", expert_exchange, "value"),
+            ("--expert-exchange-dtype", expert_exchange_dtype, "value"),
+            ("--routing", routing, "value"),
+            ("--expert-counts", expert_counts, "list"),
+            ("--capacity-factor", capacity_factor, "value"),
             ("--context", context, "value"),
             ("--context-exchange", context_exchange, "value"),
             ("--sequence-parallel", sequence_parallel, "value"),
@@ -694,6 +735,7 @@ def generate(
             ("--micro-batch", micro_batch, "value"),
             ("--schedule", schedule, "value"),
             ("--chunks", chunks, "value"),
+            ("--split-backward", split_backward, "value"),
             ("--split", split, "value"),
             ("--order", order, "list"),
             ("--ranks", ranks, "list"),
@@ -897,6 +939,14 @@ def serve(
     attain: Optional[Union[str, int, float]] = None,
     slo: Optional[str] = None,
     timeline: Optional[PathLike] = None,
+    input: Optional[Union[str, int, float]] = None,
+    users: Optional[int] = None,
+    arrivals: Optional[PathLike] = None,
+    tensor: Optional[int] = None,
+    replicas: Optional[int] = None,
+    weights: Optional[str] = None,
+    engine: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    plan: Optional[bool] = None,
     max_memory: Optional[Union[str, int]] = None,
     max_ratio: Optional[int] = None,
 ) -> ServeReport:
@@ -907,7 +957,7 @@ def serve(
     Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
     Arguments:
-        scenario: The scenario: models, arrivals, end of the run and policy
+        scenario: The scenario: models, arrivals, end of the run and policy; or a language model, a preset or a file
         machine: Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to
             compare them
         seed: Seed of all random numbers, in place of the scenario's
@@ -915,9 +965,22 @@ def serve(
         requests: Number of requests, in place of the scenario's
         rates: Run at each of these arrivals per second and show latency against load
         find_capacity: Find the highest arrivals per second at which enough requests are within their limit
-        attain: Share of requests that is enough for ``find_capacity`` (default: 0.99)
-        slo: Limit on serve times, for goodput and capacity; the models' deadlines by default
+        attain: Share of requests that is enough for ``find_capacity`` and ``plan`` (default: 0.99)
+        slo: Limit on serve times, for goodput and capacity, the models' deadlines by default; of a language model
+            ttft=TIME,tpot=TIME,e2e=TIME
         timeline: Draw requests and jobs over time into this file, for Perfetto or chrome://tracing
+        input: Tokens of each prompt, with the name of a language model as SCENARIO: 1024, 512..1024 or 'lognormal 1024
+            0.6'; ``output`` states those of each answer
+        users: Users who ask again when they have their answer, in place of ``rate``
+        arrivals: Requests of this file, in place of ``rate``, ``input`` and ``output``: CSV of Azure or BurstGPT, JSON
+            lines of Mooncake
+        tensor: NPUs that an engine's layers are shared out to; the fewest that hold the model by default
+        replicas: Number of engines
+        weights: Format of weights: bf16, fp16 or fp8
+        engine: A key of [engine] and its value: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix,
+            rules=static
+        plan: Find the fewest NPUs on which enough requests are within the limits of ``slo``, and the rate up to which
+            they are
         max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
         max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
             200)
@@ -937,6 +1000,14 @@ def serve(
             ("--attain", attain, "value"),
             ("--slo", slo, "value"),
             ("--timeline", timeline, "value"),
+            ("--input", input, "value"),
+            ("--users", users, "value"),
+            ("--arrivals", arrivals, "value"),
+            ("--tensor", tensor, "value"),
+            ("--replicas", replicas, "value"),
+            ("--weights", weights, "value"),
+            ("--engine", engine, "list"),
+            ("--plan", plan, "switch"),
             ("--max-memory", max_memory, "size"),
             ("--max-ratio", max_ratio, "value"),
         ]
@@ -1065,6 +1136,7 @@ def generate_pattern(
     collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     jitter: Optional[str] = None,
+    fail: Optional[Union[str, Sequence[str]]] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
@@ -1158,6 +1230,8 @@ def generate_pattern(
             '*grad*=2ms'; a number is a factor; repeatable
         slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
         jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
+        fail: Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around;
+            repeatable
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -1242,6 +1316,7 @@ def generate_pattern(
             ("--collective", collective, "list"),
             ("--slow", slow, "list"),
             ("--jitter", jitter, "value"),
+            ("--fail", fail, "list"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
