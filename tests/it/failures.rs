@@ -3,7 +3,7 @@
 use crate::commands::chakram;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, with `more` at its end.
@@ -37,7 +37,7 @@ algorithm = "direct"
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 4MB --format json --machine";
 
 /// Returns the report of an all-reduce, and what was said if there is none.
-fn reduce(machine: &PathBuf, more: &[&str]) -> Result<Value, String> {
+fn reduce(machine: &Path, more: &[&str]) -> Result<Value, String> {
     let words: Vec<&str> = REDUCE.split(' ').collect();
     let file = machine.to_str().expect("it is text");
     let output = chakram(&[&words[..], &[file], more].concat());
