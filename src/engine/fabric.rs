@@ -14,6 +14,7 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::Topology;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 mod accesses;
 mod in_flight;
@@ -215,7 +216,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         };
         let effect = failing.fail(now, links, &mut effects.agenda);
         if let Some(traffic) = &mut self.traffic {
-            traffic.fail(links, &effect.moved);
+            traffic.fail(Arc::clone(failing.graph()), &effect.moved);
         }
         effect
     }

@@ -7,11 +7,13 @@
 //! The network connects [endpoints](EndpointId): NPUs, which send one another messages, and memories, of which an NPU loads or
 //! stores ([`MemoryTransfer`]).
 
+use crate::topology::link_graph::LinkGraph;
 use crate::topology::{LinePattern, NetworkPath};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
+use std::sync::Arc;
 
 mod contended;
 mod contention_free;
@@ -283,6 +285,9 @@ pub trait FailingLinks {
         failed: &[u32],
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect;
+
+    /// Returns the links of the network as they are now.
+    fn graph(&self) -> &Arc<LinkGraph>;
 
     /// Ends of messages between which failed links leave no way, ascending.
     fn cut_off(&self) -> Vec<(EndpointId, EndpointId)>;

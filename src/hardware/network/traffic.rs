@@ -79,12 +79,12 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Takes links out of service, and `moved` bytes from their ways to those that are left.
-    pub fn fail(&mut self, failed: &[u32], moved: &[MovedBytes]) {
+    /// Takes `moved` bytes from their ways to those over `graph`, which lacks links that failed.
+    pub fn fail(&mut self, graph: Arc<LinkGraph>, moved: &[MovedBytes]) {
         for bytes in moved {
             self.add(bytes.ends, -bytes.unsent);
         }
-        self.graph = Arc::new(self.graph.without(failed));
+        self.graph = graph;
         self.ways.clear();
         for bytes in moved {
             self.add(bytes.ends, bytes.unsent + bytes.again);

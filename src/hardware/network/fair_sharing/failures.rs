@@ -2,6 +2,7 @@
 
 use super::{DepartedMessage, FairSharingNetwork, MessageStream};
 use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, MovedBytes};
+use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
@@ -117,6 +118,10 @@ impl FailingLinks for FairSharingNetwork<'_> {
         }
         self.settle_at(now, agenda);
         effect
+    }
+
+    fn graph(&self) -> &Arc<LinkGraph> {
+        &self.graph
     }
 
     fn cut_off(&self) -> Vec<(EndpointId, EndpointId)> {
