@@ -64,24 +64,22 @@ impl EditCounts {
                 thousands(self.by_line)
             ));
         }
-        if self.without_shapes > 0 {
-            notes.push(format!(
-                "{} without shapes, which grow as the tokens",
-                thousands(self.without_shapes)
-            ));
-        }
-        if self.without_widths > 0 {
-            notes.push(format!(
-                "{} without shapes, which grow as the hidden size, and their FLOPs as its square",
-                thousands(self.without_widths)
-            ));
-        }
-        if self.by_weights > 0 {
-            notes.push(format!(
-                "{} on parameters without shapes, which grow as all parameters together",
-                thousands(self.by_weights)
-            ));
-        }
+        let of_shapes = [
+            (
+                self.without_shapes,
+                "without shapes, which grow as the tokens",
+            ),
+            (
+                self.without_widths,
+                "without shapes, which grow as the hidden size, and their FLOPs as its square",
+            ),
+            (
+                self.by_weights,
+                "on parameters without shapes, which grow as all parameters together",
+            ),
+        ];
+        let of_shapes = of_shapes.iter().filter(|(count, _)| *count > 0);
+        notes.extend(of_shapes.map(|(count, what)| format!("{} {what}", thousands(*count))));
         notes
     }
 

@@ -127,14 +127,20 @@ impl GradientReductions {
         shares_gradients(program, first) || gathers_parameters(program)
     }
 
+    /// Returns the elements of all parameters whose hooks were captured.
+    pub fn count_elements(&self) -> u64 {
+        self.hooks.iter().map(|hook| hook.1).sum()
+    }
+
+    /// Returns the bytes of all reductions together.
+    pub fn sum_bytes(&self, program: &RankProgram<'_>) -> u64 {
+        let bytes = self.collectives.iter();
+        bytes.map(|&item| bytes_of(program, item)).sum()
+    }
+
     /// Returns the bytes of an element, if all gradients are reduced once and in buckets.
     fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
-        let all: u64 = self.hooks.iter().map(|hook| hook.1).sum();
-        let bytes: u64 = self
-            .collectives
-            .iter()
-            .map(|&item| bytes_of(program, item))
-            .sum();
+        let (all, bytes) = (self.count_elements(), self.sum_bytes(program));
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 

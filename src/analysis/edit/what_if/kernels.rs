@@ -19,7 +19,7 @@
 use super::grammar::ScaleFactor;
 use super::program::{AttributeChange, RankProgram, StepPhase, UNEDITED};
 use super::shapes::{Shape, arguments, elements, normal_form, parse_shapes};
-use super::unedited::{Unedited, unedited_count};
+use super::unedited::{UneditedValues, unedited_count};
 use super::width::{ModelWidths, is_among, layers_of_transfer};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
@@ -466,7 +466,7 @@ impl KernelScaler {
         {
             new.push(("kernel_shape", AttributeChange::Text(kernel.to_string())));
         }
-        let unedited = Unedited::parse(facts.unedited);
+        let unedited = UneditedValues::parse(facts.unedited);
         let kept = if outputs.is_empty() {
             &inputs
         } else {
@@ -515,7 +515,7 @@ impl KernelScaler {
         );
         match view.op {
             Op::NoOp => {
-                let unedited = Unedited::parse(program.facts[node as usize].unedited);
+                let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
                 let growth = self.widths.growth_of_all(by.hidden);
                 let new: Vec<_> = view
                     .memory
@@ -536,7 +536,7 @@ impl KernelScaler {
                     .memory
                     .named()
                     .find(|(name, _)| name.ends_with(".temporary"));
-                let unedited = Unedited::parse(program.facts[node as usize].unedited);
+                let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
                 let old = match whole {
                     Some((name, now)) if !reduces => unedited.count(name).unwrap_or(now),
                     _ => unedited.count("comm_size").unwrap_or(bytes),
@@ -553,7 +553,7 @@ impl KernelScaler {
                 if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
                     let facts = program.facts_of(bucket);
                     let now = super::gradients::bytes_of(program, bucket);
-                    let old = Unedited::parse(facts.unedited).count("comm_size");
+                    let old = UneditedValues::parse(facts.unedited).count("comm_size");
                     let old = old.unwrap_or(match program.view_of(bucket).op {
                         Op::Collective { bytes, .. } => bytes,
                         _ => now,
@@ -617,54 +617,30 @@ impl KernelScaler {
             true => kernel,
             false => self.widths.widened(kernel, by.hidden, [!sums, false, sums]),
         };
-        match kernel {
+        let mut scaled = kernel;
+        match &mut scaled {
             KernelShape::Attention {
                 batch,
-                heads,
-                kv_heads,
                 queries,
                 keys,
-                width,
-                causal,
-                backward,
-            } => Some(KernelShape::Attention {
-                batch: by.batch.of(batch),
-                heads,
-                kv_heads,
-                queries: by.sequence.of(queries),
-                keys: by.sequence.of(keys),
-                width,
-                causal,
-                backward,
-            }),
-            KernelShape::Gemm { batch, m, n, k } if batch > 1 => {
-                let sequence = |size| match Some(size) == self.tokens {
-                    true => by.sequence.of(size),
-                    false => size,
-                };
-                Some(KernelShape::Gemm {
-                    batch: by.batch.of(batch),
-                    m: sequence(m),
-                    n: sequence(n),
-                    k: sequence(k),
-                })
+                ..
+            } => {
+                *batch = by.batch.of(*batch);
+                (*queries, *keys) = (by.sequence.of(*queries), by.sequence.of(*keys));
             }
-            KernelShape::Gemm { batch, m, n, k } => Some(match sums {
-                true => KernelShape::Gemm {
-                    batch,
-                    m,
-                    n,
-                    k: tokens.of(k),
-                },
-                false => KernelShape::Gemm {
-                    batch,
-                    m: tokens.of(m),
-                    n,
-                    k,
-                },
-            }),
-            KernelShape::Moving(_) => None,
+            KernelShape::Gemm { batch, m, n, k } if *batch > 1 => {
+                *batch = by.batch.of(*batch);
+                for size in [m, n, k] {
+                    if Some(*size) == self.tokens {
+                        *size = by.sequence.of(*size);
+                    }
+                }
+            }
+            KernelShape::Gemm { k, .. } if sums => *k = tokens.of(*k),
+            KernelShape::Gemm { m, .. } => *m = tokens.of(*m),
+            KernelShape::Moving(_) => return None,
         }
+        Some(scaled)
     }
 }
 
@@ -707,7 +683,7 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
 /// Returns the work of a kernel before all edits.
 fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
     let view = program.view(node);
-    let unedited = Unedited::parse(program.facts[node as usize].unedited);
+    let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
         return Work::default();
     };
@@ -741,7 +717,7 @@ fn scale_transfer(
     by: SizeScaling,
 ) {
     let node = program.items[item as usize].node;
-    let unedited = Unedited::parse(program.facts[node as usize].unedited);
+    let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
     let view = *program.view(node);
     let old = |name: &str, now: u64| unedited.count(name).unwrap_or(now);
     let times = |value: u64| (value as f64 * growth).round() as u64;
@@ -787,7 +763,7 @@ fn change(
     let kept = program.facts[node as usize].unedited;
     let mut changes = BTreeMap::new();
     if restores {
-        for (name, value) in Unedited::parse(kept).entries() {
+        for (name, value) in UneditedValues::parse(kept).entries() {
             if let Some((known, _)) = new.iter().find(|(known, _)| *known == name) {
                 changes.insert(*known, value);
             }

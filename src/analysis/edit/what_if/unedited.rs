@@ -4,13 +4,13 @@ use super::program::AttributeChange;
 
 /// Returns the value of an attribute before edits, if they replaced it.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
-    Unedited::parse(unedited).count(name)
+    UneditedValues::parse(unedited).count(name)
 }
 
 /// Values that edits replaced: `duration_ns=12;num_ops=-`, with `-` where there was none.
-pub(super) struct Unedited<'t>(Vec<(&'t str, &'t str)>);
+pub(super) struct UneditedValues<'t>(Vec<(&'t str, &'t str)>);
 
-impl<'t> Unedited<'t> {
+impl<'t> UneditedValues<'t> {
     pub fn parse(text: Option<&'t str>) -> Self {
         let parts = text.unwrap_or_default().split(';');
         Self(parts.filter_map(|part| part.split_once('=')).collect())

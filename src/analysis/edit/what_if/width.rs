@@ -222,42 +222,31 @@ impl ModelWidths {
 
     /// Returns the shape of a kernel of a wider model.
     pub fn widened(&self, kernel: KernelShape, by: ScaleFactor, samples: [bool; 3]) -> KernelShape {
-        let widened = |size: u64, is_sample: bool| match self.widths.contains(&size) && !is_sample {
-            true => by.of(size),
-            false => size,
-        };
-        match kernel {
-            KernelShape::Gemm { batch: 1, m, n, k } => KernelShape::Gemm {
-                batch: 1,
-                m: widened(m, samples[0]),
-                n: widened(n, samples[1]),
-                k: widened(k, samples[2]),
-            },
-            KernelShape::Attention {
-                batch,
-                heads,
-                kv_heads,
-                queries,
-                keys,
-                width,
-                causal,
-                backward,
-            } => {
-                let is_whole = |count: u64| (count * by.over).is_multiple_of(by.under);
-                let more = is_whole(heads) && is_whole(kv_heads);
-                KernelShape::Attention {
-                    batch,
-                    heads: if more { by.of(heads) } else { heads },
-                    kv_heads: if more { by.of(kv_heads) } else { kv_heads },
-                    queries,
-                    keys,
-                    width: if more { width } else { by.of(width) },
-                    causal,
-                    backward,
+        let mut wider = kernel;
+        match &mut wider {
+            KernelShape::Gemm { batch: 1, m, n, k } => {
+                for (size, is_sample) in [m, n, k].into_iter().zip(samples) {
+                    if self.widths.contains(size) && !is_sample {
+                        *size = by.of(*size);
+                    }
                 }
             }
-            other => other,
+            KernelShape::Attention {
+                heads,
+                kv_heads,
+                width,
+                ..
+            } => {
+                let is_whole = |count: u64| (count * by.over).is_multiple_of(by.under);
+                if is_whole(*heads) && is_whole(*kv_heads) {
+                    (*heads, *kv_heads) = (by.of(*heads), by.of(*kv_heads));
+                } else {
+                    *width = by.of(*width);
+                }
+            }
+            KernelShape::Gemm { .. } | KernelShape::Moving(_) => {}
         }
+        wider
     }
 
     /// Returns the factor by which parameters of `layers` of a generated job grow, of which a rank has `bytes`, or of gradients; of all

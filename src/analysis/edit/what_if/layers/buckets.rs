@@ -63,12 +63,11 @@ impl GradientBuckets {
         repeated: &[(u32, u32)],
         layer_bytes: Option<u64>,
     ) -> Result<Self, TraceError> {
-        let elements: u64 = reductions.hooks.iter().map(|hook| hook.1).sum();
+        let elements = reductions.count_elements();
         if reductions.collectives.is_empty() {
             return Ok(Self::None { elements });
         }
-        let sizes = reductions.collectives.iter();
-        let all: u64 = sizes.map(|&item| gradients::bytes_of(program, item)).sum();
+        let all = reductions.sum_bytes(program);
         if elements > 0 && all.is_multiple_of(elements) {
             return Ok(Self::Hooks {
                 limit: BucketSizes::noted(program.earlier.as_deref())
@@ -125,15 +124,14 @@ impl GradientBuckets {
     pub fn growth(&self, program: &RankProgram<'_>, step: u32) -> Option<(f64, Option<u32>)> {
         let now = GradientReductions::find(program, step).of_buckets(program);
         let hook = now.hooks.last().map(|hook| hook.0);
-        let elements: u64 = now.hooks.iter().map(|hook| hook.1).sum();
+        let elements = now.count_elements();
         match self {
             Self::None { elements: 0 } => None,
             Self::None { elements: old } | Self::Hooks { elements: old, .. } => {
                 Some((elements as f64 / *old as f64, hook))
             }
             Self::Layers(layers) => {
-                let sizes = now.collectives.iter();
-                let bytes: u64 = sizes.map(|&item| gradients::bytes_of(program, item)).sum();
+                let bytes = now.sum_bytes(program);
                 Some((bytes as f64 / layers.bytes as f64, Some(u32::MAX)))
             }
         }
