@@ -11,7 +11,8 @@ use chakram_serving::{
     RequestTimeline, Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare,
     find_capacity, html, rows, serve, sweep, text,
 };
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::{OutputClaim, OutputSet};
+use chakram_trace::format::TraceError;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::error::Error;
@@ -170,6 +171,20 @@ impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
 }
 
 impl ServeArgs {
+    /// Returns the outputs of the command, none of which may be one of its inputs, and the page if one is asked for.
+    fn claim_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
+        let mut outputs = OutputSet::default();
+        outputs.reads(&self.scenario);
+        if let Some(file) = &self.llm.arrivals {
+            outputs.reads(file);
+        }
+        for name in &self.platforms {
+            outputs.reads(Path::new(name));
+        }
+        let page = self.html.as_ref().map(|path| outputs.claim(path));
+        Ok((outputs, page.transpose()?))
+    }
+
     /// Refuses options that do nothing together.
     fn check(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
@@ -298,16 +313,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let platforms = args.platforms.iter().map(|name| Platform::load(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
     let options = ServeOptions::with_slo(slo);
-    let mut outputs = OutputSet::default();
-    outputs.reads(&args.scenario);
-    args.platforms
-        .iter()
-        .for_each(|name| outputs.reads(Path::new(name)));
-    let page = args
-        .html
-        .as_ref()
-        .map(|path| outputs.claim(path))
-        .transpose()?;
+    let (mut outputs, page) = args.claim_page()?;
     let picture = args
         .timeline
         .as_ref()
@@ -481,7 +487,7 @@ fn rendered(
 
 /// Writes the page, if one is wanted.
 fn written(
-    page: Option<chakram_trace::files::OutputClaim>,
+    page: Option<OutputClaim>,
     title: &str,
     reports: &[ServeReport],
     sweeps: &[RateSweep],

@@ -12,7 +12,6 @@ use chakram_serving::llm::{
     LlmScenario, NoLlmObserver, PlanRow, find_rate, html, is_llm_scenario, plan, plan_report, rows,
     serve, text,
 };
-use chakram_trace::files::OutputSet;
 use chakram_workloads::model::ModelSource;
 use clap::Args;
 use serde::Serialize;
@@ -40,7 +39,7 @@ pub struct LlmArgs {
     users: Option<u32>,
     /// Requests of this file, in place of --rate, --input and --output: CSV of Azure or BurstGPT, JSON lines of Mooncake
     #[arg(long, help_heading = MODEL, value_name = "FILE", conflicts_with_all = ["rate", "users", "input"])]
-    arrivals: Option<PathBuf>,
+    pub(super) arrivals: Option<PathBuf>,
     /// NPUs that an engine's layers are shared out to; the fewest that hold the model by default
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     tensor: Option<u32>,
@@ -397,20 +396,7 @@ pub fn run(
         .first()
         .map(|name| Machine::load(name))
         .transpose()?;
-    let mut outputs = OutputSet::default();
-    outputs.reads(&args.scenario);
-    args.llm
-        .arrivals
-        .iter()
-        .for_each(|file| outputs.reads(file));
-    args.platforms
-        .iter()
-        .for_each(|name| outputs.reads(Path::new(name)));
-    let page = args
-        .html
-        .as_ref()
-        .map(|path| outputs.claim(path))
-        .transpose()?;
+    let (outputs, page) = args.claim_page()?;
     let mut to = ReportDestination::claim(out, file.unwrap_or(Path::new("-")), outputs)?;
     let style = to.style();
     if args.llm.plan || args.find_capacity {
