@@ -175,14 +175,14 @@ pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
 
 /// Failures of a run.
 #[derive(Debug)]
-pub(super) struct Failures<'a> {
+pub(super) struct RunFailures<'a> {
     planned: &'a [PlannedFailure],
     /// NPUs that have failed, with the failure of each.
     npus: BTreeMap<Npu, &'a MachineFailure>,
     outcomes: Vec<FailureOutcome>,
 }
 
-impl<'a> Failures<'a> {
+impl<'a> RunFailures<'a> {
     /// Returns the failures that a run is to expect, none of which has come.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
         let outcome = |failure: &PlannedFailure| FailureOutcome {
@@ -274,7 +274,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
 /// Describes failures for the error of a run that is stuck.
 pub(super) fn describe<N: NetworkBackend>(
-    failures: &Failures<'_>,
+    failures: &RunFailures<'_>,
     flow: &Dataflow<'_>,
     fabric: &mut Fabric<'_, N>,
 ) -> Vec<String> {

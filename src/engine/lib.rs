@@ -118,7 +118,7 @@ use effects::Effects;
 use event::Event;
 use event_loop::LoopComponents;
 use fabric::Fabric;
-use failures::Failures;
+use failures::RunFailures;
 use feeding::Feeds;
 use frames::Launches;
 use messages::Messages;
@@ -168,7 +168,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     messages: Messages<'a>,
     collectives: Collectives<'a, M>,
     fabric: Fabric<'a, N>,
-    failures: Failures<'a>,
+    failures: RunFailures<'a>,
     effects: Effects,
     observer: &'a mut O,
     /// Events of a round; kept for its allocation.
@@ -221,7 +221,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             messages: Messages::new(&settings),
             fabric: Fabric::new(prepared, network, backend.rts_bytes()),
             collectives: Collectives::new(backend, settings),
-            failures: Failures::new(&prepared.failures),
+            failures: RunFailures::new(&prepared.failures),
             effects: Effects::default(),
             observer,
             round: Vec::new(),

@@ -4,7 +4,7 @@ use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
 use super::dataflow::{Dataflow, HELD, node_of};
 use super::error::{NodeRef, Stuck, WaitingNode};
-use super::failures::Failures;
+use super::failures::RunFailures;
 use super::frames::Launches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::lanes::{FREE, Lanes};
@@ -29,7 +29,7 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
     pub launches: &'x Launches<'a>,
     pub lanes: &'x Lanes,
     pub groups: &'x RunningGroups<'a>,
-    pub failures: &'x Failures<'a>,
+    pub failures: &'x RunFailures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,
     /// [`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED) of the loop.

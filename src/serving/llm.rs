@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
-//! machine ─► LlmDeployment ┘                     │  Scheduler, BlockPool: who takes part, by rules
+//! machine ─► LlmDeployment ┘                     │  StepScheduler, BlockPool: who takes part, by rules
 //!            rules, blocks, prices of steps      └─► LlmRecorder ─► LlmReport
 //! ```
 
@@ -31,12 +31,14 @@ mod workload;
 
 pub use deployment::{EnginePlace, LlmDeployment, MemoryPlan, TensorChoice};
 pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
-pub use planner::{LlmPlan, PlanRow, Verdict, find_rate, plan};
+pub use planner::{LimitVerdict, LlmPlan, PlanRow, find_rate, plan};
 pub use report::{
     CacheSummary, CountSummary, GapSummary, LimitValues, LlmReport, LlmRow, LlmThroughput,
     PartShare, RefusedRequests, RuleValue, StepSummary, TimeSummary, html, rows, text,
 };
-pub use rules::{Batching, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy};
+pub use rules::{
+    BatchingRule, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
+};
 pub use scenario::{
     ClientTimes, FORMATS, LlmLimits, LlmScenario, OwnRules, RouterKind, ServedLlm, is_llm_scenario,
 };

@@ -13,7 +13,7 @@ pub const MOST_BLOCKS: u32 = 1 << 26;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
-struct Block {
+struct CacheBlock {
     /// Neighbours in the free list, while it is in that.
     before: u32,
     after: u32,
@@ -29,7 +29,7 @@ struct Block {
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     /// Blocks that were taken at least once; those after them are free, in ascending order, ahead of the free list.
-    blocks: Vec<Block>,
+    blocks: Vec<CacheBlock>,
     count: u32,
     first: u32,
     last: u32,
@@ -89,7 +89,7 @@ impl BlockPool {
         }
         self.free -= 1;
         if (self.blocks.len() as u32) < self.count {
-            self.blocks.push(Block {
+            self.blocks.push(CacheBlock {
                 before: NONE,
                 after: NONE,
                 references: 1,
@@ -166,7 +166,7 @@ impl BlockPool {
     }
 
     fn unlink(&mut self, block: u32) {
-        let Block { before, after, .. } = self.blocks[block as usize];
+        let CacheBlock { before, after, .. } = self.blocks[block as usize];
         match before {
             NONE => self.first = after,
             before => self.blocks[before as usize].after = after,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Whether enough requests are within their limits, by the 95 % interval of their share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum LimitVerdict {
     /// The whole interval is.
     Met,
     /// None of it is.
@@ -21,7 +21,7 @@ pub enum Verdict {
     Open,
 }
 
-impl Verdict {
+impl LimitVerdict {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ pub struct PlanRow {
     /// Share of them within all limits.
     pub attained: f64,
     /// Whether that is enough.
-    pub verdict: Verdict,
+    pub verdict: LimitVerdict,
     /// Load, where it is known.
     pub rho: Option<f64>,
     /// 99th percentile of the time to first token.
@@ -107,12 +107,18 @@ const MOST_NPUS: u32 = 4096;
 const LONGER: u32 = 3;
 
 /// A model on a machine under a load, with limits.
-struct Planner<'a> {
+struct CapacityPlanner<'a> {
     scenario: &'a LlmScenario,
     attain: f64,
 }
 
-impl Planner<'_> {
+impl CapacityPlanner<'_> {
+    /// Returns the rate that each engine completes at most, if the scenario can ask for more.
+    fn saturated_rate_of_each(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
+        let rate = saturated_rate(self.scenario, of)?;
+        Ok(rate.map(|rate| rate / f64::from(of.replicas)))
+    }
+
     /// Serves `scenario` on engines that each complete `each` requests per second at most.
     fn row(
         &self,
@@ -128,7 +134,7 @@ impl Planner<'_> {
             let row = self.row_of(&scenario, deployment, &report);
             let count = scenario.workload.count;
             match (row.verdict, count) {
-                (Verdict::Open, Some(count)) if doubled < LONGER => {
+                (LimitVerdict::Open, Some(count)) if doubled < LONGER => {
                     doubled += 1;
                     scenario.workload.count = Some(count * 2);
                 }
@@ -150,10 +156,10 @@ impl Planner<'_> {
         let p99 =
             |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
-        let mut verdict = Verdict::of(met, requests, self.attain);
+        let mut verdict = LimitVerdict::of(met, requests, self.attain);
         // What is asked for beyond what can be done is missed by a run that is long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
-            verdict = Verdict::Missed;
+            verdict = LimitVerdict::Missed;
         }
         PlanRow {
             tensor,
@@ -172,10 +178,9 @@ impl Planner<'_> {
     }
 
     /// The fewest engines of `tensor` NPUs each that keep the limits, or the most that were tried.
-    fn fewest(&self, of: &LlmDeployment) -> Result<PlanRow, ServeError> {
+    fn find_fewest(&self, of: &LlmDeployment, each: Option<f64>) -> Result<PlanRow, ServeError> {
         let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
         let most = (MOST_NPUS / tensor).clamp(1, MOST_REPLICAS);
-        let each = saturated_rate(self.scenario, of)?.map(|rate| rate / f64::from(of.replicas));
         let at = |replicas: u32| {
             let mut deployment = of.clone();
             deployment.replicas = replicas;
@@ -184,7 +189,7 @@ impl Planner<'_> {
         let (mut low, mut high) = (0, 1);
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
-        while best.verdict != Verdict::Met {
+        while best.verdict != LimitVerdict::Met {
             // More engines do not help where requests are too slow that hardly wait for one another.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
@@ -200,7 +205,7 @@ impl Planner<'_> {
             let middle = low + (high - low) / 2;
             let row = at(middle)?;
             match row.verdict {
-                Verdict::Met => (high, best) = (middle, row),
+                LimitVerdict::Met => (high, best) = (middle, row),
                 _ => low = middle,
             }
         }
@@ -208,8 +213,12 @@ impl Planner<'_> {
     }
 
     /// The highest rate at which engines keep the limits, to one part in fifty; `None` if no rate does.
-    fn highest_rate(&self, of: &LlmDeployment, from: f64) -> Result<Option<PlanRow>, ServeError> {
-        let each = saturated_rate(self.scenario, of)?.map(|rate| rate / f64::from(of.replicas));
+    fn find_highest_rate(
+        &self,
+        of: &LlmDeployment,
+        each: Option<f64>,
+        from: f64,
+    ) -> Result<Option<PlanRow>, ServeError> {
         let at = |rate: f64| -> Result<PlanRow, ServeError> {
             let mut scenario = self.scenario.clone();
             let changed = scenario.workload.at_rate(rate);
@@ -221,7 +230,7 @@ impl Planner<'_> {
         for _ in 0..40 {
             let row = at(rate)?;
             match row.verdict {
-                Verdict::Met => low = Some(row),
+                LimitVerdict::Met => low = Some(row),
                 _ => high = Some(rate),
             }
             rate = match (&low, high) {
@@ -250,7 +259,7 @@ const NO_RATE: &str =
 /// If the scenario has no model, rate or limits, or the model does not fit.
 pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<LlmPlan, ServeError> {
     check(scenario)?;
-    let planner = Planner { scenario, attain };
+    let planner = CapacityPlanner { scenario, attain };
     let first = LlmDeployment::new(&alone(scenario, None), machine.into())?;
     let Some(place) = &first.place else {
         return Err(ServeError::Unfit(
@@ -260,25 +269,26 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
     let stated = scenario.model.as_ref().and_then(|model| model.tensor);
     let choices = place.choices.iter().filter(|choice| choice.fits);
     let choices = choices.filter(|choice| stated.is_none_or(|stated| stated == choice.npus));
-    let mut rows = Vec::new();
+    let (mut rows, mut engines) = (Vec::new(), Vec::new());
     for choice in choices {
         let deployment = LlmDeployment::new(&alone(scenario, Some(choice.npus)), Some(machine))?;
-        rows.push(planner.fewest(&deployment)?);
+        let each = planner.saturated_rate_of_each(&deployment)?;
+        rows.push(planner.find_fewest(&deployment, each)?);
+        engines.push((deployment, each));
     }
     let met = rows
         .iter()
         .enumerate()
-        .filter(|(_, row)| row.verdict == Verdict::Met);
+        .filter(|(_, row)| row.verdict == LimitVerdict::Met);
     let chosen =
         met.min_by(|(_, a), (_, b)| a.npus.cmp(&b.npus).then(b.attained.total_cmp(&a.attained)));
     let chosen = chosen.map(|(at, _)| at);
-    let highest_rate = match chosen.map(|at| &rows[at]) {
+    let highest_rate = match chosen {
         None => None,
-        Some(row) => {
-            let mut deployment =
-                LlmDeployment::new(&alone(scenario, Some(row.tensor)), Some(machine))?;
-            deployment.replicas = row.replicas;
-            planner.highest_rate(&deployment, row.rate_per_s)?
+        Some(at) => {
+            let (mut deployment, each) = engines.swap_remove(at);
+            deployment.replicas = rows[at].replicas;
+            planner.find_highest_rate(&deployment, each, rows[at].rate_per_s)?
         }
     };
     Ok(LlmPlan {
@@ -306,8 +316,10 @@ pub fn find_rate(
 ) -> Result<Option<PlanRow>, ServeError> {
     check(scenario)?;
     let deployment = LlmDeployment::new(scenario, machine)?;
-    let planner = Planner { scenario, attain };
-    planner.highest_rate(&deployment, scenario.workload.rate().unwrap_or(1.0))
+    let planner = CapacityPlanner { scenario, attain };
+    let each = planner.saturated_rate_of_each(&deployment)?;
+    let from = scenario.workload.rate().unwrap_or(1.0);
+    planner.find_highest_rate(&deployment, each, from)
 }
 
 fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
@@ -340,10 +352,10 @@ mod tests {
     /// 995 of 1,000 have an interval from 98.8 to 99.8 %; 1,000 of 1,000 one from 99.6 %.
     #[test]
     fn verdicts_follow_intervals() {
-        assert_eq!(Verdict::of(995, 1000, 0.99), Verdict::Open);
-        assert_eq!(Verdict::of(1000, 1000, 0.99), Verdict::Met);
-        assert_eq!(Verdict::of(1000, 1000, 0.997), Verdict::Open);
-        assert_eq!(Verdict::of(900, 1000, 0.99), Verdict::Missed);
-        assert_eq!(Verdict::of(0, 0, 0.5), Verdict::Open);
+        assert_eq!(LimitVerdict::of(995, 1000, 0.99), LimitVerdict::Open);
+        assert_eq!(LimitVerdict::of(1000, 1000, 0.99), LimitVerdict::Met);
+        assert_eq!(LimitVerdict::of(1000, 1000, 0.997), LimitVerdict::Open);
+        assert_eq!(LimitVerdict::of(900, 1000, 0.99), LimitVerdict::Missed);
+        assert_eq!(LimitVerdict::of(0, 0, 0.5), LimitVerdict::Open);
     }
 }

@@ -66,7 +66,7 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
 
 /// When waiting requests may join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Batching {
+pub enum BatchingRule {
     /// At each step.
     Continuous,
     /// When nothing runs.
@@ -91,9 +91,9 @@ pub enum BlockReserve {
     WholeRequest,
 }
 
-const BATCHINGS: &[(Batching, &str)] = &[
-    (Batching::Continuous, "continuous"),
-    (Batching::Static, "static"),
+const BATCHINGS: &[(BatchingRule, &str)] = &[
+    (BatchingRule::Continuous, "continuous"),
+    (BatchingRule::Static, "static"),
 ];
 const POLICIES: &[(SchedulingPolicy, &str)] = &[
     (SchedulingPolicy::FirstCome, "fcfs"),
@@ -112,7 +112,7 @@ pub struct EngineRules {
     /// What they follow.
     pub follows: String,
     /// When waiting requests may join.
-    pub batching: Batching,
+    pub batching: BatchingRule,
     /// The most tokens of a step.
     pub max_num_batched_tokens: u32,
     /// The most requests that run.

@@ -12,7 +12,7 @@
 //! 3. The step runs. A request whose tokens are all computed has one more; it ends with its last, and gives its blocks back.
 
 use super::block_pool::BlockPool;
-use super::rules::{Batching, BlockReserve, EngineRules, SchedulingPolicy};
+use super::rules::{BatchingRule, BlockReserve, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -153,7 +153,7 @@ impl WaitingRequests {
 
 /// Requests of an engine, and the rules by which they take part in steps.
 #[derive(Clone, Debug)]
-pub struct Scheduler {
+pub struct StepScheduler {
     rules: EngineRules,
     pool: BlockPool,
     watermark_blocks: u32,
@@ -164,7 +164,7 @@ pub struct Scheduler {
     step: EngineStep,
 }
 
-impl Scheduler {
+impl StepScheduler {
     /// An engine of so many blocks.
     pub fn new(rules: EngineRules, blocks: u32) -> Self {
         Self {
@@ -289,7 +289,7 @@ impl Scheduler {
         let mut budget = self.rules.max_num_batched_tokens;
         let was_idle = self.running.is_empty();
         self.take_running(&mut budget);
-        let may_join = self.rules.batching == Batching::Continuous || was_idle;
+        let may_join = self.rules.batching == BatchingRule::Continuous || was_idle;
         if self.step.put_back.is_empty() && may_join {
             self.take_waiting(&mut budget);
         }

@@ -9,7 +9,7 @@ use super::incoming::{ConversationTurn, IncomingRequest};
 use super::metrics::LlmRecorder;
 use super::observe::{CompletedLlmRequest, LlmObserver, StepRecord};
 use super::scenario::{LlmScenario, RouterKind};
-use super::scheduler::{EngineRequest, RequestRefusal, Scheduler, StepToken};
+use super::scheduler::{EngineRequest, RequestRefusal, StepScheduler, StepToken};
 use super::source::RequestSource;
 use super::step_cost::PriceMemo;
 use super::step_load::StepLoad;
@@ -37,7 +37,7 @@ struct LiveRequest {
 /// An engine of the run.
 #[derive(Debug)]
 struct RunningEngine {
-    scheduler: Scheduler,
+    scheduler: StepScheduler,
     /// Requests by their places.
     live: Vec<Option<LiveRequest>>,
     /// Beginning and end of the step that runs.
@@ -89,7 +89,7 @@ impl<'s> LlmServer<'s> {
         let mut source = RequestSource::new(&scenario.workload, scenario.seed)?;
         let next = source.next()?;
         let engine = || RunningEngine {
-            scheduler: Scheduler::new(deployment.rules.clone(), deployment.blocks),
+            scheduler: StepScheduler::new(deployment.rules.clone(), deployment.blocks),
             live: Vec::new(),
             step: None,
             steps: 0,
