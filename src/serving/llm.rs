@@ -57,6 +57,15 @@ const MOST_REPEATED: u64 = 20_000;
 /// The most requests of such a run.
 const MOST_AT_ONCE: u64 = 8192;
 
+/// Checks that the model named `name` can be served token by token.
+///
+/// # Errors
+///
+/// If there is none, or it is no decoder of alike blocks.
+pub fn check_model(name: &str) -> Result<(), ServeError> {
+    model_sizes::LlmSizes::find(name).map(drop)
+}
+
 /// Serves the requests of `scenario` on `machine`, which those of given times do without.
 ///
 /// # Errors

@@ -9,8 +9,8 @@ use chakram_report::text::TextStyle;
 use chakram_serving::ServeError;
 use chakram_serving::llm::{
     CompletedLlmRequest, LengthDistribution, LlmLimits, LlmObserver, LlmPlan, LlmReport,
-    LlmScenario, NoLlmObserver, PlanRow, find_rate, html, is_llm_scenario, plan, plan_report, rows,
-    serve, text,
+    LlmScenario, NoLlmObserver, PlanRow, check_model, find_rate, html, is_llm_scenario, plan,
+    plan_report, rows, serve, text,
 };
 use chakram_workloads::model::ModelSource;
 use clap::Args;
@@ -328,6 +328,7 @@ fn scenario_of(
 ) -> Result<LlmScenario, Box<dyn Error>> {
     let mut scenario = match input {
         LlmInput::Model(name) => {
+            check_model(name)?;
             let text = scenario_text(args, name, answer)?;
             LlmScenario::parse(&text, "the command line", Path::new(""))?
         }

@@ -11,7 +11,6 @@ use super::step_profile::StepProfile;
 use chakram_base::ids::Npu;
 use chakram_base::units::thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
-use chakram_workloads::model::ModelSource;
 use serde::{Deserialize, Serialize};
 
 /// Engines that are alike.
@@ -170,14 +169,12 @@ impl<'a> PlacedModel<'a> {
                 machine.name()
             )));
         };
-        let definition = ModelSource::find(&served.name).and_then(|source| source.definition(None));
-        let definition = definition.map_err(|source| ServeError::ServedModel(Box::new(source)))?;
         let hardware = EngineHardware {
             npu: &class.name,
             memory: Some(memory),
         };
         Ok(Self {
-            sizes: LlmSizes::of(&definition)?,
+            sizes: LlmSizes::find(&served.name)?,
             rules: scenario.engine_rules(Some(hardware))?,
             memory: memory.0,
             scenario,
@@ -391,7 +388,7 @@ mod tests {
     use chakram_base::dtype::Dtype;
 
     fn sizes(name: &str) -> LlmSizes {
-        LlmSizes::of(&ModelSource::find(name).unwrap().definition(None).unwrap()).unwrap()
+        LlmSizes::find(name).unwrap()
     }
 
     /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes: 2,588 blocks of Llama 3.1 8B; weights alone would leave 3,178.

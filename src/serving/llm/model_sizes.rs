@@ -2,7 +2,7 @@
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
-use chakram_workloads::model::{LayerRole, ModelDefinition, OperatorKind};
+use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, OperatorKind};
 
 /// A product of a block, whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,18 @@ pub struct LlmSizes {
 }
 
 impl LlmSizes {
+    /// Sizes of the model named `name`: a preset, or the path of a file.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, it is malformed, or it cannot be served token by token.
+    pub fn find(name: &str) -> Result<Self, ServeError> {
+        let definition = ModelSource::find(name)
+            .and_then(|source| source.definition(None))
+            .map_err(|source| ServeError::ServedModel(Box::new(source)))?;
+        Self::of(&definition)
+    }
+
     /// Sizes of the model that `definition` describes.
     ///
     /// # Errors

@@ -234,7 +234,15 @@ fn machines_and_models_of_other_tools_are_named() {
     let error = refused(&["serve", "meta-llama/Llama-3.1-8B"]);
     assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
     let error = refused(&["serve", "llama3-8b"]);
-    assert!(error.contains("but the preset of a model"), "{error}");
+    assert!(
+        error.contains("llama3-8b is a language model: nothing says when requests come"),
+        "{error}"
+    );
+    let error = refused(&["serve", "dlrm"]);
+    assert!(
+        error.contains("model dlrm: its blocks differ; only decoders of alike blocks are served"),
+        "{error}"
+    );
     let error = refused(&["serve", "none.toml"]);
     assert!(error.contains("cannot read none.toml"), "{error}");
     // An error about something else keeps its words.
