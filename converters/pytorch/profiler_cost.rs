@@ -23,7 +23,7 @@ use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
 /// Estimate of the cost of a record, from captures of fourteen jobs whose steps were measured without a profiler, too, all on one
-/// machine, a virtual CPU of 2026. Half of the jobs were fitted on; docs/validation.md has the others.
+/// machine, a virtual CPU of 2026. Half of the jobs were fitted on; docs/validation/tests.md has the others.
 struct RecordEstimate {
     /// Cost over the time that shows in views, percent.
     over_views: u64,

@@ -393,7 +393,7 @@ const PAIRS: [(&str, &str); 7] = [
 
 /// `cargo test --test it -- --ignored measured_pairs_are_predicted_by_edits`
 #[test]
-#[ignore = "takes half a minute; docs/validation.md has the command"]
+#[ignore = "takes half a minute; docs/validation/captures.md has the command"]
 fn measured_pairs_are_predicted_by_edits() {
     let Some(pairs) = corpus("captures/interventions") else {
         return;

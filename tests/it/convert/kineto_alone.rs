@@ -239,7 +239,7 @@ fn real_kineto_traces_convert_alone() {
 
 /// `cargo test --release --test it -- --ignored every_kineto_trace_converts_alone`
 #[test]
-#[ignore = "takes minutes; docs/validation.md has the command"]
+#[ignore = "takes minutes; docs/validation/tests.md has the command"]
 fn every_kineto_trace_converts_alone() {
     let Some(gpu) = corpus("captures/gpu") else {
         return;

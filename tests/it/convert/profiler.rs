@@ -326,7 +326,7 @@ fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction
 
 /// `cargo test --test it -- --ignored unprofiled_steps_are_those_that_were_measured`
 #[test]
-#[ignore = "takes a minute; docs/validation.md has the command"]
+#[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn unprofiled_steps_are_those_that_were_measured() {
     let Some(pairs) = corpus("captures/interventions") else {
         return;
@@ -367,7 +367,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
 ///
 /// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`
 #[test]
-#[ignore = "takes a minute; docs/validation.md has the command"]
+#[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn interventions_are_predicted_without_the_profiler() {
     let Some(pairs) = corpus("captures/interventions") else {
         return;

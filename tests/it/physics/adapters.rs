@@ -213,7 +213,7 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     near(second.0 as f64, 4.655e6);
 }
 
-/// The table in `docs/validation.md`: microseconds of a handover by the number of adapters. In a ring strategy 1 gets better with
+/// The table in `docs/validation/tiles.md`: microseconds of a handover by the number of adapters. In a ring strategy 1 gets better with
 /// more adapters up to shares of three; where strategy 2 is ahead, in thirteen with links of half duplex, it is best with six and
 /// worse with more, for the sum among adapters grows, as the paper says of its Fig. 12.
 #[test]
@@ -231,6 +231,6 @@ fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let rows = [("full", 12), ("full", 13), ("half", 12), ("half", 13)];
     let rows = rows.map(|(duplex, members)| [1, 2].map(|strategy| row(duplex, strategy, members)));
     let table = rows.concat().join("\n");
-    let docs = include_str!("../../../docs/validation.md");
+    let docs = include_str!("../../../docs/validation/tiles.md");
     assert!(docs.contains(&table), "the table is\n{table}");
 }

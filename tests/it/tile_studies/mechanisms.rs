@@ -29,7 +29,7 @@ fn every_mechanism_names_its_tests() {
     for folder in ["src", "tests/it"] {
         tests_in(&root.join(folder), &mut tests);
     }
-    let text = std::fs::read_to_string(root.join("docs/validation.md")).expect("it is there");
+    let text = std::fs::read_to_string(root.join("docs/validation/tiles.md")).expect("it is there");
     let rows = text.lines().filter(|line| line.starts_with("| P"));
     let rows: Vec<Vec<&str>> = rows
         .map(|row| row.split('|').map(str::trim).collect())
