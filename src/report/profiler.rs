@@ -5,7 +5,8 @@
 //!
 //! Where the job measured steps without one, it is the makespan times the shortest and the longest of these steps over their
 //! median; elsewhere the makespan with the ends of the cost of a record (`converters/pytorch/profiler_cost.rs`) in proportion to what
-//! the record itself takes off. Traces that do not say the cost have none. Both are wider by [`REPEATS`], to which jobs repeat a step (docs/validation/tests.md).
+//! the record itself takes off. Traces that do not say the cost have none. Both are wider by [`REPEATS`], to which jobs repeat
+//! a step (docs/validation/tests.md).
 
 use super::Report;
 use super::summary::percent_more;
