@@ -13,7 +13,7 @@ use chakram_hardware::machine::{self, Machine, MachineSource};
 use chakram_jobs as job;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_studies::score::{RunColumns, RunTable, StepCorrection, calibrate};
+use chakram_studies::score::{RunColumns, RunTable, StepCalibration, calibrate};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::VerifyLevel;
 use clap::Args;
@@ -175,8 +175,8 @@ fn correct(
         table.runs.len(),
         name.replace(char::is_control, " ")
     );
-    for step in &found {
-        let gemms = step.correction.gemms;
+    for step in &found.groups {
+        let gemms = step.correction.gemms.unwrap_or_default();
         let lines: Vec<_> = step.lines.iter().map(u64::to_string).collect();
         write!(
             section,
@@ -185,6 +185,13 @@ fn correct(
             lines.join(", "),
             step.correction.factor,
             step.correction.error,
+        )?;
+    }
+    if let Some(shared) = found.shared {
+        write!(
+            section,
+            "\n[[correction]]         # derived: what the products above share, for all others\nfactor = {:.4}\nerror = {:.3}\n",
+            shared.factor, shared.error,
         )?;
     }
     let text = with_section(&base.text, "Corrections", &section);
@@ -213,7 +220,7 @@ fn with_section(text: &str, title: &str, section: &str) -> String {
     kept + "\n" + &heading + section
 }
 
-fn summary(found: &[StepCorrection], steps: usize) -> String {
+fn summary(found: &StepCalibration, steps: usize) -> String {
     let table = TextTable::new([
         left("CORRECTIONS BY PRODUCTS", 44),
         right("steps", 7),
@@ -223,13 +230,14 @@ fn summary(found: &[StepCorrection], steps: usize) -> String {
     let mut text = format!(
         "{} steps correct what passes cost around {} pairs of products\n",
         thousands(steps as u64),
-        thousands(found.len() as u64)
+        thousands(found.groups.len() as u64)
     );
     text += &table.headings(chakram_report::text::TextStyle::default());
-    for step in found {
+    for step in &found.groups {
         let [first, next] = step
             .correction
             .gemms
+            .unwrap_or_default()
             .map(|[m, n, k]| format!("{m} x {n} x {k}"));
         let errors = &step.left_out;
         let mean = errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len().max(1) as f64;
@@ -247,6 +255,18 @@ fn summary(found: &[StepCorrection], steps: usize) -> String {
         let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
         text += &table.line(&row, anstyle::Style::new());
     }
+    if let Some(shared) = found.shared {
+        let cells = ["all others", "-", &format!("{:.3}", shared.factor), "-"];
+        let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
+        text += &table.line(&row, anstyle::Style::new());
+    }
     text += "left out: mean error of a step by the factor of the others of its products\n";
+    if let Some([by_others, without]) = found.left_out_groups {
+        text += &format!(
+            "products left out as a whole: mean error of their steps {} by what the others share, {} without a correction\n",
+            percent(by_others),
+            percent(without)
+        );
+    }
     text
 }

@@ -9,6 +9,7 @@ mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
+use chakram_jobs::Stack;
 use chakram_report::edits::EditReport;
 use chakram_report::summary::counted;
 use chakram_trace::files::OutputSet;
@@ -103,7 +104,18 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let (None, Some(option), false) = (machine, given.first_given(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
-    let machine = named.map(|name| given.load_machine(name)).transpose()?;
+    let mut machine = named.map(|name| given.load_machine(name)).transpose()?;
+    let (mut unstacked, mut stack) = (None, None);
+    if let (Some(name), None) = (&args.training.stack, &args.pattern) {
+        let asked = Stack::load(name)?;
+        stack = Some(asked.report());
+        if let Some(loaded) = &mut machine {
+            let (priced, report) = asked.on(&loaded.machine)?;
+            unstacked = Some(std::mem::replace(&mut loaded.machine, priced));
+            loaded.price_by(&asked)?;
+            stack = Some(report);
+        }
+    }
     let edits = match &args.pattern {
         Some(_) => Vec::new(),
         None => edited::parse(&args.training.edit)?,
@@ -117,6 +129,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         None => {
             let machine = machine.as_ref().map(|loaded| &loaded.machine);
             let asked = args.training.asked(machine, &patterns::names())?;
+            if let (Some(stack), Some(plan)) = (&mut stack, &asked.stack) {
+                stack.add_plan(plan);
+            }
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
@@ -210,12 +225,17 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             other_profiler: None,
             edits: edits.as_ref(),
             sensitivities: sensitivities.as_ref(),
+            stack: stack.as_ref(),
             shorter,
         };
         let mut settings = given.settings(&loaded, &options);
         if let Some(training) = &training {
             args.training.rebind(&mut settings, machine, workload);
             settings.extend(args.training.settings(machine, training, workload));
+            if let Some(unstacked) = &unstacked {
+                let own = args.training.stack_setting(unstacked, training, workload);
+                settings.extend(own);
+            }
         }
         return given.replay(job, machine, &options, &inputs, &settings, &mut to);
     }

@@ -15,6 +15,7 @@ use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRun};
 use chakram_report::settings::SettingWithoutEffect;
+use chakram_report::stack::StackReport;
 use chakram_report::summary::{HashedInput, counted};
 use chakram_report::text::TextStyle;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
@@ -117,6 +118,8 @@ pub struct ReplayedJob<'a> {
     pub edits: Option<&'a EditReport>,
     /// What would help it most, if that was asked for.
     pub sensitivities: Option<&'a SensitivityReport>,
+    /// The stack that was asked for, if one was.
+    pub stack: Option<&'a StackReport>,
 }
 
 /// Parses dollars for an hour of an NPU.
@@ -334,6 +337,9 @@ impl RunArgs {
         }
         report.add_edits(job.edits.cloned());
         report.sensitivities = job.sensitivities.cloned();
+        if let Some(stack) = job.stack {
+            report.stack = Some(stack.clone());
+        }
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.finish(&report));

@@ -176,6 +176,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 shorter: None,
                 edits: edits.as_ref(),
                 sensitivities: sensitivities.as_ref(),
+                stack: None,
             };
             let mut given = args.run.settings(loaded, &options);
             given.extend(of_traces());

@@ -33,6 +33,7 @@ Examples:
   chakram score runs.csv --columns runs.toml
   chakram score runs.csv --columns runs.toml --by micro-batch
   chakram score runs.csv --columns runs.toml --set recompute=none --machine dgx-h100
+  chakram score runs.csv --columns runs.toml --stack llm-foundry
   chakram score runs.csv --columns runs.toml --format csv > predicted.csv
   chakram score --pairs pairs.toml")]
 pub struct ScoreArgs {
@@ -48,6 +49,9 @@ pub struct ScoreArgs {
     /// Replay the runs on this machine instead of the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
+    /// Software stack of all runs, in place of what the file of columns says: preset or file
+    #[arg(long, value_name = "STACK", conflicts_with = "pairs")]
+    stack: Option<String>,
     /// Set an option of all runs, in place of what the file of columns says; several times for several
     #[arg(long, value_name = "OPTION=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
@@ -145,6 +149,9 @@ impl ScoreFiles {
             if let Some(machine) = &args.machine {
                 columns.on(machine);
             }
+            if let Some(stack) = &args.stack {
+                columns.set("stack", stack)?;
+            }
             let table = RunTable::parse(&runs.text, &runs.name, &columns)?;
             match &mut tables {
                 None => tables = Some(table),
@@ -177,6 +184,13 @@ impl ScoreFiles {
             };
             of_runs(&SettingKey::Machine.key().to_string(), machine, without)
         });
+        let stack = args.stack.iter().map(|stack| {
+            let without = ScoreArgs {
+                stack: None,
+                ..args.clone()
+            };
+            of_runs("stack", stack, without)
+        });
         let given = args.compute.given();
         let options = given.iter().map(|(key, words)| {
             let settings = settings_without(given, *key)?;
@@ -187,7 +201,11 @@ impl ScoreFiles {
                 option: Some((*key, settings.options_without_files().ok()?)),
             })
         });
-        set.chain(machine).chain(options).flatten().collect()
+        set.chain(machine)
+            .chain(stack)
+            .chain(options)
+            .flatten()
+            .collect()
     }
 }
 

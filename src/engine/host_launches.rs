@@ -42,20 +42,23 @@ pub(super) fn by_default(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            None => found.map(|found| found.error),
+            // What is left of models that were not measured is not known better than their prices.
+            None => found
+                .filter(|found| found.gemms.is_some())
+                .map(|found| found.error),
         },
     }
 }
 
-/// The machine's correction for models whose most frequent products are those of `workload`.
+/// The machine's correction for models whose most frequent products are those of `workload`, or else that of all others.
 fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
         return None;
     }
     let products = workload.main_products()?;
-    let mut corrections = corrections.iter();
-    corrections.find(|known| known.gemms == products).copied()
+    let of = |gemms| corrections.iter().find(|known| known.gemms == gemms);
+    of(Some(products)).or_else(|| of(None)).copied()
 }
 
 /// Choice of prices and launches for a replay, with defaults filled in.

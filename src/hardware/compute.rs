@@ -18,8 +18,8 @@ mod scaled;
 mod systolic;
 mod words;
 
-pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
-pub use curves::{CurveClass, CurvePrice, KernelCurves, MovingCurve};
+pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve, WidthFactors};
+pub use curves::{CurveClass, CurvePrice, KeptRates, KernelCurves, MovingCurve};
 pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;

@@ -20,6 +20,7 @@ use class_assignment::ClassAssignment;
 mod build;
 mod chips;
 mod class_assignment;
+mod class_prices;
 mod collective_time;
 mod correction;
 mod error;
@@ -31,6 +32,7 @@ mod preset;
 mod preset_files;
 mod rank_domain;
 mod relative;
+mod stack_prices;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
@@ -39,11 +41,13 @@ pub use host::{Host, HostWait};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    MachineSource, for_ranks, is_preset, name_for_ranks, names_file, preset as preset_text, source,
+    MachineSource, for_ranks, for_ranks_with, is_preset, name_for_ranks, names_file,
+    preset as preset_text, source,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
 pub use relative::{DatasheetNumbers, parse_peak, relative, source_of_npu};
+pub use stack_prices::{PricedPart, StackPrices};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]

@@ -87,6 +87,9 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if let Some(interval) = &report.interval {
         put("PREDICTED", interval.text(outcome.makespan), Wrapped);
     }
+    if let Some(stack) = &report.stack {
+        put("stack", stack.line(), Wrapped);
+    }
     if let Some((heading, text)) = report.host_bound() {
         put(heading, text, WrappedWarning);
     }

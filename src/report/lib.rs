@@ -48,6 +48,7 @@ mod section;
 pub mod sensitivity;
 pub mod settings;
 pub mod spans;
+pub mod stack;
 mod stages;
 pub mod steps;
 mod straddling;
@@ -107,6 +108,7 @@ use profiler::ProfilerBasis;
 use sensitivity::SensitivityReport;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettings;
+use stack::StackReport;
 use steps::StepRow;
 use summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean,
@@ -223,6 +225,9 @@ pub struct Report {
     /// What would help most, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
+    /// The software stack of the run, where kernels are priced by curves or a stack was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<StackReport>,
     /// Changes of the job before it was replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,

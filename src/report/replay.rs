@@ -21,6 +21,7 @@ use super::operators::OperatorObserver;
 use super::profiler::ProfilerBasis;
 use super::relay::relayed;
 use super::settings::GivenSettings;
+use super::stack::StackReport;
 use super::steps::StepObserver;
 use super::summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema,
@@ -272,6 +273,9 @@ pub(super) fn finish<O>(
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),
         sensitivities: None,
+        stack: (basis.by_curves > 0)
+            .then(|| StackReport::reference(machine))
+            .flatten(),
         edits: {
             let rows: Vec<_> = prepared
                 .price_changes()

@@ -33,7 +33,7 @@ mod runs;
 mod statistics;
 mod without_effect;
 
-pub use calibration::{StepCorrection, calibrate};
+pub use calibration::{StepCalibration, StepCorrection, calibrate};
 pub use columns::RunColumns;
 pub use constants::{FittedConstant, with_factors};
 pub use folds::{FoldFit, fit_in_folds, folds};

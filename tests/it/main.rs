@@ -99,6 +99,7 @@ mod reports;
 mod schema;
 mod serve;
 mod sources;
+mod stacks;
 mod streams;
 mod sweep;
 #[cfg(unix)]

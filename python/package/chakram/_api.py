@@ -424,6 +424,7 @@ def generate(
     dry_run: Optional[bool] = None,
     output: Optional[PathLike] = None,
     machine: Optional[MachineLike] = None,
+    stack: Optional[str] = None,
     extrapolate: Optional[int] = None,
     edit: Optional[Union[str, Sequence[str]]] = None,
     compute: Optional[str] = None,
@@ -536,6 +537,8 @@ def generate(
         dry_run: Print FLOPs, memory, communication and placement of the plan without a replay, as text or JSON
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
+        stack: Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are not
+            given
         extrapolate: Simulate N micro-batches of the step and extrapolate to all
         edit: Change the job: layers=+4, hidden=1.5x, delay=…, or a file of `edits`; repeatable
         compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
@@ -678,6 +681,7 @@ def generate(
             ("--dry-run", dry_run, "switch"),
             ("--output", output, "value"),
             ("--machine", machine, "value"),
+            ("--stack", stack, "value"),
             ("--extrapolate", extrapolate, "value"),
             ("--edit", edit, "list"),
             ("--compute", compute, "value"),
@@ -1022,6 +1026,7 @@ def score(
     columns: Optional[Union[PathLike, Sequence[PathLike]]] = None,
     pairs: Optional[PathLike] = None,
     machine: Optional[MachineLike] = None,
+    stack: Optional[str] = None,
     set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     by: Optional[str] = None,
     fit: Optional[Union[str, Sequence[str]]] = None,
@@ -1046,6 +1051,7 @@ def score(
         pairs: Score changes of captured jobs instead: each pair has traces, edits of them, and the step that was
             measured
         machine: Replay the runs on this machine instead of the one that the file of columns names
+        stack: Software stack of all runs, in place of what the file of columns says: preset or file
         set: Set an option of all runs, in place of what the file of columns says; several times for several
         by: Also score the runs of each value of this option by themselves
         fit: Fit these constants of the machine to the runs, in folds: each run is predicted with what was fitted to
@@ -1079,6 +1085,7 @@ def score(
             ("--columns", columns, "list"),
             ("--pairs", pairs, "value"),
             ("--machine", machine, "value"),
+            ("--stack", stack, "value"),
             ("--set", set, "list"),
             ("--by", by, "value"),
             ("--fit", fit, "list"),

@@ -11,6 +11,7 @@ use crate::terminal;
 use chakram_base::ids::Npu;
 use chakram_engine::place;
 use chakram_hardware::machine::Machine;
+use chakram_report::stack::StackReport;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TrainingPhase;
 use chakram_workloads::generate::ParallelismPlan;
@@ -29,6 +30,7 @@ struct DryRunReport<'r> {
     /// The machine's name, and where groups lie on it.
     on: Option<(&'r str, Vec<GroupLocation>)>,
     room: StageMemory,
+    stack: Option<&'r StackReport>,
 }
 
 fn phase(phase: Option<TrainingPhase>) -> &'static str {
@@ -86,6 +88,7 @@ pub fn run(
             )
         }),
         room,
+        stack: asked.stack.as_ref(),
     };
     let text = match run.format {
         ReportFormatArg::Text => {

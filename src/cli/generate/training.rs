@@ -36,6 +36,9 @@ pub struct TrainingArgs {
     /// Replay on this machine: preset (`chakram machine list`) or file
     #[arg(short, long, value_name = "MACHINE")]
     pub machine: Option<String>,
+    /// Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are not given
+    #[arg(long, value_name = "STACK")]
+    pub stack: Option<String>,
     /// Simulate N micro-batches of the step and extrapolate to all
     #[arg(long, value_name = "N", hide_short_help = true, requires = "machine", conflicts_with_all = ["output", "dry_run"])]
     pub extrapolate: Option<u32>,
@@ -54,7 +57,9 @@ impl TrainingArgs {
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let model = self.model.as_deref().map(Path::new);
         let plan = [self.plan.plan.as_deref(), self.plan.pass_orders.as_deref()];
-        model.into_iter().chain(plan.into_iter().flatten())
+        let stack = self.stack.as_deref().map(Path::new);
+        let files = plan.into_iter().chain([stack]).flatten();
+        model.into_iter().chain(files)
     }
 }
 
@@ -114,5 +119,14 @@ impl PlanArgs {
             None => plan,
         };
         Ok((self.flags.over(plan, left_out)?, file))
+    }
+
+    /// Returns whether option `key` is given by its flag or in the file, without the option called `left_out`.
+    fn states(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
+        let is_flag = self.flags.given().any(|(given, _)| given == key);
+        let stated = file.0.as_ref().is_some_and(|[text, name]| {
+            ParallelismPlan::stated_options(text, name).is_ok_and(|keys| keys.contains(&key))
+        });
+        is_flag && left_out != Some(key) || stated
     }
 }

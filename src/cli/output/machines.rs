@@ -5,7 +5,9 @@ use chakram_base::config::value_at;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, PriceChanges, ReplayError, ReplayOptions};
 use chakram_hardware::machine::{Machine, names_file, source};
-use chakram_jobs::{self as job, MachineEdit, MachineValue, edits_between, edits_of};
+use chakram_jobs::{
+    self as job, MachineEdit, MachineValue, Stack, StackError, edits_between, edits_of,
+};
 use chakram_report::edits::EditRow;
 use chakram_report::summary::HashedInput;
 use chakram_trace::workload::Workload;
@@ -52,6 +54,17 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 }
 
 impl LoadedMachine {
+    /// Puts the prices of `stack` in place of those of the machines beside the one that runs.
+    pub fn price_by(&mut self, stack: &Stack) -> Result<(), StackError> {
+        for other in [&mut self.unfilled, &mut self.unchanged]
+            .into_iter()
+            .flatten()
+        {
+            *other = stack.on(other)?.0;
+        }
+        Ok(())
+    }
+
     /// Returns the makespan of `workload` on the machine of the file, with `options` but for changes of prices and
     /// failures.
     pub fn unchanged_makespan(

@@ -25,11 +25,34 @@ pub struct DecodeCurve {
     pub multiprocessors: f64,
 }
 
+/// Part of the compute rate at heads of some columns, over that of the curve. Between two widths it is linear in the logarithm
+/// of the width, outside it is that of the nearest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
+
+impl WidthFactors {
+    /// Columns of a head at which factors are stated.
+    pub const WIDTHS: [u64; 3] = [64, 128, 256];
+
+    /// Returns the factor at heads of `width` columns.
+    pub fn at(&self, width: f64) -> f64 {
+        let ends = Self::WIDTHS.map(|width| width as f64);
+        let width = width.clamp(ends[0], ends[ends.len() - 1]);
+        let after = ends
+            .iter()
+            .position(|end| *end >= width)
+            .unwrap_or(1)
+            .max(1);
+        let part = libm::log(width / ends[after - 1]) / libm::log(ends[after] / ends[after - 1]);
+        self.0[after - 1] + part * (self.0[after] - self.0[after - 1])
+    }
+}
+
 /// Attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of a
 /// sequence:
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`, and backwards `backward`
-/// times the forward kernel. Where [`Self::waves`] says, `w = (1 + tail / max(n, 1)) / min(n, 1)` for `n` waves of tiles of
+/// times the forward kernel. Where [`Self::widths`] says, the compute rate is multiplied by its factor. Where [`Self::waves`] says, `w = (1 + tail / max(n, 1)) / min(n, 1)` for `n` waves of tiles of
 /// 128 queries of a head over the multiprocessors, and otherwise 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
@@ -49,6 +72,8 @@ pub struct AttentionCurve {
     pub waves: Option<AttentionWaves>,
     /// One query at a time, where it was measured.
     pub decode: Option<DecodeCurve>,
+    /// Rates at heads of other widths than that of the curve, where they were measured.
+    pub widths: Option<WidthFactors>,
 }
 
 /// Sizes of attention, and its work in a direction.
@@ -83,8 +108,32 @@ impl AttentionCurve {
             let count = b * a * (q / 128.0).ceil() / waves.multiprocessors;
             flops *= (1.0 + waves.tail / count.max(1.0)) / count.min(1.0);
         }
-        let compute = flops * (1.0 + self.ramp / q.max(1.0)) / (self.compute * peak);
+        let of_width = self.widths.map_or(1.0, |widths| widths.at(w));
+        let rate = self.compute * of_width * peak;
+        let compute = flops * (1.0 + self.ramp / q.max(1.0)) / rate;
         let memory = bytes / (self.memory * bandwidth);
         self.start + libm::cbrt(compute * compute * compute + memory * memory * memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_of_widths_are_linear_in_the_logarithm_and_end_with_the_table() {
+        let factors = WidthFactors([0.8, 1.0, 1.1]);
+        for (width, expected) in [
+            (32.0, 0.8),
+            (64.0, 0.8),
+            (128.0, 1.0),
+            (256.0, 1.1),
+            (512.0, 1.1),
+        ] {
+            assert!((factors.at(width) - expected).abs() < 1e-12, "{width}");
+        }
+        // The geometric mean of 64 and 128 is half way.
+        let between = factors.at(64.0 * 2.0_f64.sqrt());
+        assert!((between - 0.9).abs() < 1e-12, "{between}");
     }
 }

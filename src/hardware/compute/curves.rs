@@ -2,7 +2,7 @@
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
-    PeakRates,
+    PeakRates, PowerThrottling,
 };
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MovingKernel};
@@ -50,6 +50,27 @@ pub struct CurvePrice {
     pub class: CurveClass,
 }
 
+/// Rates that an NPU keeps under continuous load and limits of power, over those that curves were measured at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeptRates {
+    /// Part that products keep under continuous load and a limit of power.
+    pub products: f64,
+    /// Part that attention keeps under a limit of power.
+    pub attention: f64,
+    /// Slowdown of long products.
+    pub throttling: Option<PowerThrottling>,
+}
+
+impl Default for KeptRates {
+    fn default() -> Self {
+        Self {
+            products: 1.0,
+            attention: 1.0,
+            throttling: None,
+        }
+    }
+}
+
 /// Curves of an NPU class; it has none of what was not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
@@ -61,8 +82,12 @@ pub struct KernelCurves {
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// By number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
+    /// Name of the attention kernel that these curves are of, if it is known.
+    pub attention_kernel: Option<String>,
     /// Of all formats.
     pub moving: Option<MovingCurve>,
+    /// Rates that the curves above have been lowered by.
+    pub kept: KeptRates,
     /// Time of a kernel that begins while a collective runs on the NPU, over its time alone: collectives take some of the
     /// multiprocessors and of the memory's bandwidth.
     pub beside_collectives: Option<f64>,
@@ -71,7 +96,11 @@ pub struct KernelCurves {
 impl KernelCurves {
     /// Returns whether there is no curve.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let empty = Self {
+            kept: self.kept,
+            ..Self::default()
+        };
+        *self == empty
     }
 
     /// Returns the price of `kernel`, if kernels of its name were measured, or there is a curve for its class, shape and

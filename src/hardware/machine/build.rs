@@ -17,6 +17,7 @@ mod network;
 mod npu_rates;
 mod products;
 mod remote;
+mod stack_prices;
 mod tiles;
 mod wiring;
 
@@ -93,6 +94,8 @@ pub(super) fn machine(
         failures,
     })
 }
+
+pub(super) use stack_prices::stack_classes;
 
 /// Byte ranges in the text of `document` of the values of `name` and of the outermost size.
 pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {

@@ -6,8 +6,9 @@
 /// prices are mostly common to steps that agree in these.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceCorrection {
-    /// Rows, columns and summed-over size of the most frequent product, and of the next.
-    pub gemms: [[u64; 3]; 2],
+    /// Rows, columns and summed-over size of the most frequent product, and of the next; `None` for all models whose products no
+    /// other correction names.
+    pub gemms: Option<[[u64; 3]; 2]>,
     /// Factor on the times of kernels by curves, of launches and of measured collectives.
     pub factor: f64,
     /// Relative error that is left, one standard deviation.

@@ -1,7 +1,7 @@
 //! Errors about machines; every message says where, what was found and what is allowed.
 
 use crate::topology::chip_graph::ChipGraphError;
-use chakram_base::config::{ConfigError, did_you_mean};
+use chakram_base::config::{ConfigError, EditError, did_you_mean};
 use std::io;
 
 /// A machine file, or a machine's name, that was refused.
@@ -10,6 +10,9 @@ pub enum MachineError {
     /// The file's text was refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A value at a path of the file cannot be replaced.
+    #[error(transparent)]
+    Edit(#[from] EditError),
     /// No preset has this name, and it is not the name of a file.
     #[error(
         "no machine is called {name:?}{}\n  \

@@ -6,7 +6,9 @@ use super::chips::{self, is_graph};
 use super::error::MachineError;
 use super::inline::{self, is_inline};
 use super::preset_files::{MachinePreset, PRESETS};
-use chakram_base::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
+use chakram_base::config::{
+    ConfigDocument, ConfigLiteral, STANDARD_INPUT, nearest, read, with_values,
+};
 use std::borrow::Cow;
 
 /// Text of a machine file, with its name in errors.
@@ -112,8 +114,30 @@ fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String
 ///
 /// As [`Machine::load`].
 pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
-    let source = source(name)?;
-    let machine = Machine::parse(&source.text, &source.file)?;
+    for_ranks_with(name, ranks, &[])
+}
+
+/// Loads the machine called `name` as [`for_ranks`] does, with other values at paths of its file.
+///
+/// # Errors
+///
+/// As [`Machine::load`], and if the file has no such path.
+pub fn for_ranks_with(
+    name: &str,
+    ranks: u32,
+    values: &[(&str, &ConfigLiteral)],
+) -> Result<Machine, MachineError> {
+    let mut source = source(name)?;
+    let mut original = None;
+    if !values.is_empty() {
+        original = Some(Machine::parse(&source.text, &source.file)?);
+        source.text = Cow::Owned(with_values(&source.text, &source.file, values)?);
+    }
+    let parse = |text: &str| match &original {
+        None => Machine::parse(text, &source.file),
+        Some(original) => Machine::parse_edited(text, &source.file, original),
+    };
+    let machine = parse(&source.text)?;
     let dimensions = machine.topology().dimensions();
     let Some(outermost) = dimensions.last().filter(|_| machine.scalable()) else {
         return Ok(machine);
@@ -124,7 +148,7 @@ pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     }
     let scaled = format!("{}x{size}", machine.name());
     match scale(&source.text, &source.file, &scaled, &size.to_string())? {
-        Some(text) => Machine::parse(&text, &source.file),
+        Some(text) => parse(&text),
         None => Ok(machine),
     }
 }
@@ -198,8 +222,17 @@ mod tests {
         ("grand-teton-h100", 8, 989.4, &[450.0, 50.0]),
         ("selene", 8, 312.0, &[233.0, 25.0]),
         ("gb200-nvl72", 72, 2500.0, &[900.0, 50.0]),
+        ("h100-pcie", 8, 756.0, &[64.0, 50.0]),
+        ("h800", 8, 989.4, &[200.0, 50.0]),
+        ("b300", 8, 2250.0, &[900.0, 100.0]),
+        ("gb300", 72, 2500.0, &[900.0, 100.0]),
+        ("v100", 8, 125.0, &[150.0, 12.5]),
         ("mi300x", 8, 1307.4, &[448.0, 50.0]),
         ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
+        ("tpu-v5p", 64, 459.0, &[200.0, 200.0, 200.0]),
+        ("tpu-v6e", 256, 918.0, &[200.0, 200.0]),
+        ("tpu7x", 64, 2307.0, &[200.0, 200.0, 200.0]),
+        ("trn1", 32, 95.0, &[192.0, 3.125]),
         ("wafer-5x4", 320, 16.0, &[2048.0, 2048.0]),
         ("wafer-5x4-published", 320, 16.0, &[2048.0, 2048.0]),
         ("palm-gpu", 8, 312.0, &[261.0, 32.0]),

@@ -43,6 +43,9 @@ pub(super) const NPUS: &str = "npus";
 /// The machine, where it differs from run to run.
 pub(super) const MACHINE: &str = "machine";
 
+/// The software stack.
+pub(super) const STACK: &str = "stack";
+
 const ROOT: &[&str] = &[
     "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
 ];
@@ -110,20 +113,34 @@ pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
+/// Beginning of options that are values of the machine's file.
+pub(super) const MACHINE_VALUE: &str = "machine.";
+
 fn known(key: &str) -> bool {
-    [MODEL, NPUS, MACHINE].contains(&key) || SIZES.contains(&key) || plan_option(key).is_some()
+    key.len() > MACHINE_VALUE.len() && key.starts_with(MACHINE_VALUE)
+        || [MODEL, NPUS, MACHINE, STACK].contains(&key)
+        || SIZES.contains(&key)
+        || plan_option(key).is_some()
+}
+
+/// Spells an option with underscores, but for paths of the machine's file, which have their own spelling.
+fn option_key(name: &str) -> String {
+    match name.starts_with(MACHINE_VALUE) {
+        true => name.to_owned(),
+        false => name.replace('-', "_"),
+    }
 }
 
 /// The option that `field` is called after, if it is one.
 fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
-    let key = name.replace('-', "_");
+    let key = option_key(name);
     if known(&key) {
         return Ok(key);
     }
     let plan = OPTIONS.iter().map(|option| option.key);
-    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE]));
+    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE, STACK]));
     let expected = format!(
-        "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {MACHINE}, {}{}",
+        "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {MACHINE}, {STACK}, machine.PATH, {}{}",
         SIZES.join(", "),
         did_you_mean(near)
     );
@@ -233,7 +250,7 @@ impl RunColumns {
         Ok(columns)
     }
 
-    /// Takes machine files that `file` names from its own folder, where they are there.
+    /// Takes files of machines, stacks and models that `file` names from its own folder, where they are there.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
@@ -245,14 +262,17 @@ impl RunColumns {
             }
         };
         find(&mut self.machine);
-        if let Some(OptionSource::Fixed(machine)) = self.options.get_mut(MACHINE) {
-            find(machine);
-        }
-        for condition in &mut self.when {
-            let options = condition.values.values_mut();
-            options
-                .filter_map(|options| options.get_mut(MACHINE))
-                .for_each(find);
+        self.names.values_mut().for_each(find);
+        for key in [MACHINE, STACK] {
+            if let Some(OptionSource::Fixed(file)) = self.options.get_mut(key) {
+                find(file);
+            }
+            for condition in &mut self.when {
+                let options = condition.values.values_mut();
+                options
+                    .filter_map(|options| options.get_mut(key))
+                    .for_each(find);
+            }
         }
     }
 
@@ -262,7 +282,7 @@ impl RunColumns {
     ///
     /// If there is no such option.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let key = key.replace('-', "_");
+        let key = option_key(key);
         if !known(&key) {
             return Err(format!("there is no option `{key}`"));
         }

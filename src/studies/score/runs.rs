@@ -1,10 +1,12 @@
 //! Tables of measured runs: CSV, each row a model, a plan, a machine and what was measured.
 
-use super::columns::{MACHINE, MODEL, MeasuredUnit, NPUS, OptionSource, plan_option};
+use super::columns::{
+    MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
+};
 use super::{RunColumns, ScoreError};
-use chakram_base::config::quoted;
+use chakram_base::config::{ConfigLiteral, quoted};
 use chakram_hardware::machine::{self, Machine};
-use chakram_jobs::machine_facts;
+use chakram_jobs::{Stack, machine_facts};
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, ModelSource};
@@ -421,6 +423,13 @@ fn resolve(
         set.map_err(|why| format!("`{key}` is {}: {why}", quoted(value)))?;
     }
     let mut plan = draft.finish().map_err(|error| error.to_string())?;
+    let stack = options.get(STACK).map(|name| Stack::load(name));
+    let stack = stack.transpose().map_err(|error| error.to_string())?;
+    let machine = options.get(MACHINE).unwrap_or(&columns.machine);
+    if let Some(stack) = &stack {
+        let mut report = stack.report();
+        stack.decide(&mut plan, |key| options.contains_key(key), &mut report);
+    }
     split_unevenly(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
@@ -429,8 +438,22 @@ fn resolve(
             quoted(npus)
         ));
     }
-    let machine = options.get(MACHINE).unwrap_or(&columns.machine);
-    let machine = machine::for_ranks(machine, ranks).map_err(|error| error.to_string())?;
+    let values = options.iter().filter_map(|(key, value)| {
+        let path = key.strip_prefix(MACHINE_VALUE)?;
+        Some((path, ConfigLiteral::from_word(value)))
+    });
+    let values: Vec<_> = values.collect();
+    let values: Vec<_> = values.iter().map(|(path, value)| (*path, value)).collect();
+    let machine = machine::for_ranks_with(machine, ranks, &values);
+    let mut machine = machine.map_err(|error| error.to_string())?;
+    if let Some(stack) = &stack {
+        let (priced, report) = stack.on(&machine).map_err(|error| error.to_string())?;
+        let left = report.left.iter();
+        notes.extend(
+            left.map(|left| format!("stack {}: no {} {}", report.name, left.part, left.value)),
+        );
+        machine = priced;
+    }
     plan.bind(&machine_facts(&machine))
         .map_err(|error| error.to_string())?;
     Ok((TrainingPattern { model, plan }, machine))

@@ -61,6 +61,9 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
         let name = value.to_string();
         let text = match key {
             "machine" | "recorded_on" => machine::source(&name).ok().map(|source| source.text),
+            "stack" if name.contains('/') || name.ends_with(".toml") => {
+                config::read(&name).ok().map(Into::into)
+            }
             "model" => ModelSource::find(&name).ok().map(|source| source.text),
             "groups" => chakram_jobs::read_text(Path::new(&name))
                 .ok()
@@ -148,9 +151,9 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // What all points have, without what axes set beyond the names of machine, model and trace.
+    // What all points have, without what axes set beyond the names of machine, model, stack and trace.
     let mut names = first.clone();
-    names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
+    names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
     let of_options = |key: &String| {
         matches!(

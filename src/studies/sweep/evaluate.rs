@@ -65,7 +65,7 @@ impl<'s> PointEvaluator<'s> {
     /// The text by which points of one work are recognised, so that they can be answered one after another.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {
-            ["trace", "model", "plan", "tokens"]
+            ["trace", "model", "plan", "stack", "tokens"]
                 .iter()
                 .any(|start| key.starts_with(start))
                 || setting::is_of_traces(key)

@@ -5,7 +5,9 @@ use chakram_base::config::{ConfigLiteral, with_values};
 use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{ComputeModel, set_accelerator};
 use chakram_hardware::machine::{self, Machine};
-use chakram_jobs::{JobOptions, ReplaySettings, ReplaySettingsError, least_memory, machine_facts};
+use chakram_jobs::{
+    JobOptions, ReplaySettings, ReplaySettingsError, Stack, least_memory, machine_facts,
+};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{GenerateError, TrainingPattern};
 use chakram_workloads::model::{Model, ModelDefinition, ModelSource};
@@ -216,7 +218,9 @@ impl SharedParts {
                 .iter()
                 .map(|set| (&*set.path, &set.value)),
         );
-        let key = format!("{name}|{ranks}|{}|{edits:?}", replay.fill_domains);
+        let stack = stack(settings)?;
+        let named = settings.get("stack");
+        let key = format!("{name}|{ranks}|{}|{edits:?}|{named:?}", replay.fill_domains);
         shared(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
             let source = machine::source(&name).map_err(|e| refuse(&e))?;
@@ -239,6 +243,12 @@ impl SharedParts {
                 && let Some(scaled) = scaled(&machine, &text, ranks)
             {
                 machine = parse(&scaled)?;
+            }
+            if let Some(stack) = &stack {
+                machine = stack
+                    .on(&machine)
+                    .map_err(|error| PointRefusal::new("stack", error))?
+                    .0;
             }
             Ok(Arc::new(machine))
         })
@@ -284,8 +294,19 @@ fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, 
         let set = (option.set)(&mut draft, &words);
         set.map_err(|why| PointRefusal::new(key, format!("`{key}` is {value}: {why}")))?;
     }
-    let plan = draft.finish()?;
+    let mut plan = draft.finish()?;
+    if let Some(stack) = stack(settings)? {
+        let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
+        stack.decide(&mut plan, is_given, &mut stack.report());
+    }
     Ok(TrainingPattern { model, plan })
+}
+
+/// The software stack of `settings`, if they have one.
+fn stack(settings: &Settings) -> Result<Option<Stack>, PointRefusal> {
+    let name = settings.get("stack").map(ConfigLiteral::to_string);
+    let stack = name.map(|name| Stack::load(&name)).transpose();
+    stack.map_err(|error| PointRefusal::new("stack", error))
 }
 
 /// Binds a plan to its machine, and returns the key of its work.
@@ -295,7 +316,9 @@ fn bind(
     settings: &Settings,
 ) -> Result<String, PointRefusal> {
     let takes = |key: &str| {
-        key == "model" || key == "tokens" || key.starts_with("model.") || key.starts_with("plan.")
+        ["model", "stack", "tokens"].contains(&key)
+            || key.starts_with("model.")
+            || key.starts_with("plan.")
     };
     let own: Settings = (settings.iter())
         .filter(|(key, _)| takes(key))

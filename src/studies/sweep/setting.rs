@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 pub type Settings = BTreeMap<String, ConfigLiteral>;
 
 /// Keys of a point's work and machine.
-const NAMES: [&str; 4] = ["machine", "model", "tokens", "trace"];
+const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
 /// Keys that objectives and limits use, with numbers that are not negative: watts, dollars, and the tokens of a whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];

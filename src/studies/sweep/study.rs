@@ -152,9 +152,9 @@ impl Study {
             }
             (false, true) => {
                 let mut all = self.keys();
-                if let Some(key) =
-                    all.find(|key| key.starts_with("plan.") || key.starts_with("model."))
-                {
+                if let Some(key) = all.find(|key| {
+                    key.starts_with("plan.") || key.starts_with("model.") || *key == "stack"
+                }) {
                     let found = format!("{key} with a trace");
                     return Err(base.refuse(found, "a model, which plans distribute"));
                 }

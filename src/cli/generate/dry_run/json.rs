@@ -3,6 +3,7 @@
 use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
 use chakram_report::document::VersionedDocument;
+use chakram_report::stack::StackReport;
 use chakram_trace::format::TensorClass;
 use chakram_trace::format::work_amounts::CountedAttention;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
@@ -24,6 +25,8 @@ struct PlanDocument<'a> {
     model_flops: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<CountedAttention>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<&'a StackReport>,
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,
@@ -119,6 +122,7 @@ impl<'a> PlanDocument<'a> {
             flops: summary.flops as f64,
             model_flops: summary.model_flops as f64,
             attention: summary.attention,
+            stack: dry.stack,
             recompute: summary.recompute.to_string(),
             bubble: summary.bubble,
             fits: room.is_known().then_some(room.too_large.is_empty()),

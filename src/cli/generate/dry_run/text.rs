@@ -25,6 +25,9 @@ pub fn render(dry: &DryRunReport<'_>, style: TextStyle) -> String {
 
 fn write(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Result {
     head(out, dry)?;
+    if let Some(stack) = dry.stack {
+        writeln!(out, "stack     {}", stack.line())?;
+    }
     groups(out, dry.summary, style)?;
     if let Some((machine, lies)) = &dry.on {
         placed(out, machine, lies, style)?;

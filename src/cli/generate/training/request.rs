@@ -3,7 +3,8 @@
 use super::TrainingArgs;
 use chakram_base::config::nearest;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::machine_facts;
+use chakram_jobs::{Stack, machine_facts};
+use chakram_report::stack::StackReport;
 use chakram_workloads::generate::plan::{CorePlacement, listed};
 use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
 use chakram_workloads::model::{Model, ModelError};
@@ -11,6 +12,9 @@ use std::error::Error;
 
 /// Key of the length of samples.
 pub(super) const TOKENS: &str = "tokens";
+
+/// Key of the software stack.
+pub(super) const STACK: &str = "stack";
 
 /// Training run that arguments request.
 pub struct TrainingRequest {
@@ -22,6 +26,8 @@ pub struct TrainingRequest {
     pub capacity: Option<u64>,
     /// Source of its plan.
     pub origin: PlanSource,
+    /// Options of the plan that the stack decided, if one was asked for.
+    pub stack: Option<StackReport>,
 }
 
 /// The text of a plan's file and its name, if it has one.
@@ -71,6 +77,14 @@ impl TrainingArgs {
             }
         })?;
         let (mut plan, origin) = self.plan.plan(left_out)?;
+        let stack = self.stack.as_deref().filter(|_| left_out != Some(STACK));
+        let stack = stack.map(Stack::load).transpose()?;
+        let stack = stack.map(|stack| {
+            let mut report = stack.report();
+            let is_given = |key: &str| self.plan.states(&origin, key, left_out);
+            stack.decide(&mut plan, is_given, &mut report);
+            report
+        });
         let capacity = plan.capacity;
         let on_tiles = machine.is_some() && plan.tiles != CorePlacement::None;
         if self.run.map().is_some() && (on_tiles || !plan.place.is_empty()) {
@@ -97,6 +111,7 @@ impl TrainingArgs {
             name,
             capacity,
             origin,
+            stack,
         })
     }
 }

@@ -1,12 +1,13 @@
 //! Options of a plan that were given, each with the job without it; and jobs that depend on keys of a machine.
 
 use super::TrainingArgs;
-use super::request::TOKENS;
+use super::request::{STACK, TOKENS};
 use crate::generate::shorter::ShortenedStep;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, machine_facts};
+use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, Stack, machine_facts};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
+use std::borrow::Cow;
 
 impl TrainingArgs {
     /// Returns the options of the plan that were given; the job that all of them make on `machine` is `workload`.
@@ -37,6 +38,39 @@ impl TrainingArgs {
         settings.collect()
     }
 
+    /// Returns the stack that was asked for as a setting, of a run on `machine`, which is without the stack.
+    pub fn stack_setting<'a>(
+        &'a self,
+        machine: &'a Machine,
+        training: &'a TrainingPattern,
+        workload: &'a Workload,
+    ) -> Option<GivenSetting<'a>> {
+        let stack = self.stack.as_ref()?;
+        Some(GivenSetting {
+            key: STACK.to_owned(),
+            value: stack.clone(),
+            option: None,
+            without: Box::new(move || {
+                let other = self.asked_without(Some(STACK), Some(machine), &[]).ok()?;
+                let other = other.training;
+                let run = match other.plan == training.plan && other.model == training.model {
+                    true => RunWithout::default(),
+                    false => self.job(other, workload)?,
+                };
+                Some(RunWithout {
+                    machine: Some(Cow::Borrowed(machine)),
+                    ..run
+                })
+            }),
+        })
+    }
+
+    /// Returns `machine` with the prices of the stack that was asked for.
+    pub fn with_stack(&self, machine: &Machine) -> Option<Machine> {
+        let stack = Stack::load(self.stack.as_deref()?).ok()?;
+        Some(stack.on(machine).ok()?.0)
+    }
+
     /// Makes the jobs of `settings` those of their machines, where the plan takes other facts from them than from `machine`.
     pub fn rebind<'a>(
         &'a self,
@@ -47,7 +81,10 @@ impl TrainingArgs {
         for setting in settings {
             let run = std::mem::replace(&mut setting.without, Box::new(|| None));
             setting.without = Box::new(move || {
-                let found = run()?;
+                let mut found = run()?;
+                if let Some(priced) = found.machine.as_deref().and_then(|m| self.with_stack(m)) {
+                    found.machine = Some(Cow::Owned(priced));
+                }
                 let Some(other) = found.machine.as_deref() else {
                     return Some(found);
                 };

@@ -16,11 +16,16 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
     let mut corrections: Vec<PriceCorrection> = Vec::new();
     for table in field.tables(KEYS)? {
         let expected = "two products, each [rows, columns, summed over]";
-        let field = table.need("gemms", expected)?;
-        let [first, second] = field.array("products", expected)?;
-        let gemms = [product(&first)?, product(&second)?];
+        let gemms = table.optional("gemms", |field| {
+            let [first, second] = field.array("products", expected)?;
+            Ok([product(&first)?, product(&second)?])
+        })?;
         if corrections.iter().any(|known| known.gemms == gemms) {
-            return Err(field.refuse("a second correction of these products", "one for each"));
+            let found = match gemms {
+                Some(_) => "a second correction of these products",
+                None => "a second correction of all other products",
+            };
+            return Err(table.refuse(found, "one for each"));
         }
         let number = |key: &str| {
             let field = table.need(key, "a number above zero")?;

@@ -2,8 +2,8 @@
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
-    AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, KernelCurves, MovingCurve,
-    PowerThrottling,
+    AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, KeptRates, KernelCurves, MovingCurve,
+    PowerThrottling, WidthFactors,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
@@ -22,32 +22,21 @@ const GEMM: &[&str] = &[
     "error",
 ];
 const ATTENTION: &[&str] = &[
-    "formats", "start", "compute", "memory", "ramp", "backward", "waves", "decode", "error",
+    "kernel", "formats", "start", "compute", "memory", "ramp", "backward", "waves", "decode",
+    "widths", "error",
 ];
+const WIDTHS: &[&str] = &["64", "128", "256"];
 const WAVES: &[&str] = &["multiprocessors", "tail"];
 const DECODE: &[&str] = &["start", "memory", "head", "multiprocessors"];
 const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
 const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"];
-
-/// Rates under limits of power.
-struct KeptRates {
-    /// Part that products keep under continuous load and a limit of power.
-    products: f64,
-    /// Part that attention keeps under a limit of power.
-    attention: f64,
-    throttling: Option<PowerThrottling>,
-}
 
 /// Power keys of a class.
 ///
 /// Near its limit an NPU's rate goes with the square root of its power.
 fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     let Some(field) = class.get("power") else {
-        return Ok(KeptRates {
-            products: 1.0,
-            attention: 1.0,
-            throttling: None,
-        });
+        return Ok(KeptRates::default());
     };
     let table = field.table(Some(POWER))?;
     let sustained = table.or("sustained", 1.0, |field| field.positive(1.0))?;
@@ -108,8 +97,27 @@ const MOST_BESIDE: f64 = 10.0;
 
 /// The curves that the table of a class has.
 pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
-    let mut curves = KernelCurves::default();
-    let kept = kept_rates(class)?;
+    let mut curves = KernelCurves {
+        kept: kept_rates(class)?,
+        ..KernelCurves::default()
+    };
+    add_kernels(class, &mut curves)?;
+    if let Some(field) = class.get("beside_collectives") {
+        let factor = field.positive(MOST_BESIDE)?;
+        if factor < 1.0 {
+            return Err(field.refuse(factor, "a factor on the time of kernels, 1 or more"));
+        }
+        curves.beside_collectives = Some(factor);
+    }
+    Ok(curves)
+}
+
+/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class, at the rates that `curves` keeps.
+pub(super) fn add_kernels(
+    class: &ConfigTable<'_>,
+    curves: &mut KernelCurves,
+) -> Result<(), ConfigError> {
+    let kept = curves.kept;
     for table in tables(class, "gemm", GEMM)? {
         let curve = GemmCurve {
             start: seconds(&table, "start")?,
@@ -136,17 +144,14 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
             error: number(&table, "error", 10.0)?,
             waves: table.optional("waves", waves)?,
             decode: table.optional("decode", decode)?,
+            widths: table.optional("widths", widths)?,
         };
         for dtype in formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);
         }
-    }
-    if let Some(field) = class.get("beside_collectives") {
-        let factor = field.positive(MOST_BESIDE)?;
-        if factor < 1.0 {
-            return Err(field.refuse(factor, "a factor on the time of kernels, 1 or more"));
+        if let Some(field) = table.get("kernel") {
+            curves.attention_kernel = Some(field.line()?.to_owned());
         }
-        curves.beside_collectives = Some(factor);
     }
     if let Some(field) = class.get("moving") {
         let table = field.table(Some(MOVING))?;
@@ -157,7 +162,17 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
             error: number(&table, "error", 10.0)?,
         });
     }
-    Ok(curves)
+    Ok(())
+}
+
+/// Factors on the compute rate of attention by the columns of a head.
+fn widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
+    let table = field.table(Some(WIDTHS))?;
+    let mut factors = [0.0; WidthFactors::WIDTHS.len()];
+    for (factor, key) in factors.iter_mut().zip(WIDTHS) {
+        *factor = number(&table, key, 4.0)?;
+    }
+    Ok(WidthFactors(factors))
 }
 
 fn waves(field: &ConfigField<'_>) -> Result<AttentionWaves, ConfigError> {

@@ -8,6 +8,18 @@ use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable
 const MOST: u32 = i32::MAX as u32;
 
 impl ParallelismPlan {
+    /// Returns the options that the text of a plan's file states.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is no TOML.
+    pub fn stated_options(text: &str, file: &str) -> Result<Vec<&'static str>, ConfigError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.entries();
+        let keys = OPTIONS.iter().map(|option| option.key);
+        Ok(keys.filter(|key| root.get(key).is_some()).collect())
+    }
+
     /// Reads the text of a plan's file, called `file` in errors.
     ///
     /// # Errors
@@ -20,7 +32,7 @@ impl ParallelismPlan {
         let mut draft = PlanDraft::new(Self::new());
         for option in OPTIONS {
             if let Some(field) = root.get(option.key) {
-                (option.read)(&mut draft, option, &field)?;
+                option.read(&mut draft, &field)?;
             }
         }
         let (name, chunks) = (draft.schedule_name(), draft.chunks);

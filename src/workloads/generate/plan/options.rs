@@ -61,7 +61,7 @@ pub struct PlanOption {
     /// A quantity that it takes, for messages.
     example: &'static str,
     /// Sets it to what a field of a file says.
-    pub(super) read: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
+    pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
     /// Sets it to what the words behind its flag say.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
     check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
@@ -90,11 +90,20 @@ impl PlanOption {
         excludes: &[],
         least: 1,
         example: "",
-        read: |_, _, _| Ok(()),
+        read_field: |_, _, _| Ok(()),
         set: |_, _| Ok(()),
         check: |_, _| Ok(()),
         refusals: &[],
     };
+
+    /// Sets the option of `draft` to the value of a field.
+    ///
+    /// # Errors
+    ///
+    /// If it is no value of the option.
+    pub fn read(&self, draft: &mut PlanDraft, field: &ConfigField<'_>) -> Result<(), ConfigError> {
+        (self.read_field)(draft, self, field)
+    }
 }
 
 /// A plan while its options are set.
@@ -154,6 +163,28 @@ impl ParallelismPlan {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
+    /// Sets an option that nobody gave to `words`; a plan in which it would be refused stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the option does not go with the others.
+    pub fn take_default(
+        &mut self,
+        option: &PlanOption,
+        words: &[String],
+    ) -> Result<(), GenerateError> {
+        let mut draft = PlanDraft::new(self.clone());
+        (option.set)(&mut draft, words).map_err(|why| refused(option.key, words.join(","), why))?;
+        let plan = draft.finish()?;
+        let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
+        // A plan that is refused without the option is not refused for it.
+        if check(self).is_ok() {
+            check(&plan)?;
+        }
+        *self = plan;
+        Ok(())
+    }
+
     /// Refuses options that do not go with one another.
     pub(in crate::generate) fn check_together(&self) -> Result<(), GenerateError> {
         for option in OPTIONS {
@@ -183,7 +214,7 @@ macro_rules! plan_option {
                 help: $help,
                 syntax: <$Value as OptionValue>::SYNTAX,
                 is_list: <$Value as OptionValue>::IS_LIST,
-                read: |draft, option, field| {
+                read_field: |draft, option, field| {
                     let set: fn(&mut PlanDraft, $Value) = $set;
                     set(draft, OptionValue::read(field, option)?);
                     Ok(())

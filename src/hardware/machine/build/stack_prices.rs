@@ -1,0 +1,30 @@
+//! The `npu` tables of a software stack: curves of kernels and launches by class of NPU.
+
+use super::{curves, host};
+use crate::compute::KernelCurves;
+use crate::machine::class_prices::ClassPrices;
+use chakram_base::config::{ConfigError, ConfigField};
+
+const KEYS: &[&str] = &["gemm", "attention", "moving", "host"];
+
+/// Reads a table for each class of NPU, in order of the file.
+pub(in crate::machine) fn stack_classes(
+    field: &ConfigField<'_>,
+) -> Result<Vec<ClassPrices>, ConfigError> {
+    let mut classes = Vec::new();
+    for (name, field) in field.table(None)?.fields() {
+        let table = field.table(Some(KEYS))?;
+        if !KEYS.iter().any(|key| table.get(key).is_some()) {
+            let expected = format!("at least one of {}", KEYS.join(", "));
+            return Err(table.refuse("nothing", expected));
+        }
+        let mut kernels = KernelCurves::default();
+        curves::add_kernels(&table, &mut kernels)?;
+        classes.push(ClassPrices {
+            name: name.to_owned(),
+            kernels,
+            host: host::host(&table)?,
+        });
+    }
+    Ok(classes)
+}

@@ -1,0 +1,127 @@
+//! Prices that depend on software: curves of kernels and launches of a stack, put in place of those of a machine.
+
+use super::class_prices::ClassPrices;
+use super::{Machine, NpuClass, build};
+use crate::compute::{AttentionCurve, GemmCurve, KernelCurves};
+use chakram_base::config::{ConfigError, ConfigField};
+use chakram_base::dtype::Dtype;
+
+/// Prices of a software stack by class of NPU.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StackPrices {
+    classes: Vec<ClassPrices>,
+}
+
+/// A price of a machine that a stack decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PricedPart {
+    /// Class of the NPUs.
+    pub class: String,
+    /// `attention`, `gemm`, `moving` or `host`.
+    pub part: &'static str,
+    /// Formats or name of the kernel; empty where nothing tells parts apart.
+    pub what: String,
+}
+
+impl StackPrices {
+    /// Reads the tables by class of `field`, which is the `npu` of a stack's file.
+    ///
+    /// # Errors
+    ///
+    /// An unknown key, a wrong value, or a table that says nothing.
+    pub fn read(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
+        let classes = build::stack_classes(field)?;
+        Ok(Self { classes })
+    }
+
+    /// Returns whether no class has prices.
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// Names of the classes with prices.
+    pub fn class_names(&self) -> impl Iterator<Item = &str> {
+        self.classes.iter().map(|class| class.name.as_str())
+    }
+}
+
+impl Machine {
+    /// Returns the machine with the prices of a stack in place of its own, and which they are.
+    ///
+    /// Classes that the stack does not name keep their own. Measured shapes and kernels go before the curves of the stack, as
+    /// they go before the machine's. The machine's limits of power and its sustained rates hold for the stack's curves too. Of
+    /// machines with several classes of NPUs the host stays, since a machine has one.
+    pub fn with_stack(&self, prices: &StackPrices) -> (Self, Vec<PricedPart>) {
+        let mut machine = self.clone();
+        let mut parts = Vec::new();
+        let has_one_class = machine.classes.len() == 1;
+        for class in &mut machine.classes {
+            let found = prices.classes.iter().find(|own| own.name == class.name);
+            let Some(own) = found else { continue };
+            take_kernels(class, &own.kernels, &mut parts);
+            if let (Some(host), true) = (own.host, has_one_class) {
+                machine.host = Some(host);
+                parts.push(PricedPart {
+                    class: class.name.clone(),
+                    part: "host",
+                    what: String::new(),
+                });
+            }
+        }
+        (machine, parts)
+    }
+}
+
+/// Puts the curves of a stack in place of those of `class`.
+fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<PricedPart>) {
+    let curves = &mut class.curves;
+    let kept = curves.kept;
+    let mut add = |part: &'static str, what: String| {
+        parts.push(PricedPart {
+            class: class.name.clone(),
+            part,
+            what,
+        });
+    };
+    let mut formats = Vec::new();
+    for (dtype, name) in Dtype::ALL {
+        let Some(curve) = own.gemm[dtype as usize] else {
+            continue;
+        };
+        // Shapes that were measured correct the curve that they were held against.
+        if curves.products[dtype as usize].is_some() {
+            continue;
+        }
+        curves.gemm[dtype as usize] = Some(GemmCurve {
+            efficiency: kept.products * curve.efficiency,
+            throttling: kept.throttling,
+            ..curve
+        });
+        formats.push(name);
+    }
+    if !formats.is_empty() {
+        add("gemm", formats.join(", "));
+    }
+    let mut formats = Vec::new();
+    for (dtype, name) in Dtype::ALL {
+        let Some(curve) = own.attention[dtype as usize] else {
+            continue;
+        };
+        let before = curves.attention[dtype as usize];
+        curves.attention[dtype as usize] = Some(AttentionCurve {
+            compute: kept.attention * curve.compute,
+            decode: curve.decode.or(before.and_then(|before| before.decode)),
+            ..curve
+        });
+        formats.push(name);
+    }
+    if !formats.is_empty() {
+        let kernel = own.attention_kernel.clone();
+        curves.attention_kernel.clone_from(&kernel);
+        add("attention", kernel.unwrap_or_else(|| formats.join(", ")));
+    }
+    if let Some(moving) = own.moving {
+        curves.moving = Some(moving);
+        add("moving", String::new());
+    }
+}

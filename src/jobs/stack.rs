@@ -1,0 +1,406 @@
+//! Software stacks: what a framework decides of kernels, launches and options of plans, as a thing with a name.
+//!
+//! A stack's file has the prices that depend on software, by class of NPU (`[npu.CLASS]`, tables as in machine files), and options
+//! of plans (`[plan]`). Options that a user gives go before those of the stack.
+
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, nearest, quoted, read,
+};
+use chakram_hardware::machine::{Machine, StackPrices};
+use chakram_report::stack::{StackDecision, StackReport};
+use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
+use std::io;
+
+const ROOT: &[&str] = &["name", "description", "plan", "npu"];
+
+/// Options of plans that software decides. Degrees, batches and what is recomputed are the user's.
+const OF_STACKS: &[&str] = &[
+    "accumulate",
+    "attention",
+    "bucket",
+    "buckets",
+    "clip",
+    "context_exchange",
+    "elementwise",
+    "expert_exchange",
+    "expert_products",
+    "first_bucket",
+    "gather_overlap",
+    "gradients",
+    "loss",
+    "overlap",
+    "pipeline_overlap",
+    "prefetch",
+    "reshard",
+    "scaling",
+    "scatter_gather",
+    "softmax",
+    "split",
+    "tensor_overlap",
+];
+
+/// A stack that comes with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct StackPreset {
+    /// Name for `--stack`.
+    pub name: &'static str,
+    /// Its file; comments give the source of every number.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Every stack that comes with the program.
+        pub const STACK_PRESETS: &[StackPreset] = &[$(StackPreset {
+            name: $name,
+            text: include_str!(concat!("stack/presets/", $name, ".toml")),
+        }),*];
+    };
+}
+
+presets!(
+    "reference",
+    "megatron-te",
+    "megatron-te-fa2",
+    "pytorch-eager",
+    "pytorch-compiled",
+    "torchtitan",
+    "llm-foundry",
+    "fsdp-hf",
+    "maxtext",
+);
+
+/// An option of plans with the value that a stack gives it.
+#[derive(Clone, Debug)]
+struct StackOption {
+    option: &'static PlanOption,
+    words: Vec<String>,
+}
+
+/// A software stack.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    name: String,
+    description: String,
+    prices: StackPrices,
+    options: Vec<StackOption>,
+}
+
+/// A stack that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum StackError {
+    /// No stack has this name.
+    #[error("there is no stack {}{}\n  try: one of {}, or a file NAME.toml", quoted(.name), did_you_mean(.closest.as_deref()), .all)]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The nearest one.
+        closest: Option<String>,
+        /// All of them.
+        all: String,
+    },
+    /// Its file cannot be read.
+    #[error("cannot read stack file {file}: {source}")]
+    Read {
+        /// The file.
+        file: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Its file is refused.
+    #[error(transparent)]
+    Refused(#[from] ConfigError),
+    /// None of its prices is for an NPU of the machine, and it decides nothing else.
+    #[error("stack {} has prices for {known}, and {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
+    OtherNpus {
+        /// The stack.
+        stack: String,
+        /// Classes that it knows.
+        known: String,
+        /// The machine.
+        machine: String,
+    },
+}
+
+impl Stack {
+    /// Finds the stack called `name`: a file if it contains a `/` or ends in `.toml`, otherwise one that comes with the program.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or its file cannot be read or is refused.
+    pub fn load(name: &str) -> Result<Self, StackError> {
+        if name.contains('/') || name.ends_with(".toml") {
+            let text = read(name).map_err(|source| StackError::Read {
+                file: name.to_owned(),
+                source,
+            })?;
+            return Ok(Self::parse(&text, name)?);
+        }
+        let names = || STACK_PRESETS.iter().map(|preset| preset.name);
+        let Some(preset) = STACK_PRESETS.iter().find(|preset| preset.name == name) else {
+            let shown: String = name.chars().take(80).collect();
+            return Err(StackError::Unknown {
+                closest: nearest(&shown, names()).map(str::to_owned),
+                name: shown,
+                all: names().collect::<Vec<_>>().join(", "),
+            });
+        };
+        Ok(Self::parse(preset.text, preset.name)?)
+    }
+
+    /// Reads the text of a stack's file, called `file` in errors.
+    ///
+    /// # Errors
+    ///
+    /// If it is not TOML, has an unknown key or one without an effect, or lacks its name.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.root(ROOT)?;
+        let name = root.need("name", "the stack's name")?;
+        let stack = Self {
+            name: name.line()?.to_owned(),
+            description: root.or("description", "", |field| field.line())?.to_owned(),
+            prices: match root.get("npu") {
+                Some(field) => StackPrices::read(&field)?,
+                None => StackPrices::default(),
+            },
+            options: match root.get("plan") {
+                Some(field) => options(&field.table(Some(OF_STACKS))?)?,
+                None => Vec::new(),
+            },
+        };
+        let is_empty = stack.options.is_empty() && stack.prices.is_empty();
+        if is_empty && stack.name != StackReport::REFERENCE {
+            let expected = "a table [plan] or [npu.CLASS], without which a stack decides nothing";
+            return Err(name.refuse("nothing but a name", expected));
+        }
+        Ok(stack)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One-line description; may be empty.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Returns `machine` with the stack's prices in place of its own, and what the stack decided of them.
+    ///
+    /// # Errors
+    ///
+    /// If it has prices for other NPUs only, and decides nothing else.
+    pub fn on(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
+        let (priced, parts) = machine.with_stack(&self.prices);
+        if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
+            return Err(StackError::OtherNpus {
+                stack: self.name.clone(),
+                known: self.prices.class_names().collect::<Vec<_>>().join(", "),
+                machine: machine.name().to_owned(),
+            });
+        }
+        let decided = parts
+            .into_iter()
+            .map(|part| StackDecision::new(part.part, part.what));
+        let mut report = self.report();
+        report.decided = decided.collect();
+        if report.decided.is_empty() && !self.prices.is_empty() {
+            let classes = machine.classes().iter().map(|class| class.name.as_str());
+            let classes = classes.collect::<Vec<_>>().join(", ");
+            let why = format!("for {classes}, which it has none for");
+            report.left.push(StackDecision::new("prices", why));
+        }
+        if self.name == StackReport::REFERENCE
+            && let Some(reference) = StackReport::reference(machine)
+        {
+            report.decided = reference.decided;
+        }
+        Ok((priced, report))
+    }
+
+    /// The report of a run without a machine.
+    pub fn report(&self) -> StackReport {
+        StackReport {
+            name: self.name.clone(),
+            given: true,
+            decided: Vec::new(),
+            left: Vec::new(),
+        }
+    }
+
+    /// Sets the options of `plan` that the stack decides and that `is_given` does not say were given, and notes in `report` which.
+    /// An option that does not go with the plan is left out, with the reason.
+    pub fn decide(
+        &self,
+        plan: &mut ParallelismPlan,
+        is_given: impl Fn(&str) -> bool,
+        report: &mut StackReport,
+    ) {
+        for StackOption { option, words } in &self.options {
+            let key = option.key;
+            if is_given(key) {
+                let why = format!("{}: given otherwise", words.join(","));
+                report.left.push(StackDecision::new(key, why));
+                continue;
+            }
+            match plan.take_default(option, words) {
+                Ok(()) => {
+                    let value = words.join(",");
+                    report.decided.push(StackDecision::new(key, value));
+                }
+                Err(error) => {
+                    let why = format!("{}: {error}", words.join(","));
+                    report.left.push(StackDecision::new(key, why));
+                }
+            }
+        }
+    }
+}
+
+/// The options in a table, in the order of plans.
+fn options(table: &chakram_base::config::ConfigTable<'_>) -> Result<Vec<StackOption>, ConfigError> {
+    let mut found = Vec::new();
+    let mut draft = PlanDraft::new(ParallelismPlan::new());
+    for option in OPTIONS {
+        let Some(field) = OF_STACKS
+            .contains(&option.key)
+            .then(|| table.get(option.key))
+            .flatten()
+        else {
+            continue;
+        };
+        option.read(&mut draft, &field)?;
+        let words = match field.literal()? {
+            ConfigLiteral::List(items) => items.iter().map(ToString::to_string).collect(),
+            one => vec![one.to_string()],
+        };
+        found.push(StackOption { option, words });
+    }
+    if found.is_empty() {
+        let expected = format!("at least one of {}", OF_STACKS.join(", "));
+        return Err(table.refuse("nothing", expected));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chakram_base::dtype::Dtype;
+
+    fn refusal(text: &str) -> String {
+        Stack::parse(text, "s.toml").unwrap_err().to_string()
+    }
+
+    fn attention_of(machine: &Machine) -> f64 {
+        let curve = machine.classes()[0].curves.attention[Dtype::Bf16 as usize];
+        curve.unwrap().compute
+    }
+
+    #[test]
+    fn every_preset_is_a_stack_of_its_name() {
+        for preset in STACK_PRESETS {
+            let stack = Stack::load(preset.name).unwrap();
+            assert_eq!(stack.name(), preset.name);
+            assert!(!stack.description().is_empty(), "{}", preset.name);
+        }
+    }
+
+    #[test]
+    fn keys_that_are_unknown_or_do_nothing_are_refused_by_line() {
+        for (text, expected) in [
+            (
+                "name = \"a\"",
+                "s.toml:1: key `name`: found nothing but a name",
+            ),
+            (
+                "name = \"a\"\n[plan]\ntensor = 8",
+                "s.toml:3: key `plan.tensor`: found an unknown key",
+            ),
+            ("name = \"a\"\n[plan]", "key `plan`: found nothing"),
+            ("name = \"a\"\n[npu.h100]", "key `npu.h100`: found nothing"),
+            (
+                "name = \"a\"\n[npu.h100.attentoin]",
+                "s.toml:2: key `npu.h100.attentoin`: found an unknown key",
+            ),
+            (
+                "name = \"a\"\n[plan]\nloss = \"fusd\"",
+                "s.toml:3: key `plan.loss`: found \"fusd\"",
+            ),
+        ] {
+            let found = refusal(text);
+            assert!(found.contains(expected), "{found}\n{expected}");
+        }
+        let unknown = Stack::load("llm-fondry").unwrap_err().to_string();
+        assert!(unknown.contains("did you mean `llm-foundry`"), "{unknown}");
+    }
+
+    #[test]
+    fn a_stack_changes_the_kernels_of_classes_that_it_names() {
+        let stack = Stack::load("llm-foundry").unwrap();
+        let machine = Machine::preset("dgx-h100").unwrap();
+        let (priced, report) = stack.on(&machine).unwrap();
+        assert_eq!(attention_of(&machine), 0.58);
+        assert_eq!(attention_of(&priced), 0.272);
+        assert!(
+            report.line().contains("FlashAttention-1 (Triton)"),
+            "{}",
+            report.line()
+        );
+        // Decoding was measured with the machine's kernel, and the stack says nothing of it.
+        let of = |machine: &Machine| {
+            machine.classes()[0].curves.attention[Dtype::Bf16 as usize]
+                .unwrap()
+                .decode
+        };
+        assert_eq!(of(&machine), of(&priced));
+        // 500 of 700 W hold for the stack's kernels too.
+        let capped = Machine::preset("grand-teton-h100").unwrap();
+        let (priced, _) = stack.on(&capped).unwrap();
+        let kept = capped.classes()[0].curves.kept.attention;
+        assert!(kept < 0.9 && (attention_of(&priced) - 0.272 * kept).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_stack_without_prices_for_a_machine_says_so() {
+        let stack = Stack::load("llm-foundry").unwrap();
+        let machine = Machine::preset("tpu-v4").unwrap();
+        let (priced, report) = stack.on(&machine).unwrap();
+        assert_eq!(priced, machine);
+        assert!(
+            report.line().contains("not prices for tpu-v4"),
+            "{}",
+            report.line()
+        );
+        let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
+        let alone = Stack::parse(text, "s.toml").unwrap();
+        let error = alone.on(&machine).unwrap_err().to_string();
+        assert!(error.contains("has prices for h100"), "{error}");
+    }
+
+    #[test]
+    fn options_that_are_given_go_before_those_of_the_stack() {
+        let stack = Stack::load("megatron-te").unwrap();
+        let mut report = stack.report();
+        let mut plan = ParallelismPlan::new();
+        stack.decide(&mut plan, |key| key == "loss", &mut report);
+        let given = ParallelismPlan::new();
+        assert_eq!(plan.loss, given.loss);
+        assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
+        // Gathers of sharded optimizers are no part of a plan without one.
+        assert!(!plan.gather_overlap);
+        let left: Vec<_> = report.left.iter().map(|left| left.part.as_str()).collect();
+        assert_eq!(left, ["gather_overlap", "loss"]);
+    }
+
+    #[test]
+    fn the_reference_stack_changes_nothing() {
+        let stack = Stack::load(StackReport::REFERENCE).unwrap();
+        let machine = Machine::preset("dgx-a100").unwrap();
+        let (priced, report) = stack.on(&machine).unwrap();
+        assert_eq!(priced, machine);
+        assert_eq!(report.line(), "reference: attention FlashAttention-2");
+    }
+}

@@ -1,0 +1,97 @@
+//! The software stack of a run, and what it decided.
+
+use chakram_hardware::machine::Machine;
+use serde::{Deserialize, Serialize};
+
+/// The software stack of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct StackReport {
+    /// Its name.
+    pub name: String,
+    /// Whether it was asked for; otherwise prices are those of the machine's file.
+    pub given: bool,
+    /// Prices and options of the plan that it decided.
+    pub decided: Vec<StackDecision>,
+    /// Prices and options that it states and that the run has otherwise, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<StackDecision>,
+}
+
+/// A price or an option of the plan, and what was decided of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct StackDecision {
+    /// `attention`, `gemm`, `moving`, `host`, or the key of an option.
+    pub part: String,
+    /// The kernel, the value, or the reason.
+    pub value: String,
+}
+
+impl StackReport {
+    /// Name of the stack whose prices are those of the machine's file.
+    pub const REFERENCE: &'static str = "reference";
+
+    /// The prices of `machine` itself; `None` where it has no curves of kernels.
+    pub fn reference(machine: &Machine) -> Option<Self> {
+        machine.has_curves().then(|| Self {
+            name: Self::REFERENCE.to_owned(),
+            given: false,
+            decided: attention_of(machine),
+            left: Vec::new(),
+        })
+    }
+
+    /// Adds what the stack decided of the plan.
+    pub fn add_plan(&mut self, plan: &Self) {
+        self.decided.extend_from_slice(&plan.decided);
+        self.left.extend_from_slice(&plan.left);
+    }
+
+    /// Returns it as a sentence without its name's lead.
+    pub fn line(&self) -> String {
+        let list = |decisions: &[StackDecision]| {
+            let parts = decisions.iter().map(StackDecision::text);
+            parts.collect::<Vec<_>>().join(", ")
+        };
+        let mut line = self.name.clone();
+        if !self.decided.is_empty() {
+            line.push_str(": ");
+            line.push_str(&list(&self.decided));
+        }
+        if !self.left.is_empty() {
+            line.push_str("; not ");
+            line.push_str(&list(&self.left));
+        }
+        line
+    }
+}
+
+impl StackDecision {
+    /// A decision about `part`.
+    pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
+        Self {
+            part: part.into(),
+            value: value.into(),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self.value.as_str() {
+            "" => self.part.clone(),
+            value => format!("{} {value}", self.part),
+        }
+    }
+}
+
+/// The attention kernels that the file of `machine` names.
+fn attention_of(machine: &Machine) -> Vec<StackDecision> {
+    let classes = machine.classes().iter();
+    let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());
+    let mut kernels: Vec<_> = kernels.collect();
+    kernels.dedup();
+    let kernels = kernels.into_iter();
+    kernels
+        .map(|kernel| StackDecision::new("attention", kernel))
+        .collect()
+}
