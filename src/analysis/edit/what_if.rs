@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 mod gradients;
 mod grammar;
+mod kept_records;
 mod kernels;
 mod layers;
 mod program;
@@ -30,6 +31,7 @@ pub use program::StepPhase;
 pub use roles::RoleModel;
 
 use gradients::TransferRates;
+use kept_records::KeptRecords;
 use kernels::{KernelScaler, SizeScaling};
 use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
@@ -142,7 +144,7 @@ fn counted(edit: &JobEdit) -> &'static str {
         JobEdit::Layers(_) => "repeated layers of passes",
         JobEdit::Accumulate(_) => "steps",
         JobEdit::MicroBatches(_) => "micro-batches of ranks",
-        JobEdit::Data(_) | JobEdit::Ranks(_) => "ranks",
+        JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => "ranks",
         JobEdit::Bucket(_) => "buckets",
         JobEdit::Reshard(_) => "gathers of parameters",
         JobEdit::Overlap(_) => "reductions of gradients",
@@ -190,11 +192,14 @@ pub fn edit_job(
     .map_err(|error| refused(error.to_string(), "edit fewer ranks"))?;
     let mut groups = groups.clone();
     let (mut rows, mut completed) = (Vec::new(), 0);
-    for edit in combined(edits)? {
+    let mut left = combined(edits)?.into_iter().peekable();
+    while let Some(edit) = left.next() {
         let mut counts = EditCounts::default();
         if let JobEdit::Data(replicas) = edit {
             let (new, scaled) = replicas::scale(traces, &groups, replicas, choice, &mut counts)?;
             (traces, groups) = (new, scaled);
+        } else if let JobEdit::Pipeline(number) = edit {
+            (traces, groups) = roles::restage(traces, &groups, number, choice, &mut counts)?;
         } else if let JobEdit::Ranks(ranks) = edit {
             (traces, groups) = roles::complete(traces, &groups, Some(ranks), choice, &mut counts)?;
         } else {
@@ -213,6 +218,10 @@ pub fn edit_job(
                     }
                 }
             }
+            let before = match edit {
+                JobEdit::Layers(_) => traces.clone(),
+                _ => Vec::new(),
+            };
             // Ranks with one trace get one trace, unless the edit is of one of them.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
@@ -238,12 +247,24 @@ pub fn edit_job(
                 *trace = new;
                 counts.add(&own);
             }
+            keep_replaced(&before, &mut traces, &stages)?;
         }
         if counts.matched == 0 {
             return Err(refused(
                 format!("`{edit}` finds nothing to change: no {}", counted(&edit)),
                 "look at what the job has with `inspect`",
             ));
+        }
+        // The next edit may ask which of the new ranks are of which stage.
+        let adds_ranks = matches!(
+            edit,
+            JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_)
+        );
+        if adds_ranks && left.peek().is_some() {
+            stages = PipelineStages::default();
+            for (rank, trace) in &traces {
+                stages.learn(*rank, &RankProgram::read(trace)?);
+            }
         }
         completed += counts.completed;
         rows.push(EditRow {
@@ -279,6 +300,60 @@ pub fn edit_job(
         groups,
         rows,
         completed,
+    })
+}
+
+/// Keeps what an edit of layers replaced, where the traces `before` it are captured ones that no edit changed: recorded reductions
+/// of buckets, which are filled anew. Found by the inverse of the edit.
+fn keep_replaced(
+    before: &[(u32, Arc<Vec<u8>>)],
+    traces: &mut [(u32, Arc<Vec<u8>>)],
+    stages: &PipelineStages,
+) -> Result<(), TraceError> {
+    let (mut rates, mut layers) = (TransferRates::default(), JobLayers::default());
+    let mut inverse = None;
+    let count = traces
+        .iter()
+        .map(|(rank, _)| stages.count_from(*rank))
+        .max();
+    for ((_, old), (_, new)) in before.iter().zip(traces.iter()) {
+        let (old, new) = (RankProgram::read(old)?, RankProgram::read(new)?);
+        let by = noted_layers(&new).filter(|by| *by > 0);
+        let (None, false, Some(by)) = (&old.earlier, old.has_layers, by) else {
+            return Ok(());
+        };
+        let change = LayerChange::By(-by);
+        rates.learn(&new);
+        // An edit without an inverse keeps nothing.
+        if layers.learn(&new, count.unwrap_or(1), change).is_err() {
+            return Ok(());
+        }
+        inverse = Some(JobEdit::Layers(change));
+    }
+    let Some(inverse) = inverse else {
+        return Ok(());
+    };
+    for ((rank, old), (_, new)) in before.iter().zip(traces) {
+        let again = edit_rank(new, &inverse, &rates, stages.count_from(*rank), &layers);
+        let Ok((again, _)) = again else {
+            return Ok(());
+        };
+        if let Some(kept) = KeptRecords::between(old, &again)?.filter(|kept| !kept.is_empty()) {
+            let mut program = RankProgram::read(new)?;
+            program.keeps = Some(kept.to_text());
+            let written = program.write()?;
+            *new = Arc::new(written);
+        }
+    }
+    Ok(())
+}
+
+/// Returns by how many layers earlier edits changed a trace.
+fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
+    let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
+    words.find_map(|word| match word.parse() {
+        Ok(JobEdit::Layers(LayerChange::By(by))) => Some(by),
+        _ => None,
     })
 }
 
@@ -379,7 +454,7 @@ fn edit_rank(
         JobEdit::Overlap(_) => gradients::reduce_at_end(&mut program),
         JobEdit::Schedule(order) => repeat::reorder(&mut program, order, stages)?,
         JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
-        JobEdit::Data(_) | JobEdit::Ranks(_) => EditCounts::default(),
+        JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => EditCounts::default(),
     };
     let is_noted = matches!(
         edit,

@@ -22,6 +22,7 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("accumulate", "--batch"),
     ("microbatches", "--micro-batch"),
     ("data", "--data"),
+    ("pipeline", "--pipeline, with the layers of the model"),
     ("ranks", "--data, --tensor and --pipeline"),
     ("bucket", "--bucket"),
     ("reshard", "--reshard"),

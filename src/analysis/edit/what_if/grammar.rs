@@ -135,6 +135,8 @@ pub enum JobEdit {
     MicroBatches(u32),
     /// Replicas.
     Data(u32),
+    /// Stages of a pipeline, each with as many layers as before.
+    Pipeline(u32),
     /// Ranks of a job of which some have no trace.
     Ranks(u32),
     /// Size at which a bucket of gradients is reduced, bytes.
@@ -181,6 +183,11 @@ pub const EDITS: &[(&str, &str, &str)] = &[
         "micro-batches of a pipeline, of the same samples in all",
     ),
     ("data", "8", "replicas"),
+    (
+        "pipeline",
+        "8",
+        "stages of a pipeline, of as many layers each",
+    ),
     (
         "ranks",
         "64",
@@ -324,6 +331,7 @@ impl FromStr for JobEdit {
                 _ => return Err(expected()),
             },
             "data" => Self::Data(number()?),
+            "pipeline" => Self::Pipeline(number()?),
             "ranks" => Self::Ranks(number()?),
             "bucket" => {
                 let bytes: Bytes = value.parse().map_err(|e| format!("bucket={value}: {e}"))?;
@@ -350,6 +358,7 @@ impl fmt::Display for JobEdit {
             Self::Accumulate(times) => write!(f, "accumulate={times}"),
             Self::MicroBatches(times) => write!(f, "microbatches={times}x"),
             Self::Data(replicas) => write!(f, "data={replicas}"),
+            Self::Pipeline(stages) => write!(f, "pipeline={stages}"),
             Self::Ranks(ranks) => write!(f, "ranks={ranks}"),
             Self::Reshard(_) => f.write_str("reshard=off"),
             Self::Overlap(_) => f.write_str("overlap=off"),
@@ -385,6 +394,7 @@ mod tests {
             "accumulate=2",
             "microbatches=2x",
             "data=8",
+            "pipeline=8",
             "ranks=64",
             "reshard=off",
             "overlap=off",

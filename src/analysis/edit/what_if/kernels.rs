@@ -86,8 +86,10 @@ pub(super) struct KernelScaler {
     tokens: Option<u64>,
     widths: ModelWidths,
     calls: BTreeMap<String, CallTime>,
-    /// Bytes of parameters or gradients of each layer that its passes hold for a while, in a generated job.
-    held: BTreeMap<u32, u64>,
+    /// Bytes of parameters of each layer that its passes gather, in a generated job.
+    gathered: BTreeMap<u32, u64>,
+    /// Bytes of whole gradients that a kernel makes room for until they are reduced, by node.
+    whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
     bytes_rate: f64,
@@ -116,7 +118,8 @@ impl KernelScaler {
             tokens: None,
             widths: ModelWidths::default(),
             calls: BTreeMap::new(),
-            held: BTreeMap::new(),
+            gathered: BTreeMap::new(),
+            whole_gradients: whole_gradients(program),
             shortest: 0.0,
             flops_rate: 0.0,
             bytes_rate: 0.0,
@@ -131,7 +134,7 @@ impl KernelScaler {
                 let mut temporary = temporary.filter(|(name, _)| name.ends_with(".temporary"));
                 let bytes = temporary.next().map(|(_, bytes)| bytes);
                 if let Some(bytes) = bytes {
-                    this.held.entry(layer).or_insert(bytes);
+                    this.gathered.entry(layer).or_insert(bytes);
                 }
             }
             let known = PARAMETERS.iter().find(|(name, _)| *name == view.name);
@@ -353,7 +356,17 @@ impl KernelScaler {
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
                     let hidden = if widens { by.hidden.ratio() } else { 1.0 };
-                    scale_transfer(program, item, bytes, by.tokens() * hidden, by);
+                    let growth = by.tokens() * hidden;
+                    let node = program.items[item as usize].node;
+                    let layer = facts.layer;
+                    let fixed = program.view(node).memory.named().map(|(name, now)| {
+                        let all = unedited_count(facts.unedited, name).unwrap_or(now);
+                        let fixed = self.bytes_of_parameters(program, node, name, all);
+                        let wider = self.widths.growth_of_layer(layer, fixed, by.hidden);
+                        (name, fixed, wider)
+                    });
+                    let fixed: Vec<(&str, u64, f64)> = fixed.collect();
+                    scale_transfer(program, item, bytes, growth, &fixed, by);
                     true
                 }
                 _ => continue,
@@ -479,12 +492,7 @@ impl KernelScaler {
         };
         for (name, now) in view.memory.named() {
             let bytes = unedited.count(name).unwrap_or(now);
-            // Parameters that were gathered, and gradients that are whole until they are reduced, do not grow.
-            let fixed = match name.ends_with(".temporary") {
-                true => facts.layer.and_then(|layer| self.held.get(&layer)),
-                false => None,
-            };
-            let fixed = fixed.copied().filter(|&fixed| fixed <= bytes).unwrap_or(0);
+            let fixed = self.bytes_of_parameters(program, node, name, bytes);
             if name.ends_with(".activations") || name.ends_with(".temporary") {
                 new.push((
                     name,
@@ -497,6 +505,27 @@ impl KernelScaler {
         }
         change(program, item, new, by == SizeScaling::NONE);
         true
+    }
+
+    /// Returns how many of `bytes` that a node makes room for, or frees, are parameters that were gathered or gradients that are
+    /// whole until they are reduced. They do not grow with the tokens.
+    fn bytes_of_parameters(
+        &self,
+        program: &RankProgram<'_>,
+        node: u32,
+        name: &str,
+        bytes: u64,
+    ) -> u64 {
+        if !name.ends_with(".temporary") {
+            return 0;
+        }
+        let whole = self.whole_gradients.get(&node).copied();
+        if let Some(whole) = whole.filter(|_| name.starts_with("allocates.")) {
+            return whole.min(bytes);
+        }
+        let layer = program.facts[node as usize].layer;
+        let gathered = layer.and_then(|layer| self.gathered.get(&layer)).copied();
+        gathered.filter(|&gathered| gathered <= bytes).unwrap_or(0)
     }
 
     /// Widens work on parameters and transfers of them.
@@ -562,7 +591,7 @@ impl KernelScaler {
                     let growth = self
                         .widths
                         .growth_of_weights(&layers, Some(old), true, by.hidden);
-                    scale_transfer(program, item, bytes, growth, by);
+                    scale_transfer(program, item, bytes, growth, &[], by);
                     counts.matched += 1;
                     counts.changed += 1;
                     return;
@@ -577,7 +606,7 @@ impl KernelScaler {
                         .growth_of_weights(&layers, Some(old), reduces, by.hidden),
                 };
                 counts.by_weights += u64::from(layers.is_empty());
-                scale_transfer(program, item, bytes, growth, by);
+                scale_transfer(program, item, bytes, growth, &[], by);
                 counts.matched += 1;
                 counts.changed += 1;
             }
@@ -644,6 +673,42 @@ impl KernelScaler {
     }
 }
 
+/// Returns bytes of gradients by the kernel of a backward pass that makes room for them. A reduction frees as many as the
+/// kernels since the last one together.
+fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
+    let mut all = BTreeMap::new();
+    let mut waiting: Vec<(u32, u64)> = Vec::new();
+    for node in program.raw.all() {
+        let (view, facts) = (program.view(node), &program.facts[node as usize]);
+        let unedited = UneditedValues::parse(facts.unedited);
+        let bytes_of = |wanted: &str| {
+            let mut named = view.memory.named().filter(|(name, _)| *name == wanted);
+            let now = named.next()?.1;
+            Some(unedited.count(wanted).unwrap_or(now)).filter(|&bytes| bytes > 0)
+        };
+        match (view.op, facts.phase) {
+            (Op::Compute { .. }, StepPhase::Backward) => {
+                waiting.extend(bytes_of("allocates.temporary").map(|bytes| (node, bytes)));
+            }
+            (Op::Collective { .. }, StepPhase::Parameters) => {
+                let Some(freed) = bytes_of("frees.temporary") else {
+                    continue;
+                };
+                let mut sum = 0_u64;
+                let end = waiting.iter().position(|(_, bytes)| {
+                    sum = sum.saturating_add(*bytes);
+                    sum >= freed
+                });
+                if let Some(end) = end.filter(|_| sum == freed) {
+                    all.extend(waiting.drain(..=end));
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
 /// Returns whether a product sums over samples, as a gradient of weights does: both of its inputs have as many rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
@@ -708,12 +773,14 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
     }
 }
 
-/// Gives a message or a collective `growth` times the bytes. Transfers as recorded take longer in proportion.
+/// Gives a message or a collective `growth` times the bytes, but for parts of what it makes room for or frees that grow by a
+/// factor of their own. Transfers as recorded take longer in proportion.
 fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,
     bytes: u64,
     growth: f64,
+    parts: &[(&str, u64, f64)],
     by: SizeScaling,
 ) {
     let node = program.items[item as usize].node;
@@ -743,7 +810,12 @@ fn scale_transfer(
         .named()
         .filter(|(name, _)| name.ends_with(".temporary"))
     {
-        new.push((name, AttributeChange::Count(times(old(name, now)))));
+        let all = old(name, now);
+        let part = parts.iter().find(|(part, ..)| *part == name);
+        let grown = part.map_or(times(all), |&(_, part, own)| {
+            times(all - part) + (part as f64 * own).round() as u64
+        });
+        new.push((name, AttributeChange::Count(grown)));
     }
     let ns = old("duration_ns", view.recorded.0 / 1000);
     if ns > 0 {

@@ -26,6 +26,7 @@ use buckets::GradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketSizes};
 use copies::{LayerEditor, LayerRun, are_equal, label_of, whole_layers};
 use labels::LayerLabels;
+pub(super) use labels::shift_labels;
 use passes::{PassItems, StepPasses, find_runs, layers_of};
 use repetition::{RepeatedPart, longest_repetition};
 

@@ -4,6 +4,7 @@
 //! directly in front in the same thread or stream only says that they run in turn, so it follows the order; all others
 //! stay with the item that they name.
 
+use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
@@ -137,6 +138,10 @@ pub(super) struct RankProgram<'a> {
     pub earlier: Option<String>,
     /// The same, after this edit.
     pub scaled: Option<String>,
+    /// Records that earlier edits replaced.
+    kept: Option<String>,
+    /// Records that this edit replaced.
+    pub keeps: Option<String>,
     /// Number of steps.
     pub steps: u32,
     /// Whether nodes say the layer that they belong to, as those of generated jobs do.
@@ -175,6 +180,8 @@ impl<'a> RankProgram<'a> {
             order: raw.all().collect(),
             earlier: None,
             scaled: None,
+            kept: None,
+            keeps: None,
             steps: 0,
             has_layers: false,
             raw,
@@ -182,6 +189,7 @@ impl<'a> RankProgram<'a> {
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             this.earlier = metadata_text(first, EDITS)?;
             this.scaled = this.earlier.clone();
+            this.kept = metadata_text(first, KEPT)?;
         }
         let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
         for i in this.raw.all() {
@@ -565,7 +573,16 @@ impl<'a> RankProgram<'a> {
             };
             edit.frame(record, &mut message, &mut out)?;
         }
-        Ok(out)
+        let kept = self.kept.as_deref().filter(|_| self.ends_edits());
+        match kept.and_then(KeptRecords::parse) {
+            Some(kept) => kept.put_back(out),
+            None => Ok(out),
+        }
+    }
+
+    /// Returns whether earlier edits and this one together change nothing.
+    fn ends_edits(&self) -> bool {
+        self.scaled.is_none() && self.earlier.is_some()
     }
 
     fn is_plain(&self) -> bool {
@@ -622,7 +639,7 @@ impl<'a> RankProgram<'a> {
             .copied()
             .eq(0..self.raw.nodes.len() as u32);
         let hide = moved || !self.is_plain() || self.scaled.is_some();
-        let show = self.scaled.is_none() && self.earlier.is_some();
+        let show = self.ends_edits();
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
             let start = fields.offset() - record.offset;
@@ -638,6 +655,7 @@ impl<'a> RankProgram<'a> {
             });
             match pair {
                 _ if name == EDITS.as_bytes() => {}
+                _ if name == KEPT.as_bytes() && (show || self.keeps.is_some()) => {}
                 None => out.raw(whole),
                 Some((shown, hidden)) => {
                     let renamed = if show { shown } else { hidden };
@@ -645,10 +663,12 @@ impl<'a> RankProgram<'a> {
                 }
             }
         }
-        if let Some(edits) = &self.scaled {
-            out.nested(2, |put| {
-                put_attribute(put, EDITS, AttributeValue::Text(edits))
-            });
+        for (name, text) in [(EDITS, &self.scaled), (KEPT, &self.keeps)] {
+            if let Some(text) = text {
+                out.nested(2, |put| {
+                    put_attribute(put, name, AttributeValue::Text(text))
+                });
+            }
         }
         Ok(())
     }

@@ -4,7 +4,9 @@ use super::EditCounts;
 use super::gradients::{GradientReductions, delays_behind};
 use super::grammar::{PassOrder, ScaleFactor};
 use super::kernels::{KernelScaler, SizeScaling};
-use super::program::{AttributeChange, RankProgram, StepPhase, Thread, pass_of_mark};
+use super::program::{
+    AttributeChange, ItemDependency, RankProgram, StepPhase, Thread, pass_of_mark,
+};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,6 +63,7 @@ pub(super) fn accumulate(
         let launchers = reductions.launches.iter().flatten().copied().collect();
         let (_, calm) = delays_behind(program, &launchers);
         let mut before = Vec::new();
+        let mut passes: Vec<Vec<u32>> = Vec::new();
         for pass in 0..times - 1 {
             let adds = |item: &u32| pass > 0 && reductions.fills.contains(item);
             let kept = body.iter().copied();
@@ -82,7 +85,19 @@ pub(super) fn accumulate(
                         .insert("delay_ns", AttributeChange::Count(ns));
                 }
             }
-            before.extend(copies);
+            before.extend(&copies);
+            passes.push(copies);
+        }
+        passes.push(body.clone());
+        let starts = program
+            .order
+            .iter()
+            .copied()
+            .take_while(|&item| item != first);
+        let starts = starts.filter(|&item| program.view_of(item).op == Op::NoOp);
+        let starts: BTreeSet<u32> = starts.collect();
+        for pair in passes.windows(2) {
+            begin_after(program, &pair[0], &pair[1], &starts);
         }
         // The last pass both adds a gradient and copies the sum into its bucket.
         let fills: Vec<u32> = body
@@ -125,6 +140,36 @@ pub(super) fn accumulate(
         ));
     }
     Ok(counts)
+}
+
+/// Has what waits for one of `starts`, which are in front of the step, or for nothing, in a pass wait for the last kernel of the
+/// pass before.
+fn begin_after(
+    program: &mut RankProgram<'_>,
+    before: &[u32],
+    pass: &[u32],
+    starts: &BTreeSet<u32>,
+) {
+    let is_kernel = |&item: &u32| matches!(program.view_of(item).op, Op::Compute { .. });
+    let Some(end) = before.iter().copied().rfind(is_kernel) else {
+        return;
+    };
+    for (place, &item) in pass.iter().enumerate() {
+        let mut deps = std::mem::take(&mut program.items[item as usize].deps);
+        for dep in &mut deps {
+            if !dep.in_turn && starts.contains(&dep.on) {
+                dep.on = end;
+            }
+        }
+        if place == 0 && deps.is_empty() {
+            deps.push(ItemDependency {
+                on: end,
+                control: false,
+                in_turn: false,
+            });
+        }
+        program.items[item as usize].deps = deps;
+    }
 }
 
 fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
@@ -247,7 +292,8 @@ pub(super) fn cut_micro_batches(
                 let pass = (first + number / times, backward);
                 (pass, (number % times) as usize)
             });
-        let ordered = arrange(program, &of_pass, &parts, order);
+        let ends = pass_ends(program, &passes);
+        let ordered = arrange(program, &of_pass, &ends, &parts, order);
         replace_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
@@ -358,9 +404,11 @@ pub(super) fn reorder(
         let of_pass: BTreeMap<Pass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let parts = [all.iter().map(|&item| (item, item)).collect()];
+        let ends = pass_ends(program, &passes);
         let ordered = arrange(
             program,
             &of_pass,
+            &ends,
             &parts,
             new.into_iter().map(|pass| (pass, 0)),
         );
@@ -375,11 +423,41 @@ pub(super) fn reorder(
     Ok(counts)
 }
 
+/// Where passes end: for each but the last, the item that the next pass begins after.
+#[derive(Debug, Default)]
+struct PassEnds {
+    /// Ends, by pass.
+    ends: BTreeMap<Pass, u32>,
+    /// The end of the pass before, by pass.
+    before: BTreeMap<Pass, u32>,
+}
+
+fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds {
+    let mut found = PassEnds::default();
+    for pair in passes.windows(2) {
+        let [(pass, items), (next, of_next)] = pair else {
+            continue;
+        };
+        let items: BTreeSet<u32> = items.iter().copied().collect();
+        let end = of_next.iter().find_map(|&item| {
+            let deps = program.items[item as usize].deps.iter();
+            deps.map(|dep| dep.on).filter(|on| items.contains(on)).max()
+        });
+        if let Some(end) = end {
+            found.ends.insert(*pass, end);
+            found.before.insert(*next, end);
+        }
+    }
+    found
+}
+
 /// Returns the items of passes in a new order. What a pass takes from the forward pass of its micro-batch it takes from its
-/// own; other dependencies between passes only keep their order, and are on what is in front now.
+/// own; other dependencies between passes only keep their order, and are on what is in front now: on the end of the pass
+/// before if they were on an end, which may run on another lane, else on the last item of their thread.
 fn arrange(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<Pass, &Vec<u32>>,
+    ends: &PassEnds,
     parts: &[BTreeMap<u32, u32>],
     order: impl Iterator<Item = (Pass, usize)>,
 ) -> Vec<u32> {
@@ -391,17 +469,41 @@ fn arrange(
     }
     let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
     let mut ordered = Vec::new();
+    let mut front: Option<u32> = None;
     for ((number, backward), part) in order {
+        let pass = (number, backward);
         let items = of_pass
-            .get(&(number, backward))
+            .get(&pass)
             .into_iter()
             .flat_map(|items| items.iter());
         let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
+        // The end that the pass began after, in any of the parts.
+        let was_front = |on: u32| {
+            let before = ends.before.get(&pass);
+            before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
+        };
         for &item in &items {
+            let thread = program.thread(program.items[item as usize].node);
+            let mut follows = None;
             let mut deps = std::mem::take(&mut program.items[item as usize].deps);
             deps.retain_mut(|dep| {
                 let of = pass_of.get(&dep.on).copied();
-                let own = of.is_none_or(|of| of == (number, backward) || of == (number, false));
+                let own = of.is_none_or(|of| of == pass || of == (number, false));
+                if let Some(front) = front.filter(|_| was_front(dep.on)) {
+                    // Threads keep their own turn; an end on another one has to be waited for.
+                    let in_turn =
+                        dep.in_turn && program.thread(program.items[front as usize].node) == thread;
+                    let on_front = ItemDependency {
+                        on: front,
+                        in_turn,
+                        ..*dep
+                    };
+                    match dep.in_turn || own {
+                        true => follows = Some(on_front).filter(|_| !in_turn),
+                        false => *dep = on_front,
+                    }
+                    return true;
+                }
                 if dep.in_turn || own {
                     return true;
                 }
@@ -412,11 +514,15 @@ fn arrange(
                 }
                 true
             });
+            if let Some(dep) = follows.filter(|dep| deps.iter().all(|one| one.on != dep.on)) {
+                deps.push(dep);
+            }
             program.items[item as usize].deps = deps;
         }
         for &item in &items {
             last.insert(program.thread(program.items[item as usize].node), item);
         }
+        front = ends.ends.get(&pass).map(|end| parts[part][end]);
         ordered.extend(items);
     }
     ordered

@@ -27,11 +27,14 @@ mod exchanges;
 mod grid;
 mod group_table;
 mod rank_writer;
+mod restage;
 
 use exchanges::check_exchanges;
 use grid::{RoleGrid, progression};
 use group_table::GroupTable;
-use rank_writer::RoleWriter;
+use rank_writer::{RoleWriter, tag_steps};
+
+pub(super) use restage::restage;
 
 /// Captured rank of its role that an absent rank does as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -288,10 +291,15 @@ pub(super) fn complete(
         };
         let mut writer = RoleWriter {
             grid: &grid,
+            target: &grid,
             table: &mut table,
             model: index,
             from: model.rank,
             to: rank,
+            tag_steps: match moves_stage {
+                true => tag_steps(&grid, model.rank, &traces[index].1)?,
+                false => [0; 2],
+            },
         };
         let written = writer.write(&trace)?;
         all.push((rank, Arc::new(written)));

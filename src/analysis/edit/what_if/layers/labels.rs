@@ -61,6 +61,23 @@ impl LayerLabels {
     }
 }
 
+/// Numbers all layers `by` higher.
+pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
+    if by == 0 {
+        return;
+    }
+    for item in program.order.clone() {
+        let Some(label) = program.facts_of(item).layer else {
+            continue;
+        };
+        let name = renamed(program.view_of(item).name, by);
+        let own = &mut program.items[item as usize];
+        own.name = name;
+        let new = (i64::from(label) + by).max(0) as u64;
+        own.changes.insert("layer", AttributeChange::Count(new));
+    }
+}
+
 /// Returns a name of a generated job, `mb0/layer11/fwd/norm1`, with the number of another layer.
 fn renamed(name: &str, by: i64) -> Option<String> {
     let (before, after) = match name.strip_prefix("layer") {

@@ -58,7 +58,8 @@ impl RoleGrid {
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        if largest.is_none() && captured.iter().any(|one| !one.reductions.is_empty()) {
+        // Weights that the first and the last stage share are no replicas: other stages reduce nothing then.
+        if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "they reduce gradients in groups of different forms",
             ));
@@ -163,6 +164,40 @@ impl RoleGrid {
         StagePlace::of(self.stage(rank), self.stage_count())
     }
 
+    /// Returns the grid with another number of stages; `None` without stages, and where its ranks would be too many.
+    pub(super) fn with_stages(&self, stages: u32) -> Option<Self> {
+        let at = self.stages?;
+        let mut dimensions = self.dimensions.clone();
+        dimensions[at].size = stages;
+        let mut stride = 1_u32;
+        for dimension in &mut dimensions {
+            dimension.stride = stride;
+            stride = stride.checked_mul(dimension.size)?;
+        }
+        Some(Self {
+            dimensions,
+            stages: self.stages,
+            replicas: self.replicas,
+        })
+    }
+
+    pub(super) fn rank_count(&self) -> u32 {
+        self.dimensions.iter().map(|one| one.size).product()
+    }
+
+    /// Returns the rank of stage `stage` that is at the other coordinates of `rank` of `other`.
+    pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
+        let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
+        let offsets = dimensions.map(|(at, (own, of_other))| {
+            let x = match self.stages == Some(at) {
+                true => stage,
+                false => of_other.coordinate(rank),
+            };
+            x * own.stride
+        });
+        offsets.sum()
+    }
+
     /// Returns whether two ranks differ in their stage and replica alone.
     pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
         self.dimensions.iter().enumerate().all(|(at, dimension)| {
@@ -171,33 +206,42 @@ impl RoleGrid {
         })
     }
 
-    /// Returns the rank as far from `to` as `peer` is from `from`; `None` beyond the ends of a pipeline.
-    pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32) -> Option<u32> {
+    /// Returns the rank of `target` as far from its rank `to` as `peer` is from `from`; `None` beyond the ends of a pipeline.
+    pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
         let mut moved = 0;
-        for (at, dimension) in self.dimensions.iter().enumerate() {
-            let [peer, from, to] =
-                [peer, from, to].map(|rank| i64::from(dimension.coordinate(rank)));
-            let size = i64::from(dimension.size);
-            let x = to + peer - from;
+        let dimensions = self.dimensions.iter().zip(&target.dimensions);
+        for (at, (dimension, new)) in dimensions.enumerate() {
+            let [peer, from] = [peer, from].map(|rank| i64::from(dimension.coordinate(rank)));
+            let size = i64::from(new.size);
+            let x = i64::from(new.coordinate(to)) + peer - from;
             let x = match self.stages == Some(at) {
                 true => Some(x).filter(|x| (0..size).contains(x))?,
                 false => x.rem_euclid(size),
             };
-            moved += x as u32 * dimension.stride;
+            moved += x as u32 * new.stride;
         }
         Some(moved)
     }
 
-    /// Returns the group that `to` has where `from` has one of `members`.
-    pub(super) fn moved_group(&self, members: &[u32], from: u32, to: u32) -> Option<Vec<u32>> {
+    /// Returns the group that rank `to` of `target` has where `from` has one of `members`.
+    pub(super) fn moved_group(
+        &self,
+        members: &[u32],
+        from: u32,
+        to: u32,
+        target: &Self,
+    ) -> Option<Vec<u32>> {
         let mut moved = vec![0; members.len()];
-        for dimension in &self.dimensions {
+        let dimensions = self.dimensions.iter().zip(&target.dimensions);
+        for (at, (dimension, target)) in dimensions.enumerate() {
             let xs: BTreeSet<u32> = members
                 .iter()
                 .map(|&rank| dimension.coordinate(rank))
                 .collect();
-            let (old, new) = (dimension.coordinate(from), dimension.coordinate(to));
+            let (old, new) = (dimension.coordinate(from), target.coordinate(to));
             let all: Vec<u32> = xs.iter().copied().collect();
+            let is_restaged = self.stages == Some(at) && dimension.size != target.size;
+            let (first, last) = (0, dimension.size - 1);
             let block = |x: u32| -> Option<u32> {
                 let (stride, count) = progression(&all)?;
                 let length = stride.checked_mul(count)?;
@@ -207,12 +251,18 @@ impl RoleGrid {
             };
             for (rank, &member) in moved.iter_mut().zip(members) {
                 let x = dimension.coordinate(member);
-                let x = match all.len() {
+                let x = match all[..] {
+                    [_] => new,
+                    // Weights that the first and the last stage share.
+                    _ if is_restaged => match x {
+                        _ if all != [first, last] => return None,
+                        0 => 0,
+                        _ => target.size - 1,
+                    },
                     _ if xs.contains(&new) => x,
-                    1 => new,
                     _ => block(x)?,
                 };
-                *rank += x * dimension.stride;
+                *rank += x * target.stride;
             }
         }
         moved.contains(&to).then_some(moved)
@@ -238,20 +288,39 @@ mod tests {
     fn groups_and_peers_move_with_their_rank() {
         let grid = grid();
         // Replicas of shard 1 in stage 1 are 9 and 13; those of shard 2 in stage 3 are 26 and 30.
-        assert_eq!(grid.moved_group(&[9, 13], 9, 26), Some(vec![26, 30]));
+        assert_eq!(grid.moved_group(&[9, 13], 9, 26, &grid), Some(vec![26, 30]));
         // Shards keep the order of the group.
         assert_eq!(
-            grid.moved_group(&[1, 0, 2, 3], 1, 31),
+            grid.moved_group(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])
         );
         // Half of the shards: 0 and 1, or 2 and 3.
-        assert_eq!(grid.moved_group(&[0, 1], 0, 7), Some(vec![6, 7]));
+        assert_eq!(grid.moved_group(&[0, 1], 0, 7, &grid), Some(vec![6, 7]));
         // The first and the last stage, of which a middle one is no part.
-        assert_eq!(grid.moved_group(&[0, 24], 0, 6), Some(vec![6, 30]));
-        assert_eq!(grid.moved_group(&[0, 24], 0, 8), None);
-        assert_eq!(grid.moved_peer(8, 0, 6), Some(14));
-        assert_eq!(grid.moved_peer(16, 8, 24), None);
+        assert_eq!(grid.moved_group(&[0, 24], 0, 6, &grid), Some(vec![6, 30]));
+        assert_eq!(grid.moved_group(&[0, 24], 0, 8, &grid), None);
+        assert_eq!(grid.moved_peer(8, 0, 6, &grid), Some(14));
+        assert_eq!(grid.moved_peer(16, 8, 24, &grid), None);
         // Shard 3 sends around the ring to shard 0.
-        assert_eq!(grid.moved_peer(1, 0, 3), Some(0));
+        assert_eq!(grid.moved_peer(1, 0, 3, &grid), Some(0));
+    }
+
+    /// Six stages in place of four: rank = 8 stage + 4 replica + shard still, and ranks of the last stage are from 40 on.
+    #[test]
+    fn more_stages_keep_the_other_coordinates() {
+        let (grid, more) = (grid(), grid().with_stages(6).unwrap());
+        assert_eq!((more.rank_count(), more.stage(47)), (48, 5));
+        // Rank 47 is shard 3 of replica 1 of the last stage, as 31 is.
+        assert_eq!(grid.rank_at(3, &more, 47), 31);
+        assert_eq!(grid.moved_peer(23, 31, 47, &more), Some(39));
+        assert_eq!(grid.moved_peer(16, 8, 40, &more), None);
+        assert_eq!(
+            grid.moved_group(&[27, 31], 31, 47, &more),
+            Some(vec![43, 47])
+        );
+        // What the first and the last stage share.
+        assert_eq!(grid.moved_group(&[0, 24], 0, 6, &more), Some(vec![6, 46]));
+        // Of all stages, the group would have more members.
+        assert_eq!(grid.moved_group(&[0, 8, 16, 24], 0, 0, &more), None);
     }
 }

@@ -52,10 +52,11 @@ impl<'g> GroupTable<'g> {
         this
     }
 
-    /// Returns the name and the members of the group that `to` has where the captured `from` has `name`.
+    /// Returns the name and the members of the group that `to` of the second grid has where the captured `from` of the first has
+    /// `name`.
     pub(super) fn moved(
         &mut self,
-        grid: &RoleGrid,
+        [grid, target]: [&RoleGrid; 2],
         name: &str,
         members: &[u32],
         from: u32,
@@ -64,7 +65,7 @@ impl<'g> GroupTable<'g> {
         if members.is_empty() {
             return Ok((name.to_owned(), Vec::new()));
         }
-        let Some(moved) = grid.moved_group(members, from, to) else {
+        let Some(moved) = grid.moved_group(members, from, to, target) else {
             return Err(crate::edit::what_if::refused(
                 format!(
                     "group `{}` of rank {from} cannot be continued for rank {to}: ranks {} are no part of the grid",

@@ -9,61 +9,88 @@ use chakram_trace::format::groups::change_metadata;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::scan;
 use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
-use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::format::{Op, TraceError, escape};
+use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use chakram_trace::format::{Op, TraceError, escape, roles, work_amounts};
+
+/// Returns whether a metadata record says how many ranks there are.
+fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
+    let mut fields = WireCursor::new(record.bytes, record.offset);
+    while !fields.is_empty() {
+        if let (2, WireValue::Bytes(message, at)) = fields.field()?
+            && AttrView::scan(message, at)?.name == scan::WORLD_SIZE.as_bytes()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns by how much tags of messages down and up the pipeline grow from one stage to the next, where each stage has
+/// tags of its own.
+pub(super) fn tag_steps(
+    grid: &RoleGrid,
+    rank: u32,
+    contents: &[u8],
+) -> Result<[i64; 2], TraceError> {
+    // Smallest tag of the messages down and up, of those with the stage before and with the one behind.
+    let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
+    let own = grid.stage(rank);
+    let mut frames = FrameCursor::new(contents);
+    while let Some(record) = frames.next_record()? {
+        if record.number == 0 {
+            continue;
+        }
+        let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+        if let Op::Message {
+            receive, peer, tag, ..
+        } = view.op
+            && grid.stage(peer) != own
+        {
+            let behind = grid.stage(peer) > own;
+            let known = &mut least[usize::from(behind == receive)][usize::from(behind)];
+            *known = Some(known.map_or(i64::from(tag), |least| least.min(i64::from(tag))));
+        }
+    }
+    Ok(least.map(|[before, behind]| match (before, behind) {
+        (Some(before), Some(behind)) => behind - before,
+        _ => 0,
+    }))
+}
 
 /// Writer of the trace of an absent rank.
 pub(super) struct RoleWriter<'w, 'g> {
     pub(super) grid: &'w RoleGrid,
+    /// Grid of the job that the rank is made for.
+    pub(super) target: &'w RoleGrid,
     pub(super) table: &'w mut GroupTable<'g>,
     /// Index of the captured rank that it is made of.
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,
+    /// By how much tags of messages down and up the pipeline grow from one stage to the next.
+    pub(super) tag_steps: [i64; 2],
 }
 
 impl RoleWriter<'_, '_> {
-    /// Returns by how much tags of messages down and up the pipeline grow from one stage to the next, where each stage has
-    /// tags of its own.
-    fn tag_steps(&self, contents: &[u8]) -> Result<[i64; 2], TraceError> {
-        // Smallest tag of the messages down and up, of those with the stage before and with the one behind.
-        let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
-        let own = self.grid.stage(self.from);
-        let mut frames = FrameCursor::new(contents);
-        while let Some(record) = frames.next_record()? {
-            if record.number == 0 {
-                continue;
-            }
-            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
-            if let Op::Message {
-                receive, peer, tag, ..
-            } = view.op
-                && self.grid.stage(peer) != own
-            {
-                let behind = self.grid.stage(peer) > own;
-                let known = &mut least[usize::from(behind == receive)][usize::from(behind)];
-                *known = Some(known.map_or(i64::from(tag), |least| least.min(i64::from(tag))));
-            }
-        }
-        Ok(least.map(|[before, behind]| match (before, behind) {
-            (Some(before), Some(behind)) => behind - before,
-            _ => 0,
-        }))
-    }
-
     pub(super) fn write(&mut self, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
-        let stages = i64::from(self.grid.stage(self.to)) - i64::from(self.grid.stage(self.from));
-        let tag_steps = match stages {
-            0 => [0; 2],
-            _ => self.tag_steps(contents)?,
-        };
+        let stages = i64::from(self.target.stage(self.to)) - i64::from(self.grid.stage(self.from));
         let mut out = Vec::with_capacity(contents.len());
         let mut message = MessageEncoder::default();
         let mut frames = FrameCursor::new(contents);
         while let Some(record) = frames.next_record()? {
             if record.number == 0 {
+                let ranks = self.target.rank_count();
+                let mut sets = vec![("rank", AttributeEdit::Remove)];
+                if ranks != self.grid.rank_count() {
+                    // More ranks may do other work, and groups that are added have no roles.
+                    sets.push((work_amounts::ATTRIBUTE, AttributeEdit::Remove));
+                    sets.push((roles::ATTRIBUTE, AttributeEdit::Remove));
+                    if states_world(record)? {
+                        sets.push((scan::WORLD_SIZE, AttributeEdit::Count(ranks.into())));
+                    }
+                }
                 let edit = RecordEdit {
-                    attributes: &[("rank", AttributeEdit::Remove)],
+                    attributes: &sets,
                     ..RecordEdit::default()
                 };
                 edit.frame(record, &mut message, &mut out)?;
@@ -74,7 +101,7 @@ impl RoleWriter<'_, '_> {
                 None => None,
                 Some(values) => Some(change_metadata(view.id, values, |name, members| {
                     self.table
-                        .moved(self.grid, name, members, self.from, self.to)
+                        .moved([self.grid, self.target], name, members, self.from, self.to)
                         .map(Some)
                 })?),
             };
@@ -93,9 +120,13 @@ impl RoleWriter<'_, '_> {
                                 "pass the groups of the job",
                             ));
                         };
-                        let (moved_name, moved) = self
-                            .table
-                            .moved(self.grid, &name, &known, self.from, self.to)?;
+                        let (moved_name, moved) = self.table.moved(
+                            [self.grid, self.target],
+                            &name,
+                            &known,
+                            self.from,
+                            self.to,
+                        )?;
                         if is_declared && !self.table.declared.contains_key(&moved_name) {
                             self.table
                                 .declared
@@ -122,11 +153,13 @@ impl RoleWriter<'_, '_> {
                     receive, peer, tag, ..
                 } => {
                     let behind = self.grid.stage(peer) > self.grid.stage(self.from);
-                    let tag = i64::from(tag) + stages * tag_steps[usize::from(behind == receive)];
+                    let tag =
+                        i64::from(tag) + stages * self.tag_steps[usize::from(behind == receive)];
                     if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
                         sets.push(("comm_tag", AttributeEdit::Count(tag)));
                     }
-                    let Some(moved) = self.grid.moved_peer(peer, self.from, self.to) else {
+                    let Some(moved) = self.grid.moved_peer(peer, self.from, self.to, self.target)
+                    else {
                         return Err(crate::edit::what_if::refused(
                             format!(
                                 "rank {} would exchange messages beyond the ends of the pipeline, as rank {} does with rank {peer}",
@@ -148,7 +181,7 @@ impl RoleWriter<'_, '_> {
             if stages != 0 {
                 sets.push((
                     "stage",
-                    AttributeEdit::Count(self.grid.stage(self.to).into()),
+                    AttributeEdit::Count(self.target.stage(self.to).into()),
                 ));
             }
             // Attributes that the node lacks are not added.

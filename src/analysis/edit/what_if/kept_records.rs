@@ -1,0 +1,112 @@
+//! Records that an edit replaces and its inverse cannot make again, such as recorded reductions of buckets that are filled anew.
+//!
+//! They are kept in an attribute of the metadata record, and put back when all edits together change nothing.
+
+use chakram_trace::format::TraceError;
+use chakram_trace::format::encoder::frame;
+use chakram_trace::format::wire::FrameCursor;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Attribute of the metadata record.
+pub(super) const KEPT: &str = "unedited_records";
+
+/// Records by their index in the trace before all edits, and the number of its records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptRecords {
+    count: usize,
+    records: BTreeMap<usize, Vec<u8>>,
+}
+
+impl KeptRecords {
+    /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse; `None` where that has
+    /// others in number, so that records have no counterparts.
+    pub fn between(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
+        let mut this = Self::default();
+        let [mut before, mut again] = [before, again].map(FrameCursor::new);
+        loop {
+            match (before.next_record()?, again.next_record()?) {
+                (Some(old), Some(new)) => {
+                    if old.bytes != new.bytes {
+                        this.records.insert(this.count, old.bytes.to_vec());
+                    }
+                    this.count += 1;
+                }
+                (None, None) => return Ok(Some(this)),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Reads the value of the attribute.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let count = words.next()?.parse().ok()?;
+        let records = words.map(|word| {
+            let (index, digits) = word.split_once(':')?;
+            let pairs = digits.as_bytes().chunks(2).map(|pair| {
+                let pair = std::str::from_utf8(pair).ok()?;
+                u8::from_str_radix(pair, 16).ok()
+            });
+            Some((index.parse().ok()?, pairs.collect::<Option<Vec<u8>>>()?))
+        });
+        Some(Self {
+            count,
+            records: records.collect::<Option<_>>()?,
+        })
+    }
+
+    /// Returns the value of the attribute.
+    pub fn to_text(&self) -> String {
+        let mut text = self.count.to_string();
+        for (index, record) in &self.records {
+            let _ = write!(text, " {index}:");
+            for byte in record {
+                let _ = write!(text, "{byte:02x}");
+            }
+        }
+        text
+    }
+
+    /// Returns `trace` with these records in their places; as it is if it has others in number.
+    pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
+        let mut out = Vec::with_capacity(trace.len());
+        let (mut frames, mut count) = (FrameCursor::new(&trace), 0);
+        while let Some(record) = frames.next_record()? {
+            let kept = self.records.get(&count);
+            frame(&mut out, kept.map_or(record.bytes, |kept| kept.as_slice()));
+            count += 1;
+        }
+        Ok(if count == self.count { out } else { trace })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(records: &[&[u8]]) -> Vec<u8> {
+        let mut out = Vec::new();
+        records.iter().for_each(|record| frame(&mut out, record));
+        out
+    }
+
+    #[test]
+    fn records_that_differ_are_put_back() {
+        let before = trace(&[b"meta", b"one", b"two", b"three"]);
+        let again = trace(&[b"meta", b"one", b"other", b"three"]);
+        let kept = KeptRecords::between(&before, &again).unwrap().unwrap();
+        assert_eq!(kept.to_text(), "4 2:74776f");
+        assert_eq!(KeptRecords::parse(&kept.to_text()), Some(kept.clone()));
+        assert_eq!(kept.put_back(again).unwrap(), before);
+        // Another edit may have left another number of records.
+        let shorter = trace(&[b"meta", b"one"]);
+        assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
+        assert_eq!(KeptRecords::between(&before, &shorter).unwrap(), None);
+        assert_eq!(KeptRecords::parse("4 2:7g"), None);
+    }
+}

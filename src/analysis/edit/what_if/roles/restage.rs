@@ -1,0 +1,198 @@
+//! Pipelines of other numbers of stages.
+//!
+//! Each stage does what a stage of its role did: the first as the first, the last as the last, and those between as the captured
+//! ones between, in turn. So a pipeline of more stages has more layers, as many for each stage as before. Peers, groups and tags
+//! move as those of absent ranks do, passes of 1F1B are put into the order of the stage, and labels of layers are counted on.
+
+use super::super::layers::shift_labels;
+use super::{
+    CapturedRank, GroupTable, RoleGrid, RoleModel, RoleWriter, StagePlace, Traces, check_exchanges,
+    complete, missing, tag_steps,
+};
+use crate::edit::what_if::grammar::{JobEdit, PassOrder};
+use crate::edit::what_if::program::RankProgram;
+use crate::edit::what_if::{EditCounts, note_edit, refused, repeat};
+use chakram_base::bounds;
+use chakram_base::ids::MAX_NPUS;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::groups::DeclaredGroups;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Returns the captured stage that stage `stage` of `stages` does as, of `captured` ones.
+fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
+    match StagePlace::of(stage, stages) {
+        StagePlace::Only | StagePlace::First => 0,
+        StagePlace::Last => captured - 1,
+        StagePlace::Middle => 1 + (stage - 1) % (captured - 2).max(1),
+    }
+}
+
+/// Gives the pipeline of a job `stages` stages.
+pub(in super::super) fn restage(
+    traces: Traces,
+    groups: &DeclaredGroups,
+    stages: u32,
+    choice: RoleModel,
+    counts: &mut EditCounts,
+) -> Result<(Traces, DeclaredGroups), TraceError> {
+    let mut completed = EditCounts::default();
+    let (traces, groups) = complete(traces, groups, None, choice, &mut completed)?;
+    counts.completed += completed.completed;
+    if completed.changed > 0 {
+        counts.notes.extend(completed.notes);
+        counts.notes.insert(format!(
+            "{} of {} ranks had no trace",
+            completed.changed,
+            traces.len()
+        ));
+    }
+    let mut captured = Vec::with_capacity(traces.len());
+    for (rank, trace) in &traces {
+        captured.push(CapturedRank::read(*rank, trace, &groups)?);
+    }
+    let grid = RoleGrid::find(&captured, traces.len() as u32)?;
+    let old = grid.stage_count();
+    if old < 2 || stages < 2 {
+        return Err(refused(
+            format!(
+                "pipeline={stages}: the job has {old} stages, and what one would do without messages is unknown"
+            ),
+            "two stages or more of a captured or generated pipeline",
+        ));
+    }
+    if stages > 2 && old < 3 {
+        return Err(missing(StagePlace::Middle));
+    }
+    let target = grid.with_stages(stages);
+    let target = target.filter(|target| target.rank_count() <= MAX_NPUS);
+    let target = target.ok_or_else(|| {
+        refused(
+            format!("pipeline={stages}: the job would have too many ranks"),
+            "fewer stages",
+        )
+    })?;
+    let ranks = target.rank_count();
+    counts.matched += u64::from(ranks);
+    if stages == old {
+        return Ok((traces, groups));
+    }
+    let largest = traces.iter().map(|(_, trace)| trace.len() as u64).max();
+    bounds::check(
+        format!("{ranks} traces"),
+        largest.unwrap_or(0).saturating_mul(u64::from(ranks)),
+        1,
+        "fewer stages",
+    )
+    .map_err(|error| refused(error.to_string(), "fewer stages"))?;
+    // The last stage alone tells 1F1B from GPipe, whatever the number of micro-batches.
+    let last = (grid.rank_count() - 1) as usize;
+    let order = repeat::warm_up_of_passes(&RankProgram::read(&traces[last].1)?);
+    let reorders = match order {
+        Some(Some((_, 1))) => true,
+        Some(Some((micro_batches, warm_up))) if warm_up != micro_batches => {
+            return Err(unknown_order(stages));
+        }
+        Some(None) => return Err(unknown_order(stages)),
+        _ => false,
+    };
+    // A stage between others exchanges messages with both sides.
+    let middle = captured.iter().find(|one| one.place == StagePlace::Middle);
+    let tags = match middle {
+        Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
+        None => [0; 2],
+    };
+    let labels = labels_of_stages(&grid, &traces)?;
+    let mut table = GroupTable::new(&captured, &groups);
+    let mut prepared: BTreeMap<(u32, u32), Arc<Vec<u8>>> = BTreeMap::new();
+    let mut all = Traces::with_capacity(ranks as usize);
+    for rank in 0..ranks {
+        let stage = target.stage(rank);
+        let of = model_stage(stage, stages, old);
+        let model = grid.rank_at(of, &target, rank);
+        counts.changed += u64::from(of != stage || model != rank);
+        let trace = match prepared.get(&(model, stage)) {
+            Some(trace) => Arc::clone(trace),
+            None => {
+                let mut program = RankProgram::read(&traces[model as usize].1)?;
+                if reorders {
+                    let order = PassOrder::OneForwardOneBackward;
+                    repeat::reorder(&mut program, order, stages - stage)?;
+                }
+                let before = |stages: &mut dyn Iterator<Item = u32>| -> i64 {
+                    stages.map(|stage| labels[stage as usize]).sum()
+                };
+                let new = before(&mut (0..stage).map(|stage| model_stage(stage, stages, old)));
+                shift_labels(&mut program, new - before(&mut (0..of)));
+                note_edit(&mut program, &JobEdit::Pipeline(stages));
+                let trace = Arc::new(program.write()?);
+                prepared.insert((model, stage), Arc::clone(&trace));
+                trace
+            }
+        };
+        let mut writer = RoleWriter {
+            grid: &grid,
+            target: &target,
+            table: &mut table,
+            model: model as usize,
+            from: model,
+            to: rank,
+            tag_steps: tags,
+        };
+        let written = writer.write(&trace)?;
+        all.push((rank, Arc::new(written)));
+    }
+    let mut declared = table.declared;
+    declared.retain(|_, members| members.iter().all(|&member| member < ranks));
+    check_exchanges(&all, &declared, ranks)?;
+    counts.notes.insert(
+        "stages between the first and the last as the captured ones between, in turn, with as many layers each".to_owned(),
+    );
+    counts.notes.insert(
+        "recorded transfers and kernels are those of the captured stages; have the machine's network price transfers".to_owned(),
+    );
+    let mut shared: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
+    for (_, trace) in &mut all {
+        let hash = *blake3::hash(trace).as_bytes();
+        *trace = Arc::clone(shared.entry(hash).or_insert_with(|| Arc::clone(trace)));
+    }
+    Ok((all, declared))
+}
+
+fn unknown_order(stages: u32) -> TraceError {
+    refused(
+        format!("pipeline={stages}: its micro-batches pass in the order of neither GPipe nor 1F1B"),
+        "edit a schedule of one stage a rank",
+    )
+}
+
+/// Returns the number of labels of layers that the ranks of each stage have.
+fn labels_of_stages(grid: &RoleGrid, traces: &Traces) -> Result<Vec<i64>, TraceError> {
+    let mut labels = vec![BTreeSet::new(); grid.stage_count() as usize];
+    for (rank, trace) in traces {
+        let own = &mut labels[grid.stage(*rank) as usize];
+        if own.is_empty() {
+            let program = RankProgram::read(trace)?;
+            own.extend(program.facts.iter().filter_map(|facts| facts.layer));
+        }
+    }
+    Ok(labels.iter().map(|labels| labels.len() as i64).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_do_as_captured_ones_of_their_role() {
+        let models = |stages, captured| -> Vec<u32> {
+            let all = 0..stages;
+            all.map(|stage| model_stage(stage, stages, captured))
+                .collect()
+        };
+        assert_eq!(models(6, 4), [0, 1, 2, 1, 2, 3]);
+        assert_eq!(models(5, 3), [0, 1, 1, 1, 2]);
+        assert_eq!(models(2, 4), [0, 3]);
+        assert_eq!(models(2, 2), [0, 1]);
+    }
+}
