@@ -77,7 +77,7 @@ pub struct ServeArgs {
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ServeFormat::Text)]
     format: ServeFormat,
-    /// Table that --format csv prints
+    /// Table that --format csv prints; requests of a language model also as JSON lines
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     table: Option<ServeTable>,
     /// Draw requests and jobs over time into this file, for Perfetto or chrome://tracing
@@ -189,9 +189,6 @@ impl ServeArgs {
     fn check(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
-        if self.table.is_some() && self.format != ServeFormat::Csv {
-            return Err("--table needs --format csv\n  try: --format csv".to_owned());
-        }
         let requests = self.table == Some(ServeTable::Requests);
         if self.table == Some(ServeTable::Levels) && sweeps {
             return Err(
@@ -298,6 +295,9 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         return llm::run(args, &input, out);
     }
     args.llm.refuse_all()?;
+    if args.table.is_some() && args.format != ServeFormat::Csv {
+        return Err("--table needs --format csv\n  try: --format csv".into());
+    }
     let (_, file) = llm::split_outputs(&args.output, false)?;
     let slo = match args.slo {
         Some(SloOption::Tokens(_)) => {

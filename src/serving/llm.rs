@@ -7,6 +7,7 @@
 //! ```
 
 mod block_pool;
+mod decode_run;
 mod deployment;
 mod feed;
 mod incoming;

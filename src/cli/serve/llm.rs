@@ -133,12 +133,18 @@ impl LlmInput {
 /// Writes requests as they are complete.
 struct RequestRows<'w> {
     out: &'w mut dyn Write,
+    /// Whether each is an object on a line of its own.
+    is_json: bool,
     classes: Vec<&'w str>,
 }
 
 impl LlmObserver for RequestRows<'_> {
     fn completed(&mut self, request: &CompletedLlmRequest) -> io::Result<()> {
-        let line = rows::request(request, self.classes[request.class as usize]);
+        let class = self.classes[request.class as usize];
+        let line = match self.is_json {
+            true => rows::request_json(request, class),
+            false => rows::request(request, class),
+        };
         self.out.write_all(line.as_bytes())
     }
 }
@@ -368,9 +374,30 @@ fn check(args: &ServeArgs) -> Result<(), String> {
     if args.table == Some(ServeTable::Levels) {
         return Err("--table levels: language models have models and requests\n  try: --format json, which has levels".to_owned());
     }
-    if args.find_capacity || !args.rates.is_empty() {
+    if !args.rates.is_empty() {
         return Err(
-            "--rates and --find-capacity are not of language models\n  try: --rate, once for each"
+            "--rates is not for language models\n  try: --rate, once for each, or --find-capacity"
+                .to_owned(),
+        );
+    }
+    if args.llm.plan && args.find_capacity {
+        return Err(
+            "--plan and --find-capacity answer two questions\n  try: --plan, whose answer has the highest rate of its engines"
+                .to_owned(),
+        );
+    }
+    match (args.table, args.format) {
+        (None, _) | (Some(_), ServeFormat::Csv) => {}
+        (Some(ServeTable::Requests), ServeFormat::Json) => {}
+        (Some(_), _) => {
+            return Err(
+                "--table needs --format csv, or json for requests\n  try: --format csv".to_owned(),
+            );
+        }
+    }
+    if args.table == Some(ServeTable::Requests) && (args.llm.plan || args.find_capacity) {
+        return Err(
+            "--table requests shows one run, and here are several\n  try: --rate, without --plan and --find-capacity"
                 .to_owned(),
         );
     }
@@ -409,7 +436,10 @@ pub fn run(
     if args.table == Some(ServeTable::Requests) {
         let mut failed = None;
         to.fill(|out| {
-            writeln!(out, "{}", rows::REQUESTS)?;
+            let is_json = args.format == ServeFormat::Json;
+            if !is_json {
+                writeln!(out, "{}", rows::REQUESTS)?;
+            }
             let mut lines = BufWriter::new(out);
             let classes = scenario
                 .workload
@@ -418,6 +448,7 @@ pub fn run(
                 .map(|class| class.name.as_str());
             let mut observer = RequestRows {
                 out: &mut lines,
+                is_json,
                 classes: classes.collect(),
             };
             match serve(&scenario, machine.as_ref(), &mut observer) {

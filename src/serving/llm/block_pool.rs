@@ -19,8 +19,11 @@ struct CacheBlock {
     after: u32,
     /// Requests that hold it.
     references: u32,
-    /// The next block of the same content.
-    alike: u32,
+    /// Neighbours among the blocks of the same content, the one that has had it for the longest time first.
+    equal_before: u32,
+    equal_after: u32,
+    /// Of the first block of a content, the last one.
+    equal_last: u32,
     /// Content, if it is full and known.
     hash: Option<BlockHash>,
 }
@@ -93,7 +96,9 @@ impl BlockPool {
                 before: NONE,
                 after: NONE,
                 references: 1,
-                alike: NONE,
+                equal_before: NONE,
+                equal_after: NONE,
+                equal_last: NONE,
                 hash: None,
             });
             return Some(self.blocks.len() as u32 - 1);
@@ -117,13 +122,12 @@ impl BlockPool {
             .find(hash.0, |other| blocks[*other as usize].hash == Some(hash))
         {
             Some(&first) => {
-                let mut at = first;
-                while blocks[at as usize].alike != NONE {
-                    at = blocks[at as usize].alike;
-                }
-                blocks[at as usize].alike = block;
+                let last = std::mem::replace(&mut blocks[first as usize].equal_last, block);
+                blocks[last as usize].equal_after = block;
+                blocks[block as usize].equal_before = last;
             }
             None => {
+                blocks[block as usize].equal_last = block;
                 let rehash = |other: &u32| blocks[*other as usize].hash.map_or(0, |hash| hash.0);
                 self.known.insert_unique(hash.0, block, rehash);
             }
@@ -179,29 +183,37 @@ impl BlockPool {
 
     /// Forgets the content of a block.
     fn forget(&mut self, block: u32) {
-        let blocks = &mut self.blocks;
-        let alike = std::mem::replace(&mut blocks[block as usize].alike, NONE);
-        let Some(hash) = blocks[block as usize].hash else {
+        let state = &mut self.blocks[block as usize];
+        let Some(hash) = state.hash.take() else {
             return;
         };
-        let is = |other: &u32| blocks[*other as usize].hash == Some(hash);
-        match self.known.find_entry(hash.0, is) {
-            Ok(mut entry) if *entry.get() == block => match alike {
-                NONE => {
-                    entry.remove();
-                }
-                next => *entry.get_mut() = next,
-            },
-            Ok(entry) => {
-                let mut at = *entry.get();
-                while blocks[at as usize].alike != block {
-                    at = blocks[at as usize].alike;
-                }
-                blocks[at as usize].alike = alike;
-            }
-            Err(_) => {}
+        let before = std::mem::replace(&mut state.equal_before, NONE);
+        let after = std::mem::replace(&mut state.equal_after, NONE);
+        let last = std::mem::replace(&mut state.equal_last, NONE);
+        if after != NONE {
+            self.blocks[after as usize].equal_before = before;
         }
-        self.blocks[block as usize].hash = None;
+        if before != NONE {
+            self.blocks[before as usize].equal_after = after;
+        }
+        let blocks = &mut self.blocks;
+        if before == NONE {
+            // It was the first of its content, which the table names.
+            let entry = self.known.find_entry(hash.0, |other| *other == block);
+            match (entry, after) {
+                (Ok(entry), NONE) => drop(entry.remove()),
+                (Ok(mut entry), next) => {
+                    blocks[next as usize].equal_last = last;
+                    *entry.get_mut() = next;
+                }
+                (Err(_), _) => debug_assert!(false, "the table names the first block"),
+            }
+        } else if after == NONE {
+            let is = |other: &u32| blocks[*other as usize].hash == Some(hash);
+            if let Some(&first) = self.known.find(hash.0, is) {
+                blocks[first as usize].equal_last = before;
+            }
+        }
     }
 }
 

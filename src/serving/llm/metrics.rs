@@ -300,6 +300,18 @@ impl LlmRecorder {
         self.pending = (span, 1);
     }
 
+    /// Notes that `count` requests after the warm-up have the same gap.
+    pub fn equal_gaps(&mut self, span: Span, count: u32) {
+        if count > 0 {
+            self.gaps.add(span, count);
+        }
+    }
+
+    /// Whether a request counts in statistics.
+    pub fn is_counted(&self, number: u64) -> bool {
+        number >= self.warmup
+    }
+
     pub fn flush_gaps(&mut self) {
         let (span, times) = std::mem::take(&mut self.pending);
         if times > 0 {

@@ -12,6 +12,7 @@
 //! 3. The step runs. A request whose tokens are all computed has one more; it ends with its last, and gives its blocks back.
 
 use super::block_pool::BlockPool;
+use super::decode_run::BlockVisits;
 use super::rules::{BatchingRule, BlockReserve, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
@@ -162,6 +163,7 @@ pub struct StepScheduler {
     running: Vec<u32>,
     waiting: WaitingRequests,
     step: EngineStep,
+    visits: BlockVisits,
 }
 
 impl StepScheduler {
@@ -178,6 +180,7 @@ impl StepScheduler {
                 SchedulingPolicy::Priority => WaitingRequests::ByPriority(BTreeSet::new()),
             },
             step: EngineStep::default(),
+            visits: BlockVisits::default(),
             rules,
         }
     }
@@ -335,6 +338,62 @@ impl StepScheduler {
                 let slot = &slots[slot as usize];
                 slot.outputs < slot.request.output
             });
+        }
+    }
+
+    /// Begins a run of steps like the one that was composed last, and returns how many can follow before a request ends: none
+    /// unless every running request makes one token and no waiting one could join.
+    pub fn begin_run(&mut self) -> u32 {
+        let shares = &self.step.shares;
+        let may_join = self.waiting.len() > 0
+            && self.rules.batching == BatchingRule::Continuous
+            && self.running.len() < self.rules.max_num_seqs as usize
+            && self.step.tokens < self.rules.max_num_batched_tokens;
+        let decodes = |share: &StepShare| {
+            let request = &self.slots[share.slot as usize].request;
+            share.tokens == 1 && share.samples && !share.admitted && share.past >= request.prompt
+        };
+        let all_run = shares.len() == self.running.len() && self.step.put_back.is_empty();
+        if may_join || !all_run || !shares.iter().all(decodes) {
+            return 0;
+        }
+        let left = shares.iter().map(|share| {
+            let slot = &self.slots[share.slot as usize];
+            slot.request.output - slot.outputs - 1
+        });
+        let left = left.min().unwrap_or(0);
+        if left > 0 {
+            let computed = shares.iter().map(|share| share.past + 1);
+            self.visits.begin(self.rules.block_size, computed);
+        }
+        left
+    }
+
+    /// Takes the blocks of step `step` of a run, counted from 1 after the step that was composed; `false` without any change if
+    /// there may be too few, so that the step is composed by itself.
+    pub fn repeat_step(&mut self, step: u32) -> bool {
+        let due = self.visits.find_due(step).len();
+        if due as u32 > self.pool.free() {
+            return false;
+        }
+        for at in 0..due {
+            let place = self.visits.due()[at];
+            let share = self.step.shares[place as usize];
+            let computed = share.past + 1 + step;
+            let grown = self.grow(share.slot, computed);
+            debug_assert!(grown, "a block was free for each");
+            self.visits.visited(step, place, computed);
+        }
+        true
+    }
+
+    /// Ends a run of `steps` steps after the one that was composed, all but the last of which have ended.
+    pub fn end_run(&mut self, steps: u32) {
+        for share in &mut self.step.shares {
+            share.past += steps;
+            let slot = &mut self.slots[share.slot as usize];
+            slot.outputs += steps;
+            slot.computed += steps;
         }
     }
 

@@ -75,6 +75,8 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: PriceMemo,
     made: Vec<StepToken>,
+    /// Changes of the blocks in use that steps ahead of the current instant make, where several engines run.
+    block_changes: BTreeMap<Time, i64>,
     recorder: LlmRecorder,
     observer: &'s mut dyn LlmObserver,
     failure: Option<ServeError>,
@@ -112,6 +114,7 @@ impl<'s> LlmServer<'s> {
             load: StepLoad::default(),
             memo: PriceMemo::default(),
             made: Vec::new(),
+            block_changes: BTreeMap::new(),
             observer,
             failure: None,
         };
@@ -147,6 +150,7 @@ impl<'s> LlmServer<'s> {
             self.failure = Some(error);
             return;
         }
+        self.apply_block_changes(Time(now.0.saturating_add(1)));
         for engine in 0..self.engines.len() {
             if self.engines[engine].step.is_none() && self.begin_step(engine) {
                 begin(engine as u32);
@@ -336,9 +340,7 @@ impl<'s> LlmServer<'s> {
         self.load.set(&step.shares);
         let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
         let end = now + time;
-        of.step = Some((now, end));
         of.steps += 1;
-        of.busy_ps += u128::from(time.0);
         self.recorder.step(&self.load, time, parts.as_ref());
         self.recorder.begun(now, self.load.tokens);
         if self.observer.wants_steps() {
@@ -353,17 +355,112 @@ impl<'s> LlmServer<'s> {
                 free_blocks: of.scheduler.pool().free(),
             });
         }
-        self.note_blocks(engine);
+        self.note_blocks(engine, now);
+        let end = match self.observer.wants_steps() {
+            true => end,
+            false => self.run_ahead(engine, end),
+        };
+        let of = &mut self.engines[engine];
+        of.busy_ps += u128::from(end.since(now).0);
+        of.step = Some((now, end));
         true
     }
 
-    fn note_blocks(&mut self, engine: usize) {
+    /// Carries out the steps after the one that ends at `end` in which the same requests make one token each and nothing comes
+    /// in between, and returns the end of the last.
+    fn run_ahead(&mut self, engine: usize, mut end: Time) -> Time {
+        let until = self.quiet_until(engine);
+        if end >= until {
+            return end;
+        }
+        let most = self.engines[engine].scheduler.begin_run();
+        let (mut last, mut gap, mut counted) = (end, None, 0);
+        let mut steps = 0;
+        while steps < most && end < until && self.engines[engine].scheduler.repeat_step(steps + 1) {
+            steps += 1;
+            match gap {
+                None => counted = self.note_first_gaps(engine, end),
+                Some(gap) => self.recorder.equal_gaps(gap, counted),
+            }
+            self.recorder.tokens_made(end, self.load.requests);
+            self.load.advance_decodes();
+            let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
+            self.recorder.step(&self.load, time, parts.as_ref());
+            self.recorder.begun(end, self.load.tokens);
+            self.note_blocks(engine, end);
+            (last, end, gap) = (end, end + time, Some(time));
+        }
+        if steps > 0 {
+            let of = &mut self.engines[engine];
+            of.steps += u64::from(steps);
+            of.scheduler.end_run(steps);
+            for share in &of.scheduler.step().shares {
+                if let Some(live) = &mut of.live[share.slot as usize] {
+                    live.last = last;
+                }
+            }
+        }
+        end
+    }
+
+    /// Notes the gap that ends at `now` of each request in the step of an engine, and returns how many of them count.
+    fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
+        let of = &self.engines[engine];
+        let mut counted = 0;
+        for share in &of.scheduler.step().shares {
+            if let Some(live) = &of.live[share.slot as usize] {
+                self.recorder.gap(now.since(live.last), live.number);
+                counted += u32::from(self.recorder.is_counted(live.number));
+            }
+        }
+        self.recorder.flush_gaps();
+        counted
+    }
+
+    /// The earliest instant at which something other than the end of an engine's step can concern this engine.
+    fn quiet_until(&self, engine: usize) -> Time {
+        let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+        let arrival = self.next.as_ref().map(|next| next.at);
+        let event = timer.into_iter().chain(arrival).min();
+        let event = event.unwrap_or(Time(u64::MAX));
+        if self.engines.len() == 1 || !self.scenario.workload.answers_make_requests() {
+            return event;
+        }
+        // A request that another engine completes can be followed by one for this engine.
+        let others = self.engines.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != engine);
+        let ends = others.filter_map(|(_, of)| match of.step {
+            Some((_, end)) => Some(end),
+            None if of.scheduler.running() + of.scheduler.waiting() > 0 => Some(self.now),
+            None => None,
+        });
+        ends.fold(event, Time::min)
+    }
+
+    /// Notes the blocks that an engine uses from `at` on.
+    fn note_blocks(&mut self, engine: usize, at: Time) {
         let of = &mut self.engines[engine];
         let used = of.scheduler.pool().count() - of.scheduler.pool().free();
         let change = i64::from(used) - i64::from(of.used_blocks);
         of.used_blocks = used;
-        if change != 0 {
-            self.recorder.blocks.change(self.now, change);
+        if change == 0 {
+            return;
+        }
+        if at > self.now && self.engines.len() > 1 {
+            *self.block_changes.entry(at).or_default() += change;
+        } else {
+            self.recorder.blocks.change(at, change);
+        }
+    }
+
+    /// Brings the blocks in use up to before `end`.
+    fn apply_block_changes(&mut self, end: Time) {
+        while let Some(entry) = self.block_changes.first_entry() {
+            if *entry.key() >= end {
+                return;
+            }
+            let (at, change) = entry.remove_entry();
+            self.recorder.blocks.change(at, change);
         }
     }
 
@@ -374,6 +471,7 @@ impl<'s> LlmServer<'s> {
         }
         self.now = now;
         self.is_due = true;
+        self.apply_block_changes(now);
         let of = &mut self.engines[engine as usize];
         of.step = None;
         let mut made = std::mem::take(&mut self.made);
@@ -400,7 +498,7 @@ impl<'s> LlmServer<'s> {
         self.recorder.flush_gaps();
         if ended > 0 {
             self.recorder.running.change(now, -ended);
-            self.note_blocks(engine as usize);
+            self.note_blocks(engine as usize, now);
         }
         self.made = made;
     }

@@ -50,6 +50,16 @@ impl StepLoad {
     }
 }
 
+impl StepLoad {
+    /// Makes it that of the next step in which the same requests compute one token each.
+    pub fn advance_decodes(&mut self) {
+        debug_assert!(self.chunks.is_empty(), "all requests answer");
+        self.decode_context += self.decodes;
+        self.context += self.requests;
+        self.longest_context += 1;
+    }
+}
+
 /// A step's time as a sum of whole picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearStep {

@@ -206,6 +206,12 @@ impl fmt::Display for LengthDistribution {
 }
 
 impl LlmWorkload {
+    /// Whether the completion of a request can be followed by another request.
+    pub fn answers_make_requests(&self) -> bool {
+        matches!(self.arrivals, LlmArrivals::Users { .. })
+            || self.classes.iter().any(|class| class.turns > 1)
+    }
+
     /// Requests per second in the long run; `None` where answers or a file set them.
     pub fn rate(&self) -> Option<f64> {
         match self.arrivals {

@@ -60,12 +60,30 @@ pub fn llm_scenario(text: &str) -> LlmScenario {
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// Serves a scenario; its requests are in the order of their numbers.
+/// Keeps requests alone, so that equal steps are carried out together.
+#[derive(Default)]
+struct RequestLog(Vec<CompletedLlmRequest>);
+
+impl LlmObserver for RequestLog {
+    fn completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
+        self.0.push(*request);
+        Ok(())
+    }
+}
+
+/// Serves a scenario step by step, and holds that against steps that are carried out together where they are equal; the requests
+/// are in the order of their numbers.
 pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
+    let scenario = llm_scenario(text);
     let mut log = StepLog::default();
-    let report = serve(&llm_scenario(text), None, &mut log);
+    let report = serve(&scenario, None, &mut log);
     let report = report.unwrap_or_else(|error| panic!("{error}\n{text}"));
     log.requests.sort_by_key(|request| request.number);
+    let mut requests = RequestLog::default();
+    let together = serve(&scenario, None, &mut requests).unwrap();
+    requests.0.sort_by_key(|request| request.number);
+    assert_eq!(requests.0, log.requests, "{text}");
+    assert_eq!(together, report, "{text}");
     (report, log)
 }
 
@@ -282,4 +300,41 @@ fn every_step_is_that_of_a_plain_simulator() {
 #[ignore = "the same two thousand times"]
 fn every_step_is_that_of_a_plain_simulator_at_length() {
     compare_cases(1000, 3000);
+}
+
+/// Engines behind routers, users who wait for answers and conversations: [`llm_served`] carries equal steps out together, and must
+/// answer as step by step, whatever engine ends first.
+#[test]
+fn engines_that_run_ahead_answer_as_step_by_step() {
+    let mut steps = 0;
+    for (case, router) in ["round-robin", "least-outstanding", "longest-prefix"]
+        .iter()
+        .cycle()
+        .take(24)
+        .enumerate()
+    {
+        let mut numbers = Numbers(case as u64 + 7);
+        (0..4).for_each(|_| _ = numbers.below(2));
+        let arrivals = match case % 4 {
+            0 => "arrivals = \"users\"\nusers = 7",
+            1 => "arrivals = \"users\"\nusers = 5\nthink = \"300 ns\"",
+            2 => "arrivals = \"poisson\"\nrate = 2e6",
+            _ => "arrivals = \"bursts\"\nburst = 9\nevery = \"20 us\"",
+        };
+        let turns = if numbers.one_in(2) { 3 } else { 1 };
+        let text = format!(
+            "name = \"ahead\"\nseed = {case}\n[measure]\nwarmup = {}\n\
+             [engine]\nreplicas = {}\nrouter = \"{router}\"\nblocks = {}\nblock_size = {}\nmax_num_seqs = {}\nmax_num_batched_tokens = 64\n\
+             [step]\nbase = \"10 ns\"\ntoken = \"1 ns\"\nrequest = \"2 ns\"\ncontext = \"{} ps\"\n\
+             [requests]\n{arrivals}\ncount = 40\n[[class]]\nname = \"all\"\ninput = \"1..50\"\noutput = \"1..40\"\nturns = {turns}\n",
+            numbers.below(2) * 5,
+            1 + numbers.below(3),
+            40 + numbers.below(60),
+            [1, 4, 16][numbers.below(3) as usize],
+            2 + numbers.below(6),
+            numbers.below(20),
+        );
+        steps += llm_served(&text).1.steps.len();
+    }
+    assert!(steps > 3_000, "{steps}");
 }

@@ -4,34 +4,50 @@ use super::{LlmReport, TimeSummary};
 use crate::llm::observe::CompletedLlmRequest;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
+use serde_json::{Map, Value};
 
 /// Headings of [`request`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
+/// The cells of a request of the class called `class`, in the order of [`REQUESTS`].
+fn cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
+    [
+        of.number.into(),
+        class.into(),
+        of.engine.into(),
+        of.arrival.0.into(),
+        of.queued.0.into(),
+        of.scheduled.0.into(),
+        of.first.0.into(),
+        of.last.0.into(),
+        of.prompt.into(),
+        of.output.into(),
+        of.hit.into(),
+        of.put_back.into(),
+        of.recomputed.into(),
+        of.ttft().0.into(),
+        of.tpot().map_or(Value::Null, |tpot| tpot.0.into()),
+        of.e2e().0.into(),
+        of.queue().0.into(),
+    ]
+}
+
 /// A line of a request of the class called `class`, with its end.
 pub fn request(of: &CompletedLlmRequest, class: &str) -> String {
     let mut rows = CsvRows::empty();
-    let tpot = of.tpot().map_or(String::new(), |tpot| tpot.0.to_string());
-    rows.row(&[
-        &of.number,
-        &class,
-        &of.engine,
-        &of.arrival.0,
-        &of.queued.0,
-        &of.scheduled.0,
-        &of.first.0,
-        &of.last.0,
-        &of.prompt,
-        &of.output,
-        &of.hit,
-        &of.put_back,
-        &of.recomputed,
-        &of.ttft().0,
-        &tpot,
-        &of.e2e().0,
-        &of.queue().0,
-    ]);
+    rows.add(cells(of, class).map(|cell| match cell {
+        Value::Null => String::new(),
+        Value::String(text) => text,
+        number => number.to_string(),
+    }));
     rows.text()
+}
+
+/// A request as a JSON object with the names of [`REQUESTS`], on a line of its own.
+pub fn request_json(of: &CompletedLlmRequest, class: &str) -> String {
+    let names = REQUESTS.split(',').map(str::to_owned);
+    let object: Map<String, Value> = names.zip(cells(of, class)).collect();
+    format!("{}\n", Value::Object(object))
 }
 
 /// A row for each class, if there are several, and all.
