@@ -396,14 +396,14 @@ def native() -> Any:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             return module
-    raise SystemExit("the native half is not built: install the package, or run python/check, which builds it")
+    raise SystemExit("the native half is not built: install the package, or run cargo test -p chakram-python, which builds it")
 
 
 def main() -> int:
     wanted = text(native().describe())
     if "--check" in sys.argv:
         if TARGET.read_text() != wanted:
-            print(f"{TARGET} is not of this command line; BLESS=1 python/check writes it", file=sys.stderr)
+            print(f"{TARGET} is not of this command line; BLESS=1 cargo test -p chakram-python writes it", file=sys.stderr)
             return 1
         return 0
     TARGET.write_text(wanted)
