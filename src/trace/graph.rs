@@ -1,15 +1,13 @@
 //! The compact form of a trace: flat arrays, indexed by [`NodeIndex`].
 //!
-//! A graph states the work of ranks of one kind, not which rank carries it out. Peers and groups are *slots*,
-//! numbered in order of first use; an instance binds them. So ranks that differ only in their peers and groups,
-//! and in the names of these, share one graph. Nodes are in ascending order of their ids, so nothing depends on
-//! the order of records in a file.
+//! A graph states work, but not which rank executes it. Peers and groups are numbered *slots*, in order of first use;
+//! an instance binds each slot to a rank or group. So ranks that differ only in their peers, groups and group names
+//! share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
 //!
-//! A node takes 53 bytes (61 with its price for one NPU class, 62 with the state of one run), an edge 4, a
-//! collective 24 more, a message 20 more, besides names. If any node has a delay, each takes 8 bytes more, and
-//! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80; if the shape of any kernel is
-//! known, each takes 4, and every distinct shape 64; if callers, steps or calls of Python are, each takes 4 for each of
-//! these.
+//! A node takes 53 bytes (61 with its price for one NPU class, 62 with the state of one run), an edge 4, a collective
+//! 24 more, a message 20 more; names come on top. Optional columns cost memory on every node as soon as one node uses
+//! them: 8 bytes for delays, 8 for waiting times, 4 for memory changes (and 80 for each distinct change), 4 for kernel
+//! shapes (and 64 for each distinct shape), and 4 each for callers, steps and Python calls.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -51,11 +49,11 @@ pub use visit::BothDirections;
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum NodeKind {
-    /// No operation: completes when its dependencies have, in no time.
+    /// No operation: completes together with its last dependency.
     Nothing,
     /// Work on the host.
     Host,
-    /// A kernel.
+    /// A kernel on the NPU.
     Compute,
     /// A load or store in the NPU's own memory.
     #[serde(rename = "local memory")]
@@ -69,7 +67,7 @@ pub enum NodeKind {
     Receive,
     /// A member's part of a collective.
     Collective,
-    /// Communication of which the trace does not state the operation or the partners.
+    /// Communication whose operation or partners the trace does not state.
     Communication,
 }
 
@@ -88,7 +86,7 @@ impl NodeKind {
     ];
 }
 
-/// Lane as the graph names it: a stream or thread on which nodes run one at a time.
+/// Lane as named by the graph: a stream or thread that runs one node at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// A host thread, `None` where the trace names none.
@@ -103,14 +101,14 @@ pub enum Lane {
     Group(u32),
     /// Sends to one peer slot whose stream the trace does not name.
     Peer(u32),
-    /// No lane, for nodes that occupy none: receives, and nodes that do nothing.
+    /// Receives and nodes without an operation, which occupy no lane.
     None,
 }
 
-/// Group as a graph refers to it; the [`SlotBinding`] names the group.
+/// Reference of a graph to a group; the [`SlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
-    /// Mask of the machine's dimensions that take part; `None` means all of them.
+    /// Mask of the participating dimensions of the machine; `None` means all of them.
     pub dimensions: Option<u32>,
 }
 
@@ -127,37 +125,37 @@ pub struct CollectiveNode {
     pub root: u32,
     /// The collective operation.
     pub kind: CollectiveKind,
-    /// Whether this member waited for none of the others when it was recorded.
+    /// Whether this member did not wait for the others when it was recorded.
     pub eager: bool,
-    /// Whether nobody knows its size: it lasts as recorded.
+    /// Whether its size is unknown; it then takes its recorded duration.
     pub size_unknown: bool,
 }
 
-/// Bytes that a member of an all-to-all exchanges with each member of the group, in its order.
+/// Bytes that one member of an all-to-all exchanges with each member, in the order of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSplits {
-    /// Index of the call among the graph's.
+    /// Index of the call in [`Graph::calls`].
     pub call: u32,
-    /// Bytes to each; empty if unknown.
+    /// Bytes sent to each member; empty if unknown.
     pub send: Vec<u64>,
-    /// Bytes from each; empty if unknown.
+    /// Bytes received from each member; empty if unknown.
     pub receive: Vec<u64>,
 }
 
-/// Message node: one half of a message, a send or a receive.
+/// One half of a message: a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageNode {
     /// The node.
     pub node: NodeIndex,
     /// Peer slot of the other end.
     pub peer: u32,
-    /// The tag.
+    /// Tag that distinguishes messages between the same two ranks.
     pub tag: i32,
-    /// Whether this half receives.
+    /// Whether this is the receiving half.
     pub receive: bool,
     /// Whether this half did not wait for the other when it was recorded.
     pub eager: bool,
-    /// Whether nobody knows its size: it lasts as recorded.
+    /// Whether its size is unknown; it then takes its recorded duration.
     pub size_unknown: bool,
 }
 
@@ -176,7 +174,7 @@ pub struct GraphRepairs {
     pub host_communication: u64,
 }
 
-/// Dependency graph of the ranks of one kind.
+/// Dependency graph, shared by all ranks that do the same work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
     ids: Vec<u64>,
@@ -186,12 +184,13 @@ pub struct Graph {
     recorded: Vec<Span>,
     sparse: SparseColumns,
     changes: Vec<MemoryChanges>,
-    /// Shapes, and whether of a backward pass.
+    /// Distinct kernels: shape, and whether it belongs to a backward pass.
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// By node: index into `calls` or `messages` or among unknown communication, number format of a kernel, or for a
-    /// load or store whether it stores, and whether switches gather or reduce on its way.
+    /// One word per node, whose meaning depends on the node's type. Collectives and messages: index into `calls` or
+    /// `messages`. Unknown communication: its running index. Kernels: the number format. Loads and stores: the
+    /// direction, whether switches gather or reduce on the way, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -199,7 +198,7 @@ pub struct Graph {
     lanes: Vec<Lane>,
     groups: Vec<GroupSlot>,
     calls: Vec<CollectiveNode>,
-    /// Of the calls whose parts are not equal, in their order.
+    /// Splits of the calls with unequal parts, ascending by call.
     splits: Vec<CallSplits>,
     messages: Vec<MessageNode>,
     /// Number of nodes of unknown communication.
@@ -211,12 +210,12 @@ pub struct Graph {
     world_size: Option<u32>,
     captured_on: CaptureContext,
     lane_names: Vec<(Lane, String)>,
-    /// Memories beyond the NPU that nodes name.
+    /// Names of memories outside the NPU.
     remote_memories: Vec<String>,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
     profiler: GraphProfiler,
-    /// Numbers of the steps that nodes belong to.
+    /// Distinct numbers of training or inference steps, indexed by a sparse column.
     steps: Vec<u64>,
     stacks: CallStacks,
 }
@@ -225,12 +224,12 @@ pub struct Graph {
 const NO_DTYPE: u32 = u32::MAX >> 1;
 /// Bit of `detail` of a kernel whose FLOPs are unknown.
 const FLOPS_UNKNOWN: u32 = 1 << 31;
-/// `detail` of loads that switches gather, and of stores that they reduce.
+/// `detail` of loads that switches gather and of stores that switches reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
 /// `detail` of any other store.
 const STORED: u32 = 3;
-/// Bits of `detail` of loads and stores that hold these; those above number the memory, from 1 if it has a name.
+/// Width of these values in `detail`. The bits above are the memory's index plus 1, or 0 for an unnamed memory.
 const ACCESS_BITS: u32 = 2;
 const ACCESS: u32 = (1 << ACCESS_BITS) - 1;
 
@@ -246,7 +245,7 @@ impl Graph {
         self.ids.is_empty()
     }
 
-    /// Returns the number of dependencies, after merging.
+    /// Returns the number of dependencies; duplicates count once.
     pub fn edges(&self) -> usize {
         self.successors.len()
     }
@@ -300,25 +299,24 @@ impl Graph {
         self.recorded[node.index()]
     }
 
-    /// Returns the memory that the node allocates and frees on its NPU; `None` if it changes none.
+    /// Returns the node's allocations and frees on its NPU; `None` if it has none.
     #[inline]
     pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;
         Some(&self.changes[place as usize])
     }
 
-    /// Returns the distinct changes of memory, in order of first use; none if no node changes any.
+    /// Returns the distinct memory changes, in order of first use.
     pub fn memory_changes(&self) -> &[MemoryChanges] {
         &self.changes
     }
 
-    /// Returns the recorded end of the rank's last event, counted from the start of the job, if the trace
-    /// states it.
+    /// Returns the recorded end of the rank's last event, relative to the start of the job, if the trace states it.
     pub fn captured(&self) -> Option<Span> {
         self.captured
     }
 
-    /// Returns whether the kernels are operators that ran on a CPU when they were captured.
+    /// Returns whether the kernels are operators that were captured on a CPU.
     pub fn kernels_on_cpu(&self) -> bool {
         self.kernels_on_cpu
     }
@@ -328,7 +326,7 @@ impl Graph {
         self.world_size
     }
 
-    /// Returns what the trace was captured on.
+    /// Returns device, host and software of the capture.
     pub fn captured_on(&self) -> &CaptureContext {
         &self.captured_on
     }
@@ -345,7 +343,7 @@ impl Graph {
         self.flops[node.index()]
     }
 
-    /// Returns the bytes of a kernel, load, store, message or collective, as the file states them.
+    /// Returns the bytes of a kernel, load, store, message or collective as stated in the file.
     #[inline]
     pub fn bytes(&self, node: NodeIndex) -> u64 {
         self.bytes[node.index()]
@@ -364,8 +362,8 @@ impl Graph {
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
-    /// Returns the products of two matrices, as rows, columns and summed-over size, with the number of kernels of each; those
-    /// of a backward pass apart.
+    /// Iterates over the distinct matrix products (rows, columns, summed-over size) with the number of kernels of each.
+    /// Forward and backward kernels are counted separately.
     pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
         for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
@@ -378,8 +376,7 @@ impl Graph {
         })
     }
 
-    /// Returns whether classes and shapes of kernels are known, and durations are not: so it is of graphs that were
-    /// generated.
+    /// Returns whether kernels have classes and shapes but no durations, as in generated graphs.
     pub fn is_unrecorded_model(&self) -> bool {
         let timed =
             |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
@@ -396,15 +393,15 @@ impl Graph {
         }
     }
 
-    /// Returns whether a node is a kernel that does so many FLOPs that nobody knows.
+    /// Returns whether the node is a kernel whose FLOPs are unknown.
     #[inline]
     pub fn flops_unknown(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
         self.kinds[node.index()] == NodeKind::Compute && detail & FLOPS_UNKNOWN != 0
     }
 
-    /// Returns whether the node stores, if it is a load that switches gather or a store that they reduce;
-    /// `None` for all others.
+    /// Returns `Some(false)` for a load that switches gather, `Some(true)` for a store that switches reduce, and `None`
+    /// for all other nodes.
     #[inline]
     pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
         match (self.kinds[node.index()], self.detail[node.index()] & ACCESS) {
@@ -414,7 +411,7 @@ impl Graph {
         }
     }
 
-    /// Returns whether the node is a store, in the NPU's own memory or beyond it.
+    /// Returns whether the node is a store, to local or remote memory.
     #[inline]
     pub fn stores(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
@@ -426,12 +423,12 @@ impl Graph {
         }
     }
 
-    /// Returns the names of memories beyond the NPU that loads and stores reach.
+    /// Returns the names of the remote memories that loads and stores access.
     pub fn remote_memories(&self) -> &[String] {
         &self.remote_memories
     }
 
-    /// Returns the index in [`Self::remote_memories`] of the memory that a remote load or store names, if it names one.
+    /// Returns the memory that a remote load or store names, as an index into [`Self::remote_memories`].
     #[inline]
     pub fn remote_memory(&self, node: NodeIndex) -> Option<u32> {
         match self.kinds[node.index()] {
@@ -440,18 +437,18 @@ impl Graph {
         }
     }
 
-    /// Returns the nodes that wait for `node`.
+    /// Iterates over the nodes that depend on `node`.
     #[inline]
     pub fn successors(&self, node: NodeIndex) -> impl ExactSizeIterator<Item = NodeIndex> + '_ {
         self.successors.row(node.0).iter().copied().map(NodeIndex)
     }
 
-    /// Returns the successors of all nodes, by index, on which algorithms of petgraph run.
+    /// Returns the successors of all nodes, in a form that petgraph's algorithms accept.
     pub fn rows(&self) -> &Csr {
         &self.successors
     }
 
-    /// Returns for each node the number of nodes that it waits for.
+    /// Returns each node's number of dependencies.
     pub fn in_degrees(&self) -> &[u32] {
         &self.in_degree
     }
@@ -493,7 +490,8 @@ impl Graph {
         self.calls.len() + self.messages.len() + self.unknown_communication as usize
     }
 
-    /// Returns the index of a node that communicates among all of the graph: calls, then messages, then the rest.
+    /// Returns a communicating node's index among all communicating nodes of the graph: first calls, then messages,
+    /// then unknown communication.
     #[inline]
     pub fn communication_index(&self, node: NodeIndex) -> usize {
         let detail = self.detail[node.index()] as usize;
@@ -504,12 +502,12 @@ impl Graph {
         }
     }
 
-    /// Returns the number of kernels that were launched while the trace was captured, and that the profiler dropped.
+    /// Returns the number of kernels that were launched during the capture but dropped by the profiler.
     pub fn dropped_kernels(&self) -> u64 {
         self.dropped_kernels
     }
 
-    /// Returns whether a node communicates so many bytes that nobody knows, and lasts as recorded.
+    /// Returns whether the size of a message or collective is unknown, so that it takes its recorded duration.
     #[inline]
     pub fn size_unknown(&self, node: NodeIndex) -> bool {
         match self.kind(node) {
@@ -526,12 +524,12 @@ impl Graph {
         &self.calls
     }
 
-    /// Returns whether no call says that its parts are unequal.
+    /// Returns whether all calls have equal parts, as far as the trace states.
     pub fn has_equal_parts(&self) -> bool {
         self.splits.is_empty()
     }
 
-    /// Returns what a call exchanges with each member, where the trace says that.
+    /// Returns the bytes that a call exchanges with each member, if the trace states them.
     pub fn splits(&self, call: u32) -> Option<&CallSplits> {
         let found = self
             .splits
@@ -544,22 +542,22 @@ impl Graph {
         &self.messages
     }
 
-    /// Returns the group slots that the nodes refer to; an instance binds them.
+    /// Returns the group slots of the nodes; an instance binds them to groups.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
     }
 
-    /// Returns the roles of groups, as the trace states them.
+    /// Returns the roles of groups that the trace states.
     pub fn roles(&self) -> &GroupRoles {
         &self.roles
     }
 
-    /// Returns the work of the whole job, as the trace states it.
+    /// Returns the work of the whole job, if the trace states it.
     pub fn amounts(&self) -> Option<WorkAmounts> {
         self.amounts
     }
 
-    /// Returns what the trace tells of the profiler that captured it, and whether its cost was left out.
+    /// Returns the trace's statements about its profiler, and whether the graph leaves out the profiler's cost.
     pub fn profiler(&self) -> GraphProfiler {
         self.profiler
     }
@@ -569,7 +567,7 @@ impl Graph {
         self.repairs
     }
 
-    /// Returns a hash that equal graphs share, and different ones almost never do.
+    /// Returns a hash of the graph. Equal graphs have equal hashes; different graphs rarely do.
     pub fn fingerprint(&self) -> u64 {
         fingerprint(&(
             &self.ids,
@@ -583,7 +581,7 @@ impl Graph {
         ))
     }
 
-    /// Returns the bytes held on the heap, without names.
+    /// Returns the heap memory of the graph in bytes, without names.
     pub fn heap_bytes(&self) -> usize {
         fn size<T>(v: &Vec<T>) -> usize {
             v.capacity() * size_of::<T>()

@@ -10,31 +10,31 @@ use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// An instance of a graph at a rank: the graph with its slots bound, released at some instant.
+/// One rank's use of a graph: the graph, the ranks and groups bound to its slots, and a release time.
 #[derive(Clone, Debug)]
 pub struct RankInstance {
     /// Graph that the rank executes.
     pub graph: GraphId,
     /// Rank that executes it.
     pub rank: Rank,
-    /// Time from which its first nodes may start.
+    /// Earliest start of its first nodes.
     pub release: Time,
-    /// The group behind each group slot.
+    /// Group bound to each group slot.
     pub groups: Vec<GroupId>,
-    /// Name of the group behind each group slot in the trace; `None` for the group of all ranks.
+    /// Name that the trace uses for the group of each slot; `None` for the group of all ranks.
     pub group_names: Vec<Option<String>>,
-    /// The rank behind each peer slot.
+    /// Rank bound to each peer slot.
     pub peers: Vec<Rank>,
-    /// Place of its core on a machine of tiles, if its trace says it.
+    /// Coordinates of its core on a machine of tiles, if the trace states them.
     pub core: Option<[u32; 2]>,
 }
 
-/// Ordered ranks.
+/// Ordered ranks of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// The name it was declared under; `None` is all ranks.
+    /// Declared name; `None` for the unnamed group of all ranks.
     pub name: Option<String>,
-    /// Purpose of the group, if known.
+    /// Purpose of the group (such as its parallelism axis), if known.
     pub role: Option<String>,
     /// The members, each once, in the order of the declaration.
     pub members: Vec<Rank>,
@@ -50,7 +50,7 @@ pub struct Workload {
     amounts: Option<WorkAmounts>,
 }
 
-/// Reason why ranks do not make a workload.
+/// Error of combining traces into a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     /// Nothing was added.
@@ -73,7 +73,7 @@ pub enum WorkloadError {
         /// The group.
         name: String,
     },
-    /// A rank that is not in a group it uses.
+    /// A rank uses a group that it is not a member of.
     #[error(
         "rank {rank}, node {node}: it is no member of its group `{name}`, which has ranks {members}"
     )]
@@ -87,7 +87,7 @@ pub enum WorkloadError {
         /// Its members, shortened.
         members: String,
     },
-    /// A group that names a rank twice.
+    /// A group lists a rank twice.
     #[error("group `{name}` names rank {rank} twice")]
     MemberTwice {
         /// The group.
@@ -95,7 +95,7 @@ pub enum WorkloadError {
         /// The rank.
         rank: Rank,
     },
-    /// A rank that others wait for and that has no trace.
+    /// Ranks that others wait for have no trace.
     #[error(
         "{}\n  try: add the missing traces, or replay with {} mirror, which lets a missing \
          member arrive with the present ones",
@@ -108,13 +108,13 @@ pub enum WorkloadError {
         /// Ranks of the job.
         ranks: u32,
     },
-    /// A group called `0`, which stands for all ranks, with other members.
+    /// The group `0`, which means all ranks, is declared with other members.
     #[error(
         "group `0` is declared as ranks {0}, but traces use `0` for all ranks\n  \
          try: give the group another number, in the traces too"
     )]
     Zero(String),
-    /// More ranks than the job has.
+    /// A rank is outside the job.
     #[error("rank {rank} takes part, but the job has {ranks} ranks, which count from 0")]
     BeyondJob {
         /// The rank.
@@ -122,7 +122,7 @@ pub enum WorkloadError {
         /// Ranks of the job.
         ranks: u32,
     },
-    /// More ranks than any machine has NPUs.
+    /// A rank exceeds the maximum number of NPUs of any machine.
     #[error(
         "rank {0} takes part, and a job has at most {MAX_NPUS} ranks\n  \
          try: look for a peer or group member that is no rank"
@@ -162,10 +162,10 @@ pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
 /// Policy for ranks that have no trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingRankPolicy {
-    /// Refuse.
+    /// Reject the job.
     #[default]
     Refuse,
-    /// A missing member arrives with the present ones.
+    /// Assume that a missing member arrives together with the present ones.
     Mirror,
 }
 
@@ -180,7 +180,7 @@ impl SettingChoice for MissingRankPolicy {
     ];
 }
 
-/// Takes traces rank by rank.
+/// Builds a workload from traces, rank by rank.
 #[derive(Debug, Default)]
 pub struct WorkloadBuilder {
     graphs: Vec<Graph>,
@@ -189,22 +189,22 @@ pub struct WorkloadBuilder {
     declared: DeclaredGroups,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
-    /// Tables of groups that traces declare. Usually all ranks have the same, which is kept once.
+    /// Group tables declared by traces, by fingerprint. Ranks usually declare identical tables, which are stored once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
 
 impl WorkloadBuilder {
-    /// Declares groups; they go before those that traces declare themselves.
+    /// Declares groups; they take precedence over groups declared by traces.
     pub fn declare(&mut self, groups: DeclaredGroups) {
         self.declared.extend(groups);
     }
 
-    /// Declares the purposes of groups; the first declaration counts, and those of traces come last.
+    /// Declares the purposes of groups. The first declaration counts; traces' own declarations come last.
     pub fn roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
 
-    /// Declares the work of the whole job, which goes before what traces declare.
+    /// Declares the work of the whole job; it takes precedence over traces' own statements.
     pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.amounts = amounts;
     }
@@ -245,7 +245,7 @@ impl WorkloadBuilder {
         }
     }
 
-    /// Lower bound of the number of ranks of the job, by its traces, peers and groups.
+    /// Minimum number of ranks of the job: one more than the highest rank among traces, peers and group members.
     pub fn ranks_seen(&self) -> u32 {
         let own = self.ranks.keys().map(|rank| rank.0);
         let peers = self
@@ -265,7 +265,7 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Number of ranks of the job, if a trace states it; no fewer than are seen.
+    /// Number of ranks of the job, if a trace states it; at least [`Self::ranks_seen`].
     pub fn ranks_stated(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
         Some(stated.max(self.ranks_seen()))
@@ -305,7 +305,7 @@ impl WorkloadBuilder {
         let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
         said.dedup();
         said.into_iter().for_each(|more| groups.roles.extend(more));
-        // Traces use `0` for the group of all ranks, so a declared group of this name must be that group.
+        // Traces use `0` for the group of all ranks, so a declared group `0` must have all ranks.
         if let Some(zero) = self.declared.get("0")
             && !groups.is_world(zero)
         {
@@ -356,7 +356,7 @@ impl WorkloadBuilder {
             });
         }
         let mut said = self.graphs.iter().map(Graph::amounts);
-        // Traces of different jobs state no work of one.
+        // If traces state different amounts, they come from different jobs, so the amount of this job is unknown.
         let first = said
             .next()
             .flatten()
@@ -371,9 +371,9 @@ impl WorkloadBuilder {
     }
 }
 
-/// The groups found so far. A name is a communicator of its own: two of the same members are two, and that of
-/// all ranks which nodes mean by naming none is one more. Groups of one name with other members, as when every
-/// trace declares its own, are different groups.
+/// The groups found so far. Each name is a separate communicator: two names with the same members are two groups, and
+/// the unnamed group of all ranks is one more. The same name with different members (as when each trace declares its
+/// own groups) also means different groups.
 struct GroupRegistry {
     list: Vec<RankGroup>,
     roles: GroupRoles,
@@ -442,7 +442,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns the workload whose graphs have what the profiler added where it is left out here, and lack it where it is not.
+    /// Returns the workload with the profiler's cost toggled: included in graphs that leave it out here, and left out
+    /// of the others.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -457,11 +458,12 @@ impl Workload {
         }
     }
 
-    /// Returns two products of matrices that tell the models of one width, tensor degree and micro-batch, as rows, columns
-    /// and summed-over size: the most frequent one and the next, of several the largest; the same twice where there is one.
+    /// Returns the two most frequent matrix products (rows, columns, summed-over size), which together identify a
+    /// model's width, tensor degree and micro-batch. Ties go to the largest product. If there is only one product, it
+    /// is returned twice.
     ///
-    /// The most frequent are those of the perceptron, which a model of twice the width in four times as many shards shares;
-    /// the next are those of attention, which it does not.
+    /// One product is not enough: the most frequent ones belong to the perceptron, and a model of twice the width with
+    /// four times the shards has the same. The next ones belong to attention and differ.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -479,12 +481,12 @@ impl Workload {
             Some(*largest.0)
         };
         let first = largest(&|_, count| count == most)?;
-        // Gradients of weights are products of the same sizes in another order.
+        // Weight gradients have the same three sizes in another order, so they do not count as the second product.
         let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
         Some([first, next.unwrap_or(first)])
     }
 
-    /// The same ranks and groups with graphs that `change` returns, which have the same slots.
+    /// The same ranks and groups with each graph replaced by the result of `change`, which must keep the slots.
     pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
@@ -495,7 +497,7 @@ impl Workload {
         }
     }
 
-    /// The same job without traces of the ranks that are not `kept`, which arrive with the others, as with
+    /// The same job with the traces of `kept` ranks only. The other ranks are treated as missing under
     /// [`MissingRankPolicy::Mirror`].
     pub fn mirrored(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
@@ -523,22 +525,22 @@ impl Workload {
         &self.instances
     }
 
-    /// The groups; the first is that of all ranks which nodes mean by naming none.
+    /// The groups; the first is the unnamed group of all ranks.
     pub fn groups(&self) -> &[RankGroup] {
         &self.groups
     }
 
-    /// Work of the whole job, if its producer states it.
+    /// Work of the whole job, if its producer stated it.
     pub fn amounts(&self) -> Option<WorkAmounts> {
         self.amounts
     }
 
-    /// Ranks of the job, present or not.
+    /// Number of ranks of the job, including ranks without a trace.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Nodes of all instances.
+    /// Total number of nodes of all instances.
     pub fn nodes(&self) -> u64 {
         let of = |i: &RankInstance| self.graph(i).len() as u64;
         self.instances.iter().map(of).sum()

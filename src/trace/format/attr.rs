@@ -1,9 +1,8 @@
-//! Attribute values, coerced.
+//! Attribute values, converted to the type that the reader needs.
 //!
-//! Producers disagree on types: `is_cpu_op` is a bool here and an int32 there, `comm_size` is signed
-//! or unsigned, sizes come as text with a `.0` tail. A value is looked up by name and converted to
-//! what the reader needs; only a value that has no such reading is an error. [`REPLAY_ATTRIBUTES`] is the table of
-//! those that replays read.
+//! Producers disagree on types: `is_cpu_op` is a bool here and an int32 there, `comm_size` is signed or unsigned, sizes
+//! come as text with a `.0` tail. A value is looked up by name and converted; only an inconvertible value is an error.
+//! [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
 
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
@@ -23,17 +22,17 @@ const LAST_VALUE: u32 = 32;
 /// A named value, borrowed from its record.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrView<'a> {
-    /// The name, as bytes; names that matter here are ASCII.
+    /// The name, as bytes; all names that readers look up are ASCII.
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, if there is one.
     value: Option<(u32, WireValue<'a>)>,
-    /// The whole record: a list may come in parts, which are one.
+    /// The whole attribute message, because a list may be split over several fields.
     message: &'a [u8],
     /// Byte offset of the attribute in the file.
     pub offset: usize,
 }
 
-/// Maximum number of list entries that messages show.
+/// Maximum number of list entries shown in messages.
 const SHOWN_ENTRIES: usize = 8;
 
 /// A value as a number.
@@ -76,7 +75,7 @@ impl<'a> AttrView<'a> {
         Ok(attr)
     }
 
-    /// Returns whether a value is set at all; some producers write attributes without one.
+    /// Returns whether there is a value; some producers write attributes without one.
     pub fn is_set(&self) -> bool {
         self.value.is_some()
     }
@@ -98,7 +97,7 @@ impl<'a> AttrView<'a> {
         Some(match (number, raw) {
             (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
             (5, WireValue::Fixed32(bits)) => AttrNumber::Real(f64::from(f32::from_bits(bits))),
-            // On the wire an int32 is sign-extended to 64 bits, of which the lower 32 count.
+            // On the wire an int32 is sign-extended to 64 bits; only the lower 32 bits count.
             (7, WireValue::Varint(v)) => AttrNumber::Signed(i64::from(v as i32)),
             (9, WireValue::Varint(v)) => AttrNumber::Signed(v as i64),
             (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),
@@ -157,7 +156,7 @@ impl<'a> AttrView<'a> {
         format!("{kind} [{}{more}]", entries.join(", "))
     }
 
-    /// Converts the value to a count. Whole reals and text are accepted; negative values are not.
+    /// Converts the value to a count. Accepts whole-numbered reals and numeric text; rejects negative values.
     #[inline(always)]
     pub fn as_u64(&self) -> Result<u64, TraceError> {
         match self.value {
@@ -213,7 +212,7 @@ impl<'a> AttrView<'a> {
         }
     }
 
-    /// The value as text, if it is text.
+    /// Returns the value if it is text.
     pub fn as_str(&self) -> Result<Option<&'a str>, TraceError> {
         match self.value {
             Some((29 | 31, WireValue::Bytes(bytes, _))) => match text(bytes) {
@@ -224,19 +223,19 @@ impl<'a> AttrView<'a> {
         }
     }
 
-    /// The value as text, which it must be.
+    /// Returns the text; fails on other types.
     pub fn as_text(&self) -> Result<&'a str, TraceError> {
         self.as_str()?.ok_or_else(|| self.unreadable("text"))
     }
 
-    /// The value as the class and shape of a kernel, which it must be.
+    /// Parses the value as the class and shape of a kernel.
     #[inline(never)]
     pub fn as_kernel_shape(&self) -> Result<KernelShape, TraceError> {
         let shape = self.as_text()?.parse();
         shape.map_err(|_| self.unreadable("the class and shape of a kernel"))
     }
 
-    /// The value as a list of texts, if it is one.
+    /// Returns the value if it is a list of texts.
     pub fn as_texts(&self) -> Result<Option<Vec<&'a str>>, TraceError> {
         const TEXTS: u32 = 30;
         let Some((TEXTS, _)) = self.value else {
@@ -256,7 +255,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // Another value in between replaces the parts before it.
+                // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
+                // value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -264,7 +264,7 @@ impl<'a> AttrView<'a> {
         Ok(Some(texts))
     }
 
-    /// The value as a list of whole numbers of 64 bits; empty if it is none.
+    /// Returns the value if it is a list of int64; otherwise an empty list.
     pub fn as_ints(&self) -> Result<Vec<i64>, TraceError> {
         const INTS: u32 = 10;
         let mut numbers = Vec::new();
@@ -287,7 +287,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // Another value in between replaces the parts before it.
+                // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
+                // value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => numbers.clear(),
                 _ => {}
             }
@@ -295,8 +296,8 @@ impl<'a> AttrView<'a> {
         Ok(numbers)
     }
 
-    /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if every entry is
-    /// set: such a list says "all", whatever the number of dimensions it was written for.
+    /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if every entry is set: such
+    /// a list means "all", whatever its length.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
@@ -310,7 +311,8 @@ impl<'a> AttrView<'a> {
             let list = match raw {
                 WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
-                    // Another value in between replaces the parts before it.
+                    // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
+                    // value.
                     if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
                         (mask, length) = (0, 0);
                     }
@@ -322,7 +324,7 @@ impl<'a> AttrView<'a> {
                 let offset = cursor.offset();
                 if let (1, raw) = cursor.field()? {
                     repeated_varints(raw, offset, |value| {
-                        // Numbers of 32 bits drop the higher bits of the varint that they were written with.
+                        // 32-bit numbers use only the lower 32 bits of their varint.
                         let value = match number {
                             8 | 12 => u64::from(value as u32),
                             _ => value,
@@ -345,7 +347,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Formats a scalar of the type of field `number` for messages.
+/// Formats a scalar for messages; field `number` gives its type.
 fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     let found = AttrView {
         name: &[],
@@ -367,8 +369,8 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     }
 }
 
-/// Appends the first entries of a list, packed or not, whose scalars are those of field `number`. Returns how
-/// many it has.
+/// Appends the first entries of a list, packed or not, as text; field `number` gives the type of a scalar. Returns the
+/// length of the list.
 fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;
     let mut take = |raw| {
@@ -411,7 +413,7 @@ fn zigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
-/// Returns the wire type that field `number` of the `oneof` must have.
+/// Returns the wire type of field `number` of the `oneof`.
 const fn wire_type(number: u32) -> u32 {
     match number {
         3 | 21 | 25 => 1,
@@ -422,7 +424,7 @@ const fn wire_type(number: u32) -> u32 {
     }
 }
 
-/// Returns whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
+/// Returns whether `raw` has the wire type of field `number` of the `oneof`.
 #[inline]
 fn wire_type_fits(number: u32, raw: WireValue<'_>) -> bool {
     let found = match raw {
@@ -465,7 +467,7 @@ mod tests {
             .as_texts()
             .unwrap()
             .is_none()));
-        // A list that comes in two parts is one.
+        // A list that is split over two fields is one list.
         let part = |value: &str| {
             let values = vec![value.to_owned()];
             AttributeProto {

@@ -41,7 +41,7 @@ impl fmt::Display for TraceLocation {
     }
 }
 
-/// A trace that cannot be used. One word wide, because every field that is read may fail.
+/// Error about a trace. Boxed to one word, because reading any field may fail.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceError(Box<TraceFault>);
@@ -49,12 +49,12 @@ pub struct TraceError(Box<TraceFault>);
 /// Kinds of trace errors.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceFault {
-    /// The operating system refused.
+    /// An operation on a file failed.
     #[error("{}: cannot {doing}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// Attempted operation, to follow "cannot": `open`, `read`.
+        /// Attempted operation, used after "cannot": `open`, `read`.
         doing: &'static str,
         /// Error of the operating system.
         source: std::io::Error,
@@ -64,15 +64,15 @@ pub enum TraceFault {
     Malformed {
         /// Location of the bytes.
         place: TraceLocation,
-        /// Found and expected content.
+        /// Description of the found and the expected content.
         found: String,
     },
-    /// The bytes are well formed, but their content makes no sense.
+    /// The bytes are well formed, but their content is invalid.
     #[error("{place}: {found}\n  try: {hint}")]
     Refused {
         /// Location of the content.
         place: TraceLocation,
-        /// Found and expected content.
+        /// Description of the found and the expected content.
         found: String,
         /// Suggested remedy.
         hint: String,
@@ -94,7 +94,7 @@ impl TraceError {
         &self.0
     }
 
-    /// The operating system refused `doing` something with `file`.
+    /// Error of the operating system while `doing` something with `file`.
     pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceFault::Io {
             file: file.into(),
@@ -103,7 +103,7 @@ impl TraceError {
         }))
     }
 
-    /// Returns whether a file is not there.
+    /// Returns whether a file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
@@ -115,11 +115,11 @@ impl TraceError {
         }
     }
 
-    /// Adds the file, unless the error names one.
+    /// Adds the file, unless the error already names one.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
-            // Readers of a stream do not know its name.
+            // Readers of a stream do not know the name, so they leave it empty.
             TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
             TraceFault::Io { .. } | TraceFault::Interrupted(_) => {}
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {
@@ -129,7 +129,7 @@ impl TraceError {
         self
     }
 
-    /// Adds `path` to a failed write that names no file.
+    /// Adds `path` to a write error that names no file.
     #[must_use]
     pub fn writing_to(mut self, path: &Path) -> Self {
         if let TraceFault::Io { file, doing, .. } = &mut *self.0
@@ -152,8 +152,7 @@ impl TraceError {
         self
     }
 
-    /// Moves an error about a part of a file to record `record`, with the part starting `by` bytes into the
-    /// file.
+    /// Relocates an error from a part of a file to the whole file: sets the record and adds `by` bytes to the offset.
     #[must_use]
     pub fn moved(mut self, record: usize, by: usize) -> Self {
         if let Some(place) = self.place() {
@@ -182,7 +181,7 @@ impl TraceError {
         }
     }
 
-    /// Appends a supposed cause, if the bytes are malformed.
+    /// Appends a probable cause to an error about malformed bytes.
     #[must_use]
     pub fn with_cause(mut self, cause: &str) -> Self {
         if let TraceFault::Malformed { found, .. } = &mut *self.0 {
@@ -192,13 +191,13 @@ impl TraceError {
         self
     }
 
-    /// A file without a single record.
+    /// Error about a file without records.
     #[cold]
     pub fn empty() -> Self {
         Self::malformed(0, "the file is empty")
     }
 
-    /// A file of nothing but zeros.
+    /// Error about a file that consists of zero bytes only.
     #[cold]
     pub fn blank(bytes: usize) -> Self {
         let found = format!(
@@ -207,7 +206,7 @@ impl TraceError {
         Self::malformed(0, found)
     }
 
-    /// Bytes that break the format, found at `offset`.
+    /// Error about malformed bytes at `offset`.
     #[cold]
     pub fn malformed(offset: usize, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
@@ -219,7 +218,7 @@ impl TraceError {
         }))
     }
 
-    /// Text that breaks its form at this line and column, of this node if that is known.
+    /// Error about malformed text at this line and column, with the node if known.
     #[cold]
     pub fn in_text(line: (usize, usize), node: Option<u64>, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
@@ -232,7 +231,7 @@ impl TraceError {
         }))
     }
 
-    /// A node that makes no sense.
+    /// Error about an invalid node.
     #[cold]
     pub fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
         let place = TraceLocation {
@@ -242,7 +241,7 @@ impl TraceError {
         Self::refused_at(place, found, hint)
     }
 
-    /// A file whose contents, or whose place among others, make no sense.
+    /// Error about a file that is invalid by itself or together with others.
     #[cold]
     pub fn refused_in(
         file: impl Into<PathBuf>,
@@ -256,7 +255,7 @@ impl TraceError {
         Self::refused_at(place, found, hint)
     }
 
-    /// Something that makes no sense at `place`.
+    /// Error about invalid content at `place`.
     pub fn refused_at(
         place: TraceLocation,
         found: impl Into<String>,

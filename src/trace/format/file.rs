@@ -1,4 +1,4 @@
-//! Trace files: discovery, and contents after decompression.
+//! Trace files: discovery, opening and decompression.
 
 use super::{SourceMap, TraceError, members, old_schemas, text, trace_format};
 use decompress::{CompressedSize, CompressionFormat, CountingReader};
@@ -33,14 +33,14 @@ pub use stored::{StoredTrace, TraceStore};
 /// Minimum size of files that are mapped; smaller ones are read.
 const MAP_FROM: u64 = 1 << 18;
 
-/// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
+/// Contents of a file; gzip and zstd, detected by their first bytes, are decompressed.
 #[derive(Debug)]
 pub struct TraceContents {
     storage: ContentsStorage,
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<SourceMap>,
-    /// Whether the file stands for several ranks, of which this is one.
+    /// Whether the file represents several ranks, and these contents are one of them.
     is_of_member: bool,
 }
 
@@ -53,13 +53,13 @@ enum ContentsStorage {
 /// One rank's trace file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankFile {
-    /// The rank, from the file's name or from that of the job.
+    /// The rank, from the file's name or the job file.
     pub rank: u32,
     /// The file.
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
-    /// Source of its bytes, if not a file of that path.
+    /// Source of its bytes, if they are not in a file at `path`.
     pub stored: Option<StoredTrace>,
 }
 
@@ -76,13 +76,14 @@ impl RankFile {
 }
 
 impl TraceContents {
-    /// Opens the trace `path` in any format (see [`format`]), as the contents of a file of the current schema.
-    /// The file is closed again before this returns, so any number may be held.
+    /// Opens the trace `path` in any format (see [`format`]), as the contents of a file of the current schema. The file
+    /// is closed before this returns, so contents do not use up file descriptors.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::open_any(path)?.current()
     }
 
-    /// Opens the trace of a rank like [`Self::open`]. One that stands for several ranks becomes that of this one.
+    /// Opens the trace of a rank like [`Self::open`]. A trace that represents several ranks is converted to the trace
+    /// of this rank.
     ///
     /// Fails if the file differs from the length or hash in the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
@@ -108,12 +109,12 @@ impl TraceContents {
                 error
             }
         })?;
-        // Digests are those of the stored bytes, so they are checked before decompression.
+        // Digests cover the stored (compressed) bytes, so they are checked before decompression.
         seal.check(file, packed.as_slice())?;
         packed.decompress()?.current()?.of_rank(file.rank)
     }
 
-    /// Converts the contents to those of `rank`, if they stand for several.
+    /// Converts contents that represent several ranks to the contents of `rank`.
     fn of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
         let own = members::of_rank(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
         if let Some(bytes) = own {
@@ -123,12 +124,12 @@ impl TraceContents {
         Ok(self)
     }
 
-    /// Returns whether the file stands for other ranks, too.
+    /// Returns whether the file also represents other ranks.
     pub fn is_of_member(&self) -> bool {
         self.is_of_member
     }
 
-    /// Converts the contents to those of a file of the current schema.
+    /// Converts the contents to the current schema.
     fn current(mut self) -> Result<Self, TraceError> {
         if is_all_zero(self.as_slice()) {
             return Err(TraceError::blank(self.as_slice().len()).in_file(&self.path));
@@ -148,7 +149,7 @@ impl TraceContents {
         Ok(self)
     }
 
-    /// Opens `path`, which may hold anything, decompressed but not converted.
+    /// Opens a file of any content, decompressed but not converted.
     pub fn open_any(path: &Path) -> Result<Self, TraceError> {
         Self::open_compressed(path)?.decompress()
     }
@@ -179,8 +180,8 @@ impl TraceContents {
         })
     }
 
-    /// Adds to an error about these contents the file's name and, for a trace that was upgraded or read from
-    /// text, the record, byte or line of the original.
+    /// Adds the file's name to an error about these contents. For a trace that was upgraded or read from text, also
+    /// translates the location to the record, byte or line of the original.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
@@ -217,17 +218,16 @@ impl TraceContents {
     }
 }
 
-/// Decompressing reader of a file (plain, gzip or zstd, by its first bytes), for files that are too large to be
-/// held.
+/// Decompressing reader of a file (plain, gzip or zstd, by its first bytes), for files that are too large for memory.
 pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
 impl DecompressedStream<'static> {
-    /// Opens `path`, which stays open for as long as the reader lives.
+    /// Opens `path`; the file stays open while the reader exists.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("ask for the size"))?;
-        // A pipe has a name too, and no size.
+        // A named pipe has no known size.
         if metadata.is_file() {
             Self::new(file, CompressedSize::Known(metadata.len()))
         } else {
@@ -266,13 +266,13 @@ impl Read for DecompressedStream<'_> {
     }
 }
 
-/// Returns whether the contents are zero bytes and nothing else: empty records to a parser, but in fact a file
-/// that a crash left unwritten.
+/// Returns whether the contents consist of zero bytes only. A parser would read empty records, but such a file was left
+/// unwritten by a crash.
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Reads a file of text, plain, gzip or zstd, and gives it to `parse`, whose errors then name the file.
+/// Reads a text file (plain, gzip or zstd) and passes it to `parse`; adds the file's name to errors of `parse`.
 pub fn parse_text<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, TraceError>,
@@ -282,7 +282,7 @@ pub fn parse_text<T>(
     parse(&text).map_err(|error| error.in_file(path))
 }
 
-/// Returns the error about a path without traces.
+/// Builds the error about a path without traces.
 fn not_found(path: &Path, why: &str) -> TraceError {
     let form = "a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)";
     let folders = folders_with_traces(path);
@@ -300,7 +300,7 @@ fn not_found(path: &Path, why: &str) -> TraceError {
     TraceError::refused_in(path, found, hint)
 }
 
-/// Returns the folders in `path` that hold traces, of the first thousand by name.
+/// Returns the folders in `path` that contain traces; checks only the first thousand by name.
 fn folders_with_traces(path: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| -> Vec<PathBuf> {
         let read = std::fs::read_dir(path).into_iter().flatten().flatten();

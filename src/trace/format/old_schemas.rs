@@ -1,40 +1,37 @@
 //! Traces of 2023: generations 0.0.1, 0.0.2 and 0.0.3 of the schema, which no version number names.
 //!
-//! An old file is *upgraded* once, when it is opened: its records become records of the current
-//! schema, and everything behind sees only those. What a message calls record 7 of such a file is still
-//! record 7 of the file.
+//! An old file is *upgraded* once, when it is opened: its records become records of the current schema, and all later
+//! code sees only these. Error messages still count the records of the original file.
 //!
 //! # Detecting the generation
 //!
-//! No field states it, so it is inferred from the fields of the records, with their wire types.
-//! A generation is *ruled out* by a record that is no message of it: by a field that it does not
-//! have, one of another wire type, a text that is not UTF-8, or a number beyond an enum.
+//! No field states it, so it is inferred from the fields of the records, with their wire types. A record *rules out* a
+//! generation if it is not a valid message of it: if it has an unknown field, a wrong wire type, text that is not
+//! UTF-8, or a number outside an enum.
 //!
-//! 1. A first record with a `version` (field 1) that is no attribute, or with attributes in field 2, is
-//!    the metadata of 0.0.4 or 1.0.0: the file is current. This is all that a current file is asked. It
-//!    is certain: old nodes begin with their id, field 1 as a varint, and old metadata has in field 1
-//!    attributes, whose first byte is a line feed, which no version begins with.
-//! 2. Otherwise the first record leaves those generations that it does not rule out, as a node or as
-//!    metadata. If these are none, the file is taken for a current one, and its reader says what is
-//!    wrong with it.
-//! 3. The records that follow rule out more, until one generation is left. It is certain: the file
-//!    holds a record that is a message of no other.
-//! 4. If several are left at the end of the file, it is upgraded as each; if the results are the same, it
-//!    does not matter which it is. If not, the file is refused, with the first record that they read
-//!    differently. If none is left, the file is refused with the record that ruled out the last.
+//! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
+//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check is certain: old
+//!    nodes begin with their id (field 1, a varint), and old metadata has attributes in field 1, whose first byte is a
+//!    line feed; no version begins with a line feed.
+//! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
+//!    If there are none, the file is treated as current, and the reader of current files reports the error.
+//! 3. The following records rule out more candidates until one is left. The result is certain, because the file has
+//!    records that no other generation allows.
+//! 4. If several candidates are left at the end of the file, the file is upgraded as each of them. Identical results
+//!    are accepted. Otherwise the file is rejected, and the error names the first record that they read differently. If
+//!    no candidate is left, the error names the record that ruled out the last one.
 //!
-//! Distinguishing features: 0.0.1 has numbers where its successors have texts (fields 5 to 10). Attributes are
-//! field 11 up to 0.0.3 and field 10 since. Inside of an attribute, field 4 is a float in 0.0.2 and a
-//! boolean in 0.0.3; field 7 is a text until 5 August 2023 and a number since. 0.0.4 packs its lists of
-//! dependencies, its predecessors do not. Two kinds of 0.0.4 are told apart and upgraded as well: files
-//! without a metadata record, and those of its first days with attributes in field 1 of it.
+//! Distinguishing features: 0.0.1 has numbers where later generations have text (fields 5 to 10). Attributes are field
+//! 11 up to 0.0.3 and field 10 since. Inside an attribute, field 4 is a float in 0.0.2 and a boolean in 0.0.3; field 7
+//! is text until 5 August 2023 and a number since. 0.0.4 packs its dependency lists, earlier generations do not. Two
+//! variants of 0.0.4 are also detected and upgraded: files without a metadata record, and files of its first days, with
+//! attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
 //!
-//! `parent` was what the simulators of the time waited for, so it becomes `data_deps`. Node types and
-//! collectives are renumbered. Fixed fields of 0.0.1 become attributes with today's names and types;
-//! `simulated_run_time` and the attribute `runtime` become `duration_micros`, as microseconds, and
-//! `is_host_op` becomes `is_cpu_op`.
+//! Simulators of the time waited for `parent`, so it becomes `data_deps`. Node types and collectives are renumbered.
+//! Fixed fields of 0.0.1 become attributes with today's names and types; `simulated_run_time` and the attribute
+//! `runtime` become `duration_micros`, as microseconds, and `is_host_op` becomes `is_cpu_op`.
 
 use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
@@ -53,7 +50,7 @@ pub(super) use detect::is_current;
 /// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
 
-/// Hint for records that make no sense in their generation.
+/// Hint for records that are invalid in their generation.
 fn hint() -> String {
     format!(
         "another {} of `chakram convert trace`, or {}",
@@ -62,7 +59,7 @@ fn hint() -> String {
     )
 }
 
-/// Returns whether `bytes` are a sound metadata record of the current schema.
+/// Returns whether `bytes` are a valid metadata record of the current schema.
 pub(super) fn is_metadata(bytes: &[u8]) -> bool {
     GlobalMetadata::decode(bytes).is_ok()
 }
@@ -78,7 +75,7 @@ pub enum SchemaGeneration {
     V003A,
     /// 5 August to 10 October 2023: unsigned attributes.
     V003B,
-    /// Since 10 October 2023: the current one, which 1.0.0 repeats.
+    /// Since 10 October 2023: the current schema; 1.0.0 is identical.
     V004,
 }
 
@@ -123,14 +120,14 @@ impl SchemaGeneration {
         layouts.into_iter().flatten()
     }
 
-    /// Returns whether `first`, the first record of a file, is metadata and not a node.
+    /// Returns whether `first`, the first record of a file, is metadata rather than a node.
     fn begins_with_metadata(self, first: &[u8]) -> bool {
         let suits = |layout: &MessageLayout| {
             schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
         };
         let mut metadata = self.metadata();
         if first.is_empty() {
-            // Old nodes always have an id, so an empty record is no node.
+            // Old nodes always have an id, so an empty record is metadata.
             metadata.next().is_some()
         } else {
             !suits(self.node()) && metadata.any(suits)
@@ -155,10 +152,10 @@ pub struct UpgradedTrace {
     pub(super) origins: SourceMap,
 }
 
-/// Upgrades the (decompressed) `contents` of a file, of `generation` if that is known. `None` if they are
-/// current already, or no trace at all.
+/// Upgrades the (decompressed) `contents` of a file; `generation` overrides detection. Returns `None` if they are
+/// current already, or not a trace.
 ///
-/// Fails on files whose records fit no single generation, and on records that make no sense in theirs.
+/// Fails on files whose records do not fit one generation, and on records that are invalid in theirs.
 pub fn upgrade(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
@@ -173,7 +170,8 @@ pub fn upgrade(
             let Some(first) = FrameCursor::new(contents).next_record()? else {
                 return Ok(None);
             };
-            // Of files that are said to be current, only those of the first days need a conversion.
+            // Among files declared as current, only files of the first days and files without metadata need a
+            // conversion.
             if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
                 return Ok(None);
             }
@@ -213,7 +211,7 @@ pub fn upgrade(
     }))
 }
 
-/// Returns whether `first`, the first record of a file of 0.0.4, is a node, or metadata of the first days.
+/// Returns whether a file of 0.0.4 needs an upgrade: its first record is a node, or metadata of the first days.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
@@ -222,7 +220,7 @@ fn needs_upgrade(first: &[u8]) -> bool {
     !certain && (suits(&schema_layout::NODE) || suits(&schema_layout::EARLY_METADATA))
 }
 
-/// Detects the generation of `contents`; `None` if that is the current one, or none at all.
+/// Detects the generation of `contents`; `None` if it is the current one or unknown.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
     Ok(detect::detect(contents)?.map(|(generation, _)| generation))
 }

@@ -4,15 +4,15 @@ use super::attr::NodeAttributes;
 use super::{CollectiveKind, Dtype, TraceError, escape};
 use chakram_base::units::Span;
 
-/// Group as a trace names it.
+/// Name of a group in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroupName<'a> {
-    /// All ranks: the attribute is absent, empty or `0`.
+    /// All ranks: the attribute is missing, empty or `0`.
     #[default]
     World,
-    /// By number, or by a text that is one.
+    /// A number, or text that parses as one.
     Number(u64),
-    /// By any other text.
+    /// Any other text.
     Text(&'a str),
 }
 
@@ -26,7 +26,7 @@ impl<'a> GroupName<'a> {
         }
     }
 
-    /// Returns the name as declarations of groups write it; `None` means all ranks.
+    /// Returns the name in the form of group declarations; `None` means all ranks.
     pub fn to_text(self) -> Option<String> {
         match self {
             Self::World => None,
@@ -49,18 +49,18 @@ impl<'a> GroupName<'a> {
 pub enum MemoryLocation<'a> {
     /// Memory of the NPU itself.
     Local,
-    /// Memory beyond the NPU.
+    /// Memory outside the NPU.
     Remote,
-    /// The memory beyond the NPU that the machine has under this name.
+    /// Memory outside the NPU, by its name in the machine.
     Named(&'a str),
 }
 
 /// Operation of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
-    /// Nothing, in no time: an INVALID or METADATA node.
+    /// No operation, zero duration: an INVALID or METADATA node.
     NoOp,
-    /// Work on the host; lasts as recorded.
+    /// Work on the host; takes its recorded duration.
     Host,
     /// A kernel. Zero FLOPs and zero bytes mean that the trace does not state them.
     Compute {
@@ -71,22 +71,22 @@ pub enum Op<'a> {
         /// Number format, if the trace states it.
         dtype: Option<Dtype>,
     },
-    /// Communication of which the trace does not state the operation or the partners; lasts as recorded.
+    /// Communication whose operation or partners the trace does not state; takes its recorded duration.
     Communication {
-        /// Bytes that it moves, 0 if the trace does not state them.
+        /// Bytes moved; 0 if the trace does not state them.
         bytes: u64,
     },
     /// A load or store.
     Memory {
-        /// Whether bytes leave the NPU.
+        /// Whether it is a store.
         store: bool,
         /// The memory.
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
-        /// Whether all NPUs do the same and switches on the way gather what is loaded, so that each ends
-        /// with the bytes of all (an all-gather), or reduce what is stored, so that the memory takes in the
-        /// sums (a reduce-scatter). Of remote memory only.
+        /// Whether all NPUs do this access together and switches combine it on the way. For a load, switches gather:
+        /// each NPU receives the bytes of all (an all-gather). For a store, switches reduce: the memory receives the
+        /// sums (a reduce-scatter). Only for remote memory.
         in_switch: bool,
     },
     /// One half of a message.
@@ -99,9 +99,9 @@ pub enum Op<'a> {
         tag: i32,
         /// Number of bytes.
         bytes: u64,
-        /// This rank's own number, if the node states it.
+        /// This rank's own index, if the node states it.
         own: Option<u32>,
-        /// Marked as host work by the trace.
+        /// Whether the trace marks it as host work.
         host: bool,
     },
     /// One member's part of a collective.
@@ -112,17 +112,18 @@ pub enum Op<'a> {
         bytes: u64,
         /// The group.
         group: GroupName<'a>,
-        /// The root's rank, for collectives that have one; the group's first member if absent.
+        /// Rank of the root, for collectives that have one; `None` means the group's first member.
         root: Option<u32>,
-        /// The machine's dimensions that take part, as a mask; all if absent.
+        /// Mask of the participating dimensions of the machine; `None` means all.
         dimensions: Option<u32>,
-        /// Marked as host work by the trace.
+        /// Whether the trace marks it as host work.
         host: bool,
     },
 }
 
 impl<'a> NodeAttributes<'a> {
-    /// Returns the lane: `stream` of a device node, or else `tid`, which older converters use for both.
+    /// Returns the lane: `stream` of a device node, otherwise `tid`, which older converters use for streams and
+    /// threads.
     #[inline]
     pub fn lane(&self) -> Option<i64> {
         match self.stream {
@@ -196,15 +197,15 @@ impl<'a> NodeAttributes<'a> {
         }
     }
 
-    /// Returns whether a communication node is only the host operator that launched the real one: old
-    /// converters mark both, and the host's carries no size.
+    /// Returns whether a communication node is only the host operator that launched the real one. Old converters mark
+    /// both as communication; only the host's has no size.
     fn is_launch(&self) -> bool {
         self.host && self.comm_size.is_none()
     }
 
     fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
-            // 0 is the default of an absent attribute.
+            // An absent `tensor_loc` reads as 0.
             0 | 2 => match self.remote_memory {
                 None => MemoryLocation::Remote,
                 Some("") => {
@@ -260,7 +261,7 @@ impl<'a> NodeAttributes<'a> {
         })
     }
 
-    /// Returns the value of `in_switch` on loads or stores.
+    /// Returns the text of the attribute `in_switch` for a load or a store.
     pub fn gathering(store: bool) -> &'static str {
         if store {
             "reduce_scatter"
@@ -377,7 +378,7 @@ fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
 mod tests {
     use super::*;
 
-    /// Operation of a node of type `kind` that has `in_switch` and reaches the memory `tensor_loc`.
+    /// Operation of a node of type `kind` with `in_switch` and an access to the memory `tensor_loc`.
     fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
         let facts = NodeAttributes {
             tensor_loc,

@@ -1,20 +1,20 @@
-//! Recovery of damaged traces, with an exact account of what is lost.
+//! Recovery of damaged traces, with an exact account of the losses.
 //!
-//! Nothing in the format protects it: there are no checksums, and a record is found by the lengths of
-//! those before it. So a record is *sound* if it is a message of its generation: known fields with their wire
-//! types, single ones once, text in UTF-8, enums in range. A record with fields that are unknown or out of
-//! order is sound if the one behind it is. What is well formed is kept: a bit that flips inside of a number
-//! or a name makes another number or name, which nobody can tell.
+//! The format has no checksums, and the position of a record follows from the lengths of all records before it. So a
+//! record is *sound* if it is a valid message of its generation: known fields with their wire types, singular fields
+//! once, text in UTF-8, enums in range. A record with unknown or unordered fields is sound if the next record is. All
+//! well-formed data is kept: a bit flip inside a number or a name gives another valid number or name and cannot be
+//! detected.
 //!
-//! At a byte where no sound record begins, reading resumes at the next one from which three records follow one
-//! another, or fewer up to the end of the file. If all that lies between is one record but for its length,
-//! the length was damaged and the record is kept whole. Otherwise it is lost.
+//! If no sound record begins at a byte, reading resumes at the next position from which three consecutive sound records
+//! follow, or fewer if they reach the end of the file. If the skipped bytes are a sound record with a wrong length,
+//! only the length was damaged and the record is kept. Otherwise the skipped bytes are lost.
 //!
-//! A record of no bytes is a node of defaults, with the id 0. It is kept where it stands between sound
-//! records; several in a row are zeros.
+//! An empty record is a node of default values, with the id 0. It is kept between sound records; several in a row are
+//! treated as zeros and dropped.
 //!
-//! A second record with an id that has been seen is left out. Dependencies on nodes that are not there,
-//! whether they were lost or never were, are left out as well, if anything was lost.
+//! A record whose id was already seen is dropped. If anything was lost, dependencies on missing nodes are dropped too,
+//! even if these nodes never existed.
 
 use super::text::{JsonLineReader, TextFormat};
 use super::trace_format::{self, TraceFormat};
@@ -30,11 +30,11 @@ mod frames;
 /// Lost part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
-    /// Byte range; of a text that of the line.
+    /// Byte range; in a text file, the whole line.
     pub bytes: Range<usize>,
-    /// Number of the record that begins there, counted among the recovered ones.
+    /// Index, among the recovered records, of the first record after the loss.
     pub record: usize,
-    /// Line number, of a text.
+    /// Line number, in a text file.
     pub line: Option<usize>,
     /// Reason for the loss.
     pub why: String,
@@ -43,7 +43,7 @@ pub struct LostRange {
 /// Account of recovered and lost records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// Schema generation, of a binary file.
+    /// Schema generation; `None` for a text file.
     pub generation: Option<SchemaGeneration>,
     /// Nodes that were kept.
     pub nodes: usize,
@@ -55,16 +55,16 @@ pub struct SalvageReport {
     pub metadata_lost: bool,
     /// Nodes left out because an earlier one has their id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,
-    /// Dependencies on missing nodes: (node, missing node, whether it is a data dependency).
+    /// Dependencies on missing nodes: (node, missing node, is it a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,
-    /// Whether those were kept.
+    /// Whether the dangling dependencies were kept.
     pub dangling_kept: bool,
-    /// Empty records that were kept: nodes of defaults.
+    /// Number of empty records that were kept as nodes of default values.
     pub empty: usize,
 }
 
 impl SalvageReport {
-    /// Returns whether nothing at all was wrong.
+    /// Returns whether the file had no damage at all.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
             && self.repaired.is_empty()
@@ -72,7 +72,7 @@ impl SalvageReport {
             && !self.metadata_lost
     }
 
-    /// Returns the format that was found.
+    /// Returns the detected format.
     pub fn form(&self) -> TraceFormat {
         match self.generation {
             Some(generation) => TraceFormat::Et(generation),
@@ -95,17 +95,16 @@ pub struct SalvageOptions {
     pub keep_dangling: bool,
 }
 
-/// Recovered record: its message in the current schema and its number.
+/// Recovered record: its message in the current schema and its index.
 struct SalvagedRecord {
     message: Vec<u8>,
     record: usize,
 }
 
-/// Recovers from the (decompressed) `contents` of a damaged trace the contents of a whole file of the current
-/// schema.
+/// Recovers a damaged trace. Returns the contents of a valid file of the current schema, and a report. `contents` must
+/// be decompressed.
 ///
-/// Fails if nothing is sound, if the generation of the sound records is ambiguous, and on text other than JSON
-/// Lines.
+/// Fails if no record is sound, if the generation of the sound records is ambiguous, and on text other than JSON Lines.
 pub fn salvage(
     contents: &[u8],
     options: SalvageOptions,
@@ -176,7 +175,7 @@ fn lines(text: &[u8], report: &mut SalvageReport) -> (Option<Vec<u8>>, Vec<Salva
     for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         let range = at..at + bytes.len();
         at = range.end;
-        // The reader of the first line expects metadata, those of other lines must not.
+        // Only the reader of the first line may expect metadata.
         let mut reader = JsonLineReader::new(bytes);
         if line > 1 {
             reader.skip_metadata();
@@ -219,7 +218,7 @@ fn id_of(message: &[u8]) -> u64 {
     0
 }
 
-/// Returns the dependencies of a sound node that are not among `ids`.
+/// Returns the dependencies of a sound node that are not in `ids`.
 fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool)> {
     let mut missing = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
@@ -234,14 +233,14 @@ fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool
                 }
                 Ok(())
             };
-            // The record was parsed before, so this cannot fail.
+            // The record was validated before, so this cannot fail.
             let _ = repeated_varints(raw, 0, each);
         }
     }
     missing
 }
 
-/// Returns a sound node without the dependencies that are not among `ids`.
+/// Copies a sound node without the dependencies that are not in `ids`.
 fn without(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     let mut cursor = WireCursor::new(message, 0);

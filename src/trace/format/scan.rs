@@ -1,4 +1,4 @@
-//! Hot reader: one pass over the bytes of a node, borrowing from them, without allocation.
+//! Fast reader of node records: one pass over the bytes, without copies or allocations.
 
 use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
@@ -21,7 +21,7 @@ pub trait DependencyVisitor {
     fn control(&mut self, id: u64) -> Result<(), TraceError>;
 }
 
-/// Node as its record describes it, without its dependencies.
+/// Content of a node's record except its dependencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'a> {
     /// The id in the file.
@@ -37,33 +37,34 @@ pub struct NodeView<'a> {
     /// Recorded duration; zero if the trace does not state it. For a communication node with a
     /// [`wait`](Self::wait), the transfer alone.
     pub recorded: Span,
-    /// The duration in whole microseconds, as the schema holds it; `recorded` may be finer.
+    /// The schema's duration field, in whole microseconds; `recorded` may be finer.
     pub micros: u64,
-    /// Host time (launch overhead) from the completion of its last dependency, or from the release of the rank
-    /// if it has none, until it is ready.
+    /// Host time (launch overhead) between the completion of its last dependency and the node being ready. Without
+    /// dependencies it counts from the rank's release.
     pub delay: Span,
-    /// Recorded time that a communication node waited for its peers, before and in addition to `recorded`.
+    /// Recorded time that a communication node waited for its peers before the transfer; not included in `recorded`.
     pub wait: Span,
-    /// Part of `delay` and `recorded` together that the profiler which captured it is estimated to have added.
+    /// Estimated cost of the profiler within the sum of `delay` and `recorded`.
     pub profiler: Span,
-    /// Whether this end of a collective, or this send, waited for none of its peers.
+    /// Whether this member of a collective, or this send, did not wait for its peers.
     pub eager: bool,
-    /// Whether nobody knows how many bytes a collective or message moves, whatever `op` says; it lasts as recorded.
+    /// Whether the size of a collective or message is unknown, whatever `op` states; it then takes its recorded
+    /// duration.
     pub size_unknown: bool,
-    /// Whether nobody knows how many FLOPs a kernel does, whatever `op` says; its bytes may be known.
+    /// Whether the FLOPs of a kernel are unknown, whatever `op` states; its bytes may still be known.
     pub flops_unknown: bool,
-    /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
-    /// producer, if the file does not state it. Replays ignore it.
+    /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state it,
+    /// which is true of nearly all producers. Replays ignore it.
     pub start_micros: u64,
-    /// JSON text of the process groups, if it is the metadata node that declares them.
+    /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
-    /// Memory that it allocates and frees on its NPU.
+    /// Its allocations and frees on its NPU.
     pub memory: MemoryChanges,
-    /// Bytes that a member of an all-to-all exchanges with each of the others, where they are not equal.
+    /// Bytes that a member of an all-to-all exchanges with each other member, if they are unequal.
     pub splits: SplitSizes<'a>,
-    /// Position in its job. All of it is written; this reader reads the phase alone.
+    /// Position in its job. The writer writes all labels; this reader reads only the phase.
     pub labels: NodeLabels<'a>,
-    /// Place in the program that was captured. It is written as [attributes](super::origin) beside the view.
+    /// Place in the captured program. The writer expects it as separate [attributes](super::origin), not in the view.
     pub origin: NodeOrigin,
 }
 
@@ -106,7 +107,7 @@ impl<'a> NodeView<'a> {
 /// Metadata record at the start of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceMetadata {
-    /// Recorded end of the rank's last event, counted from the start of the job.
+    /// Recorded end of the rank's last event, relative to the start of the job.
     pub captured: Option<Span>,
     /// Names of lanes: (whether it is a host thread, number, name).
     pub lanes: Vec<(bool, i64, String)>,
@@ -118,9 +119,9 @@ pub struct TraceMetadata {
     pub amounts: Option<WorkAmounts>,
     /// Profiler that captured the job.
     pub profiler: CaptureProfiler,
-    /// Place of the rank's core, x and y, on a machine of tiles.
+    /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
-    /// Number of kernels that were launched while the trace was captured, and that the profiler dropped.
+    /// Number of kernels that were launched during the capture but dropped by the profiler.
     pub dropped_kernels: u64,
     /// Number of ranks of the job.
     pub world_size: Option<u32>,
@@ -130,7 +131,7 @@ pub struct TraceMetadata {
     pub stacks: CallStacks,
 }
 
-/// Device, host and software of a capture, as far as it states them.
+/// Device, host and software of a capture; `None` if the capture does not state them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureContext {
     /// Name of the device: `Tesla V100-SXM2-32GB`.
@@ -160,7 +161,7 @@ impl CaptureContext {
         fields.into_iter().nth(place)
     }
 
-    /// Returns the attributes that say this, with their values.
+    /// Iterates over the attributes that encode this context, with their values.
     pub fn attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let values = [&self.device, &self.host, &self.software];
         let said = Self::ATTRIBUTES.into_iter().zip(values);
@@ -174,17 +175,17 @@ pub const WORLD_SIZE: &str = "world_size";
 /// Attribute of the metadata record with the number of kernels that the profiler dropped.
 pub const DROPPED_KERNELS: &str = "dropped_kernels";
 
-/// Attribute of the metadata record that says where on a machine of tiles the rank sits: `3,1`.
+/// Attribute of the metadata record with the rank's coordinates on a machine of tiles: `3,1`.
 pub const CORE: &str = "core";
 
-/// Attribute of the metadata record that says where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
+/// Attribute of the metadata record with the place where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
 pub const KERNELS_ON: &str = "kernels_on";
 /// Value of [`KERNELS_ON`]: on threads of the host.
 pub const CPU: &str = "cpu";
 /// Value of [`KERNELS_ON`]: on accelerators.
 pub const DEVICE: &str = "device";
 
-/// Parses the attribute names `host_lane.N` and `lane.N`: whether the lane is the host's, and its number.
+/// Parses the attribute names `host_lane.N` and `lane.N` into (is it a host lane, N).
 fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
@@ -201,7 +202,7 @@ fn core_place(text: &str) -> Option<[u32; 2]> {
 
 /// Reads the metadata record, the first of a file.
 ///
-/// Versions differ in its content, so only a relevant attribute of an unreadable type is an error.
+/// Its content varies between versions, so the only error is a relevant attribute of an unreadable type.
 pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributes::default();
@@ -219,14 +220,14 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
             } else if attr.name == WORLD_SIZE.as_bytes() {
-                // Other tools write words here, or nothing of use.
+                // Other tools write arbitrary text here, so an invalid number is no error.
                 metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
             } else if let Some(field) = metadata.captured_on.field(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
             } else if profiler.take(&attr) || metadata.stacks.take(&attr)? {
-                // It is kept there.
+                // `field` already stored the value.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
             {
@@ -262,15 +263,15 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
 
 /// Scans one node record, handing its dependencies to `deps` in file order.
 ///
-/// Fails on broken wire data, on text that is not UTF-8 where text is needed, and on a node whose
-/// attributes make no sense for its type.
+/// Fails on invalid wire data, on text that is not UTF-8 where text is needed, and on attributes that are invalid for
+/// the node's type.
 #[inline(always)]
 pub fn node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
-    // Split into steps, of which all but the first are inlined, so that unused fields of the view are never
-    // computed.
+    // Split into steps. All but the first are inlined, so the compiler removes the computation of view fields that a
+    // caller does not use.
     let mut fields = NodeFields::default();
     fields
         .read(record, deps)
@@ -290,7 +291,7 @@ struct NodeFields<'a> {
     facts: NodeAttributes<'a>,
 }
 
-/// Name and operation of a node, and the text of the groups that it declares.
+/// Name and operation of a node, and the text of its group declarations.
 type DecodedOp<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
 impl<'a> NodeFields<'a> {
@@ -312,7 +313,7 @@ impl<'a> NodeFields<'a> {
             match cursor.field()? {
                 (1, WireValue::Varint(v)) => self.id = v,
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
-                // An enum has 32 bits, whatever the number was written with.
+                // Protobuf truncates enums to 32 bits, whatever the length of the varint.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
                 (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
                 (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
@@ -378,8 +379,8 @@ impl<'a> NodeFields<'a> {
     }
 }
 
-/// Recovers from a record that [`node`] refuses its id, its name if that is text, and its dependencies, up to
-/// the first byte that breaks the format. Its operation is [`Op::NoOp`].
+/// Recovers the id, the name (if it is UTF-8) and the dependencies from a record that [`node`] rejects, up to the first
+/// byte that breaks the format. The operation is [`Op::NoOp`].
 pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
@@ -405,7 +406,7 @@ pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor
     view
 }
 
-/// Visitor of those who read a node without what it waits for.
+/// Visitor that ignores all dependencies.
 #[derive(Clone, Copy, Debug)]
 pub struct IgnoreDependencies;
 
@@ -438,7 +439,8 @@ pub(super) fn attribute<'a>(
     Ok(())
 }
 
-/// Returns the `values` text of a node's inputs, if it is not empty. Inputs that come in parts are one.
+/// Returns the `values` text of a node's inputs, if it is not empty. The message may be split into several fields,
+/// which protobuf merges.
 fn values(record: RawRecord<'_>) -> Result<Option<&str>, TraceError> {
     let mut found = "";
     let mut node = WireCursor::new(record.bytes, record.offset);
@@ -490,7 +492,7 @@ mod tests {
         assert_eq!(captured(vec![]).unwrap(), None);
         let other = attribute("schema", Value::StringVal("1.1.1".to_owned()));
         let own = |value| attribute("captured_ns", value);
-        // 695,426,000 ns are as many thousand picoseconds.
+        // 695,426,000 ns × 1,000 ps/ns = 695,426,000,000 ps.
         for value in [
             Value::Uint64Val(695_426_000),
             Value::Int64Val(695_426_000),
@@ -503,7 +505,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("record 0"), "{text}");
         assert!(text.contains("`captured_ns`"), "{text}");
-        // A file of an older version begins with something else.
+        // A file of an older version starts with a different record.
         let old = RawRecord {
             number: 0,
             offset: 1,

@@ -1,5 +1,4 @@
-//! Field layouts of the messages of each schema generation. They distinguish generations, and sound records
-//! from damaged ones.
+//! Field layouts of the messages of each schema generation. They serve to detect generations and damaged records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};
@@ -11,23 +10,23 @@ pub(super) enum FieldKind {
     Number,
     /// Varint with this maximum.
     Enum(u64),
-    /// Varints, each a field of its own, as proto2 writes them.
+    /// Varints, each in its own field, as in proto2.
     Numbers,
-    /// Varints in one field, as proto3 writes them.
+    /// Varints in one field, as in proto3.
     Packed,
     /// Four bytes.
     Fixed32,
-    /// Fours of bytes, each a field of its own.
+    /// 32-bit values, each in its own field.
     Fixed32s,
-    /// Fours of bytes in one field.
+    /// 32-bit values in one field.
     Packed32,
     /// Eight bytes.
     Fixed64,
-    /// Eights of bytes in one field.
+    /// 64-bit values in one field.
     Packed64,
     /// UTF-8.
     Text,
-    /// UTF-8 without control characters, as Python prints its values.
+    /// UTF-8 without control characters, such as Python's `repr` of a value.
     Literal,
     /// UTF-8, any number of times.
     Texts,
@@ -53,9 +52,9 @@ pub(super) struct MessageLayout {
 /// Deviations of a message from a layout that it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LayoutFit {
-    /// Whether it has fields that the layout lacks.
+    /// Whether the message has fields that the layout does not know.
     pub unknown: bool,
-    /// Whether fields are out of order, or lists in pieces: legal, and written by no known tool.
+    /// Whether fields are out of order or lists are split: legal, but no known tool writes this.
     pub unusual: bool,
     /// Mask of the fields that are present, by number.
     pub present: u64,
@@ -63,8 +62,8 @@ pub(super) struct LayoutFit {
 
 /// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
-/// Fails on what is no message, on wrong wire types, on text that is not UTF-8, on numbers beyond
-/// their enum, on a second value for what has one, and without a first field that must be there.
+/// Fails on invalid messages, on wrong wire types, on text that is not UTF-8, on numbers outside their enum, on
+/// repeated singular fields, and on a missing required first field.
 pub(super) fn check(
     message: &[u8],
     offset: usize,
@@ -237,7 +236,8 @@ pub(super) static ATTRIBUTE: MessageLayout = optional(&[
     (32, Part(&CHUNKS)),
 ]);
 
-/// The first record of 0.0.4. A version that begins with a line feed is an attribute of its first days.
+/// The first record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of its
+/// first days ([`EARLY_METADATA`]).
 pub(super) static METADATA: MessageLayout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
 /// The first record of 0.0.4 in its first days.
@@ -347,7 +347,7 @@ pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
 pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
 /// Nodes of 0.0.3 from 5 August 2023 on.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
-/// The first record of 0.0.3, where there is one.
+/// The first record of 0.0.3, in files that have metadata.
 pub(super) static METADATA_003A: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
 /// The same with the attributes of August 2023.
 pub(super) static METADATA_003B: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);

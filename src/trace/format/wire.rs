@@ -1,10 +1,10 @@
-//! Protobuf wire format, borrowed: varints, fields, and the frames of a trace file.
+//! Zero-copy reader of Protobuf's wire format: varints, fields, and the frames of a trace file.
 
 use super::TraceError;
 
 /// Maximum record size that a frame may announce; the format's length is 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
-/// Maximum nesting depth of groups (wire types 3 and 4, long out of use).
+/// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
 
 /// Position in a buffer. `end` is the file offset of the buffer's end, for messages.
@@ -30,7 +30,7 @@ pub enum WireValue<'a> {
 }
 
 impl<'a> WireCursor<'a> {
-    /// Starts at the beginning of `buffer`, which begins at byte `base` of the file.
+    /// Creates a cursor at the start of `buffer`, which is at byte `base` of the file.
     pub fn new(buffer: &'a [u8], base: usize) -> Self {
         Self {
             rest: buffer,
@@ -56,7 +56,7 @@ impl<'a> WireCursor<'a> {
         self.rest
     }
 
-    /// Advances to `behind`, a suffix of the remaining bytes.
+    /// Advances to `behind`, which must be a suffix of the remaining bytes.
     #[inline]
     pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));
@@ -83,7 +83,7 @@ impl<'a> WireCursor<'a> {
         }
     }
 
-    /// Reads a varint of more than three bytes, or one that the data ends in.
+    /// Reads a varint of more than three bytes, or one near the end of the data.
     #[inline(never)]
     fn long_varint(&mut self) -> Result<u64, TraceError> {
         let Some(head) = self.rest.first_chunk::<8>() else {
@@ -94,7 +94,7 @@ impl<'a> WireCursor<'a> {
         if ends == 0 {
             return self.odd_varint();
         }
-        // The first byte without its top bit is the last of the varint.
+        // The varint ends at the first byte whose top bit is clear.
         let used = ends.trailing_zeros() / 8 + 1;
         self.rest = &self.rest[used as usize..];
         Ok(join_varint_bytes(word & (u64::MAX >> (64 - 8 * used))))
@@ -138,7 +138,7 @@ impl<'a> WireCursor<'a> {
     pub fn field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
         let start = self.offset();
         let key = match self.rest {
-            // Keys of one byte, which are those of fields 1 to 15.
+            // One-byte keys: fields 1 to 15.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)
@@ -164,7 +164,7 @@ impl<'a> WireCursor<'a> {
         Ok((number, raw))
     }
 
-    /// Reads the key of a field with a number beyond 15, or refuses an invalid one.
+    /// Reads a key of two or more bytes (field numbers above 15), or fails on an invalid one.
     fn long_key(&mut self, start: usize) -> Result<u32, TraceError> {
         match u32::try_from(self.varint()?) {
             Err(_) => Err(TraceError::malformed(
@@ -190,7 +190,7 @@ impl<'a> WireCursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.offset();
-        // The depth of nesting is input, so this uses a list in place of recursion.
+        // The nesting depth is untrusted input, so this uses a list instead of recursion.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.offset();
@@ -230,7 +230,7 @@ impl<'a> WireCursor<'a> {
     }
 }
 
-/// Decodes the varint that `bytes` begin with: its value and its length. `None` if it does not end, or exceeds 64
+/// Decodes the varint at the start of `bytes`. Returns value and length, or `None` if it does not end or exceeds 64
 /// bits.
 pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0_u64;
@@ -246,7 +246,7 @@ pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Joins the lower seven bits of each byte: pairs, then fours, then all eight.
+/// Joins the lower seven bits of each of the eight bytes: first into pairs, then fours, then all eight.
 #[inline(always)]
 pub(super) fn join_varint_bytes(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -260,7 +260,7 @@ fn no_wire_type(start: usize, number: u32, kind: u32) -> TraceError {
     TraceError::malformed(start, found)
 }
 
-/// Hands the values of a repeated varint field, packed or not, to `each`.
+/// Calls `each` for every value of a repeated varint field, packed or not.
 #[inline]
 pub fn repeated_varints(
     raw: WireValue<'_>,
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn frames_name_the_record_and_the_byte_where_a_file_breaks() {
-        // Record 0 has 2 bytes (offsets 1..3), record 1 announces 5 but 1 is left.
+        // Record 0 has 2 bytes (offsets 1..3). Record 1 announces 5 bytes, but only 1 is left.
         let file = [2, 10, 0, 5, 8];
         let mut frames = FrameCursor::new(&file);
         let first = frames.next_record().unwrap().unwrap();
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn groups_are_skipped_whole() {
-        // Field 3 as a group holding a varint field 1 and a nested group 2; then field 4 = 7.
+        // Field 3 as a group that contains a varint field 1 and a nested group 2; then field 4 = 7.
         let bytes = [0x1b, 0x08, 0x01, 0x13, 0x14, 0x1c, 0x20, 0x07];
         let mut cursor = WireCursor::new(&bytes, 0);
         assert_eq!(cursor.field().unwrap(), (3, WireValue::Group));

@@ -1,7 +1,7 @@
-//! Writer of traces: nodes become the generated message types, framed.
+//! Writer of traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] holds what a replay needs, and labels. Other facts that a source knows of a node, such as its
-//! location in the source's files, are passed beside it as [`NodeExtras`], which replays skip.
+//! A [`NodeView`] has the fields that a replay needs, and labels. Other facts from a source, such as the node's
+//! location in the source's files, are passed separately as [`NodeExtras`], which replays skip.
 
 use super::TraceError;
 use super::attr;
@@ -18,7 +18,7 @@ mod frames;
 
 pub use frames::FrameWriter;
 
-/// Receiver of a trace, node by node: a graph builder, or a file that is being written.
+/// Receiver of a trace, node by node: a graph builder or a file writer.
 pub trait Sink {
     /// Takes `node`, which consumes results of the nodes `data`. Ids are unique, and nodes may come in any
     /// order.
@@ -28,7 +28,7 @@ pub trait Sink {
 /// Schema version of written files.
 const SCHEMA_VERSION: &str = "0.0.4";
 
-/// Value of an attribute that is written beside those of a [`NodeView`].
+/// Value of an attribute that is written in addition to a [`NodeView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
     /// A whole number, as the schema's `int32`.
@@ -41,13 +41,13 @@ pub enum AttributeValue<'a> {
     Uint(u64),
     /// Yes or no, as `bool`.
     Bool(bool),
-    /// Several of them, as a list of `bool`.
+    /// A list of `bool`.
     Bools(&'a [bool]),
     /// Text, as `string`.
     Text(&'a str),
-    /// Whole numbers, as a list of `int64`.
+    /// A list of `int64`.
     Ints(&'a [i64]),
-    /// Texts, as a list of `string`.
+    /// A list of `string`.
     Texts(&'a [&'a str]),
 }
 
@@ -65,7 +65,7 @@ pub struct NodeIo<'a> {
     pub types: &'a str,
 }
 
-/// Fields of a node beside its [`NodeView`]; replays skip all of them but `control`.
+/// Fields of a node in addition to its [`NodeView`]. Replays use only `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeExtras<'a> {
     /// Ids of its control dependencies.
@@ -74,8 +74,8 @@ pub struct NodeExtras<'a> {
     pub inputs: NodeIo<'a>,
     /// Its outputs.
     pub outputs: NodeIo<'a>,
-    /// Further attributes, in this order. One with the name of an attribute that replays read is
-    /// refused unless the node means the same with it.
+    /// Further attributes, in this order. An attribute that replays read is rejected if it would change the node's
+    /// meaning.
     pub attributes: &'a [NamedAttribute<'a>],
 }
 
@@ -92,8 +92,8 @@ impl<W: Write> TraceWriter<W> {
         Self::with_metadata(out, &[])
     }
 
-    /// Starts a trace by writing its metadata record with these attributes. Readers know `captured_ns`, the end
-    /// of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
+    /// Starts a trace by writing its metadata record with these attributes. Among others, readers use `captured_ns`,
+    /// the end of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
     /// groups ([`GroupRoles`](super::roles::GroupRoles)).
     pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
@@ -111,8 +111,8 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes `node`, which consumes results of the nodes `data`, and the fields in `extra`.
     ///
-    /// Fails if the sink does, on attributes that would change the node's meaning, and on groups declared by
-    /// another node than [`NodeView::declaring`] makes.
+    /// Fails on errors of the sink, on attributes that would change the node's meaning, and on group declarations in a
+    /// node that [`NodeView::declaring`] did not create.
     pub fn write(
         &mut self,
         node: &NodeView<'_>,
@@ -142,7 +142,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let put = &mut self.message;
         put.clear();
-        // Fields in the order of their numbers, without those that have the value of none: the schema's own form.
+        // Fields in ascending order without default values: protobuf's canonical form.
         varint(put, 1, node.id);
         text(put, 2, node.name);
         varint(put, 3, kind(node) as u64);
@@ -159,7 +159,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let reads = |(name, _): &&NamedAttribute<'_>| attr::replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
-            // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
+            // The later of two attributes with one name wins, so only a scan can show whether the meaning changes.
             let whole = put.as_bytes();
             if !same_node(&whole[..plain], whole) {
                 return Err(TraceError::refused(
@@ -172,7 +172,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.record(put.as_bytes())
     }
 
-    /// Returns the byte sink; everything is written, nothing is flushed.
+    /// Returns the byte sink. Everything has been written to it, but not flushed.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -205,7 +205,7 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
     };
     let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
         let view = read(bytes)?;
-        // Its place in the program is no part of what it does.
+        // The place in the program does not affect a replay.
         Ok(NodeView {
             origin: NodeOrigin::default(),
             ..view
@@ -232,7 +232,7 @@ fn text(put: &mut MessageEncoder, number: u32, text: &str) {
 #[inline(always)]
 pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {
-        // Of nearly all attributes; an empty name is left out.
+        // Fast path for nearly all attributes. Protobuf omits an empty name, so it takes the other path.
         AttributeValue::Int(v) if !name.is_empty() => {
             put.named_varint(10, name, 9, v.cast_unsigned());
         }
@@ -244,7 +244,7 @@ pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<
     }
 }
 
-/// Appends the fields of an attribute; its value is written whatever it is.
+/// Appends the fields of an attribute. Its value is written even if it is the default.
 #[inline]
 pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     text(put, 1, name);
@@ -273,7 +273,7 @@ pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue
     }
 }
 
-/// Returns inputs or outputs with the shapes of the node's labels; fails if both state shapes that differ.
+/// Returns inputs or outputs with the shapes from the node's labels; fails if both state different shapes.
 fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>, TraceError> {
     if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
         return Err(TraceError::refused(
@@ -286,7 +286,7 @@ fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>,
     Ok(NodeIo { shapes, ..*io })
 }
 
-/// Appends inputs or outputs, if there are any or they are `stated` to be empty.
+/// Appends inputs or outputs, if there are any or if they are `stated`, that is, known to be empty.
 fn io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
     if stated || *io != NodeIo::default() {
         put.nested(number, |put| {

@@ -1,4 +1,4 @@
-//! Builder of a graph from nodes in any order of ids.
+//! Builder of a graph; accepts nodes in any order of ids.
 
 use super::origins::StatedOrigins;
 use super::{
@@ -24,15 +24,15 @@ use std::sync::Arc;
 mod link;
 mod sort;
 
-/// Policy for data and control dependencies.
+/// Selects the dependencies to enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
-    /// Both; if the control dependencies close a cycle, data alone, with a warning.
+    /// Both; data only, with a warning, if control dependencies close a cycle.
     #[default]
     Auto,
     /// Both.
     Both,
-    /// Data alone.
+    /// Data only.
     Data,
 }
 
@@ -48,7 +48,7 @@ impl SettingChoice for DependencyPolicy {
     ];
 }
 
-/// Peers and groups behind the slots of a graph on one rank, and declarations of that rank.
+/// Peers and groups bound to the slots of a graph on one rank, and that rank's declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotBinding {
     /// Rank of each peer slot.
@@ -57,18 +57,18 @@ pub struct SlotBinding {
     pub groups: Vec<Option<String>>,
     /// Groups that the trace declares in metadata nodes.
     pub declared: Arc<DeclaredGroups>,
-    /// Place of the rank's core on a machine of tiles, if the trace says it.
+    /// Coordinates of the rank's core on a machine of tiles, if the trace states them.
     pub core: Option<[u32; 2]>,
 }
 
-/// Flag of a control dependency in the list of predecessors.
+/// Flag of control dependencies in the list of predecessors.
 const CONTROL: u32 = 1 << 31;
-/// Predecessor that was dropped, or is not resolved yet.
+/// A dropped or still unresolved predecessor.
 const NO_NODE: u32 = u32::MAX;
-/// Maximum number of nodes: indices share their word with the flag.
+/// Maximum number of nodes: a node index shares its 32-bit word with [`CONTROL`].
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
-/// Nodes between two checks for an interruption: some milliseconds.
+/// Number of nodes between two checks for an interruption; they take a few milliseconds.
 const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Collects nodes and builds a [`Graph`].
@@ -85,14 +85,14 @@ pub struct GraphBuilder {
     peers: Interner<u32>,
     declared: DeclaredGroups,
     changes: Interner<MemoryChanges>,
-    /// Names of memories beyond the NPU.
+    /// Names of memories outside the NPU.
     remote_memories: Interner<String>,
-    /// Shapes of kernels, and whether they are of a backward pass.
+    /// Kernels: shape, and whether it belongs to a backward pass.
     kernels: Interner<(KernelShape, bool)>,
     /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
-    /// Dependencies on ids that were not seen yet: (index into `preds`, id).
+    /// Dependencies on ids that are not known yet: (index into `preds`, id).
     forward: Vec<(u32, u64)>,
     origins: StatedOrigins,
 }
@@ -120,11 +120,11 @@ impl GraphBuilder {
         }
     }
 
-    /// Makes room for about so many nodes, each of which has a name of its own; others are taken too.
+    /// Reserves memory for about `nodes` nodes with distinct names; a hint, not a limit.
     pub fn reserve(&mut self, nodes: u64) {
-        // Arrays of more nodes are grown as they fill: the time is in the nodes then.
+        // Larger arrays grow as they fill: at this size the time is spent on the nodes, not on growth.
         let nodes = nodes.min(1 << 20) as usize;
-        // Some more than a lower bound, so that few more do not have all arrays moved.
+        // The count may be a lower bound. A margin avoids moving all arrays for a few more nodes.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);
@@ -145,7 +145,7 @@ impl GraphBuilder {
             Some(index) => self.preds.push(index | mark),
             None => {
                 self.forward.push((self.preds.len() as u32, id));
-                // A placeholder that keeps the flag until the id is resolved.
+                // A placeholder that preserves the flag until the id is resolved.
                 self.preds.push(NO_NODE & !CONTROL | mark);
             }
         }
@@ -220,22 +220,22 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Sets the recorded end of the rank's last event, counted from the start of the job.
+    /// Sets the recorded end of the rank's last event, relative to the start of the job.
     pub fn captured(&mut self, at: Span) {
         self.graph.captured = Some(at);
     }
 
-    /// Sets whether the kernels ran on a CPU when they were captured.
+    /// Sets whether the captured kernels ran on a CPU.
     pub fn kernels_on_cpu(&mut self, on_cpu: bool) {
         self.graph.kernels_on_cpu = on_cpu;
     }
 
-    /// Sets the number of ranks of the job, and what the trace was captured on.
+    /// Sets the number of ranks of the job, and the context of the capture.
     pub fn context(&mut self, world_size: Option<u32>, on: CaptureContext) {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
-    /// Sets what the trace says about the profiler that captured it.
+    /// Sets the trace's statements about its profiler.
     pub fn profiler(&mut self, said: CaptureProfiler) {
         self.graph.profiler.said = said;
     }
@@ -260,19 +260,18 @@ impl GraphBuilder {
         self.graph.stacks = stacks;
     }
 
-    /// Names `lane` for drawings.
+    /// Sets the display name of `lane`.
     pub fn name_lane(&mut self, lane: Lane, name: String) {
         self.graph.lane_names.push((lane, name));
     }
 
-    /// Interns the staged names; `last` is the node to blame if the arena is full.
+    /// Interns the staged names; an error about a full arena names the node `last`.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.settle(&mut self.graph.name_of);
         settled.ok_or_else(|| TraceError::refused(last, "more than 4 GiB of names", "shorten them"))
     }
 
-    /// Returns type, lane, FLOPs, bytes and detail of a node; collectives and messages are appended to their
-    /// lists.
+    /// Returns type, lane, FLOPs, bytes and detail of a node. Appends collectives and messages to their lists.
     fn decode(
         &mut self,
         node: &NodeView<'_>,
@@ -354,8 +353,8 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
-                // no lane, and a send behind it in program order cannot be blocked by it.
+                // A posted receive uses no engine of its NPU; only the sender drives the wire. So it occupies no lane
+                // and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)
                 } else {
@@ -439,7 +438,7 @@ impl GraphBuilder {
         self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
-        // Ascending ids are program order in nearly all traces, which linking finds out on the way.
+        // In nearly all traces, ascending ids are already a valid order, and linking detects this as it runs.
         if !self.link(with_control) && !self.order() {
             if self.policy != DependencyPolicy::Auto || self.control() == 0 {
                 return Err(self.cyclic());

@@ -18,39 +18,38 @@ pub fn fingerprint(value: &impl Hash) -> u64 {
 pub struct NameTable {
     text: String,
     ends: Vec<u32>,
-    /// Upper half of each name's hash with its number, so that a growing table reads no text.
+    /// Upper half of each name's hash with its index, so that growing the table does not read the text.
     index: HashTable<(u32, u32)>,
-    /// Staged names, concatenated, with the halves of their hashes and their ends; see [`NameTable::settle`].
+    /// Staged names, concatenated, with the upper halves of their hashes and their ends; see [`NameTable::settle`].
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
 
-/// Number of names that are looked up together.
+/// Number of staged names that are looked up together.
 const BATCH: usize = 64;
 
 impl NameTable {
-    /// Makes room for so many names, of about 32 bytes.
+    /// Reserves memory for `names` names of about 32 bytes each.
     pub fn reserve(&mut self, names: usize) {
         self.text.reserve(names * 32);
         self.ends.reserve(names);
         self.index.reserve(names, |&(short, _)| spread(short));
     }
 
-    /// Stages `name` to be numbered later. Returns whether it is time to [`NameTable::settle`].
+    /// Stages `name` for interning later. Returns whether the caller must call [`NameTable::settle`] now.
     ///
-    /// Look-ups in a large table wait for memory. Consecutive look-ups overlap their cache misses, which they
-    /// do not with the reading of a node in between.
+    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, unless the reading of a
+    /// node comes in between.
     #[inline]
     pub fn stage(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
-        // A batch takes a few kilobytes, unless names are absurdly long.
+        // A batch takes a few kilobytes; the limit is for absurdly long names.
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 
-    /// Appends the numbers of the staged names to `numbers`, in their order; `None` if the arena is full (4
-    /// GiB).
+    /// Appends the indices of the staged names to `numbers`, in order; `None` if the arena is full (4 GiB).
     pub fn settle(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
         let staged = std::mem::take(&mut self.staged);
         let ends = std::mem::take(&mut self.staged_ends);
@@ -83,7 +82,7 @@ impl NameTable {
             .map(|&(_, found)| found)
     }
 
-    /// Returns the number of `name`, new if it was not seen before; `None` if the arena is full (4 GiB).
+    /// Returns the index of `name`, which is added if it is new; `None` if the arena is full (4 GiB).
     #[inline]
     pub fn intern(&mut self, name: &str) -> Option<u32> {
         self.number((HASHER.hash_one(name) >> 32) as u32, name)
@@ -103,14 +102,14 @@ impl NameTable {
         Some(new)
     }
 
-    /// Adds `name` behind all others, whether it is new or not, and returns its number. Of frozen tables too.
+    /// Appends `name` without looking for an equal one, and returns its index. Works on frozen tables too.
     pub fn push_new(&mut self, name: &str) -> u32 {
         self.text.push_str(name);
         self.ends.push(self.text.len() as u32);
         self.ends.len() as u32 - 1
     }
 
-    /// Returns the name numbered `i`.
+    /// Returns the name with the index `i`.
     pub fn get(&self, i: u32) -> &str {
         slice(&self.text, &self.ends, i)
     }
@@ -134,7 +133,7 @@ impl NameTable {
         }
     }
 
-    /// Drops the index, which only interning needs.
+    /// Frees the hash table, which only interning needs.
     pub fn freeze(&mut self) {
         self.index = HashTable::new();
         (self.staged, self.staged_ends) = (String::new(), Vec::new());
@@ -143,7 +142,7 @@ impl NameTable {
     }
 }
 
-/// Expands 32 bits of a hash to 64: the table takes the bucket from the lower bits, and a tag from the upper.
+/// Expands 32 bits of a hash to 64: the table uses the lower bits for the bucket and the upper bits for a tag.
 #[inline]
 fn spread(short: u32) -> u64 {
     u64::from(short) << 32 | u64::from(short)
@@ -191,8 +190,7 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// Returns the number of `key`, new if it was not seen before. The same key twice in a row costs one
-    /// comparison.
+    /// Returns the index of `key`, which is added if it is new. The same key twice in a row costs one comparison.
     #[inline]
     pub fn intern(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
@@ -214,7 +212,7 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
-    /// Returns the number of `key`, if it has one.
+    /// Returns the index of `key`, if known.
     pub fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -234,11 +232,11 @@ impl<K: Hash + Eq> Interner<K> {
     }
 }
 
-/// Map from ids of a file to indices: an array for dense ids, a hash table for the others.
+/// Map from node ids to indices: an array for dense ids, a hash table for the others.
 #[derive(Clone, Debug, Default)]
 pub struct IdMap {
     dense: Vec<u32>,
-    /// Ids from here on are in the table, so that one huge id does not cost memory.
+    /// Ids from this limit on are in the hash table, so that one huge id does not cost memory.
     dense_limit: u64,
     sparse: HashTable<(u64, u32)>,
 }
@@ -274,13 +272,13 @@ impl IdMap {
         for index in self.dense.iter_mut().filter(|index| **index != ABSENT) {
             *index = new[*index as usize];
         }
-        // The order of iteration does not matter: each entry changes on its own.
+        // The order of iteration does not matter, because each entry changes independently.
         for (_, index) in &mut self.sparse {
             *index = new[*index as usize];
         }
     }
 
-    /// Sets the index of `id`, unless it has one, which is then returned.
+    /// Sets the index of `id`. If it already has one, returns that index and changes nothing.
     #[inline]
     pub fn insert(&mut self, id: u64, index: u32) -> Option<u32> {
         if let Some(old) = self.get(id) {
@@ -289,7 +287,7 @@ impl IdMap {
         if id < self.dense_limit {
             let at = id as usize;
             if at >= self.dense.len() {
-                // Growth by half keeps the cost linear; the next ids are usually the next numbers.
+                // Growth by half keeps the total cost linear: ids are usually consecutive.
                 self.dense.resize((at + 1).max(at + at / 2), ABSENT);
             }
             self.dense[at] = index;

@@ -1,10 +1,9 @@
-//! Trace as its file holds it, sound or not.
+//! Lenient reader: a trace with all its errors.
 //!
-//! A [`Graph`](super::Graph) is what can be replayed: the first error refuses the file. A raw trace is for
-//! inspection: it keeps every node that can be recovered at all, dependencies as they are named, and a list of
-//! what cannot be read. It borrows names and records from the file's contents and takes 16 bytes for each
-//! dependency, and for each node 40 and the size of what its reader [keeps](NodeRetention): by default nearly
-//! everything, some 200 bytes.
+//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
+//! it keeps every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. It borrows
+//! names and records from the file's contents. It takes 16 bytes for each dependency, and for each node 40 bytes plus
+//! the data that the reader [keeps](NodeRetention): by default nearly everything, about 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -16,15 +15,15 @@ mod view;
 
 pub use view::CompactNodeView;
 
-/// Dependency as a node names it.
+/// Dependency as stated by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawDependency {
-    /// Id of the node that is waited for.
+    /// Id of the predecessor.
     pub id: u64,
-    /// Index of that node in [`RawTrace::nodes`], of the first if several have the id; [`RawDependency::MISSING`]
-    /// if none has.
+    /// Index of the predecessor in [`RawTrace::nodes`]: the first of several with this id, or
+    /// [`RawDependency::MISSING`] if there is none.
     pub node: u32,
-    /// Whether it is a control dependency, which only orders the two; if not, data passes.
+    /// Whether it is a control dependency (order only) rather than a data dependency.
     pub control: bool,
 }
 
@@ -32,21 +31,20 @@ impl RawDependency {
     /// Index of a missing node.
     pub const MISSING: u32 = u32::MAX;
 
-    /// Returns the index of the node that is waited for, if it exists.
+    /// Returns the index of the predecessor, if it exists.
     #[inline]
     pub fn target(&self) -> Option<u32> {
         (self.node != Self::MISSING).then_some(self.node)
     }
 }
 
-/// Selection of the data kept of each node. Less is faster: large traces exceed caches.
+/// Selects the data to keep of each node. Keeping less is faster, because large traces exceed the CPU's caches.
 pub trait NodeRetention<'a>: Default {
     /// Data kept of each node.
     type Kept: Copy;
 
-    /// Returns the data to keep of a node with the record `view`. Of a record that was refused, `view` holds
-    /// what could be recovered: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name and
-    /// dependencies.
+    /// Returns the data to keep of a node with the record `view`. For an invalid record, `view` has the recovered part:
+    /// an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name and dependencies.
     fn retain(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
     /// Returns the id of the node.
@@ -78,11 +76,11 @@ pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
     pub view: V,
     /// The undecoded record.
     pub record: RawRecord<'a>,
-    /// Range of its dependencies in the list of all.
+    /// Range of its dependencies in [`RawTrace`]'s list.
     deps: (u32, u32),
 }
 
-/// Record or dependency that cannot be read, or makes no sense.
+/// Unreadable or invalid record or dependency.
 #[derive(Debug)]
 pub struct ReadFault {
     /// Index of the node in [`RawTrace::nodes`], if a node was kept.
@@ -91,20 +89,18 @@ pub struct ReadFault {
     pub error: TraceError,
 }
 
-/// Trace of one rank, sound or not. Nodes are in ascending order of their ids, those with the same id in the
-/// order of the file.
+/// Trace of one rank, valid or not. Nodes are sorted by id; nodes with equal ids keep the order of the file.
 #[derive(Debug)]
 pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
     /// Metadata record.
     pub metadata: TraceMetadata,
     /// The nodes.
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
-    /// Data kept besides, across nodes.
+    /// State of the retention, across nodes.
     pub retained: K,
     /// Errors, in the order of the file.
     pub faults: Vec<ReadFault>,
-    /// Memory that nodes allocate and free on their NPU, for those that do, ascending by their index in
-    /// `nodes`.
+    /// Memory changes of the nodes that have any, ascending by index in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
     deps: Vec<RawDependency>,
     index_of: IdMap,
@@ -114,9 +110,9 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
 /// Lower bound of the average record size of nearly all files, in bytes.
 const USUAL_RECORD: usize = 64;
 
-/// Builds the fault for zeros in place of a node, as a file system leaves them behind a program that died. One
-/// empty record is a node of defaults; several in a row are no nodes, and there can be as many as the file has
-/// bytes.
+/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A
+/// single zero byte is a valid empty record (a node of default values), but several in a row are damage. They are one
+/// fault, because there could be one per byte of the file.
 #[cold]
 fn zeros(record: RawRecord<'_>) -> ReadFault {
     let found = "zeros, where a node is expected: a second record of no bytes in a row";
@@ -153,8 +149,8 @@ impl scan::DependencyVisitor for DependencyCollector<'_> {
 }
 
 impl<'a> RawTrace<'a> {
-    /// Reads the (decompressed) contents of a trace file. Errors are added to the [`faults`](Self::faults); a
-    /// truncated file gives the nodes before the break.
+    /// Reads the (decompressed) contents of a trace file. Errors are added to [`faults`](Self::faults); a truncated
+    /// file yields the nodes before the break.
     pub fn read(contents: &'a [u8]) -> Self {
         Self::read_retaining(contents)
     }
@@ -164,7 +160,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Maximum number of nodes or dependencies: indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 
-    /// Reads like [`RawTrace::read`], with the data that `K` keeps of the nodes.
+    /// Like [`RawTrace::read`], but keeps the data that `K` selects.
     pub fn read_retaining(contents: &'a [u8]) -> Self {
         let mut raw = Self {
             metadata: TraceMetadata::default(),
@@ -209,10 +205,10 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         raw
     }
 
-    /// Adds the node of `record`. Returns whether there is room for more.
+    /// Adds the node of `record`. Returns false if the trace is full.
     fn take(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
-        // A dependency takes at least a byte, so the length of the record bounds their number.
+        // Each dependency takes at least one byte, so a record has at most as many dependencies as bytes.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed(
                 record.offset,
@@ -230,7 +226,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain(&view)
             }
             Err(error) => {
-                // The failed scan may have pushed some; the recovery below pushes them again.
+                // The failed scan may have pushed dependencies; the recovery below pushes them again.
                 self.deps.truncate(from);
                 self.faults.push(ReadFault {
                     node: Some(index),
@@ -240,7 +236,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain(&view)
             }
         };
-        // Done while the node is in cache; a second pass over all nodes would take a tenth of the time again.
+        // Done while the node is in the cache; a second pass over all nodes would take 10 % more time.
         let id = K::id(&view);
         let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
         self.unsorted |= id < last;
@@ -277,8 +273,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Maps the error of every fault with `told`, which adds the file, or the location in the original of
-    /// converted contents.
+    /// Applies `told` to the error of every fault. It adds the file or, for converted contents, the location in the
+    /// original.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {
@@ -288,12 +284,12 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Returns the node with this id, the first if there are several.
+    /// Returns the index of the first node with this id.
     pub fn find(&self, id: u64) -> Option<u32> {
         self.index_of.get(id)
     }
 
-    /// Returns the dependencies of node `i`, as its record names them.
+    /// Returns the dependencies of node `i`, as stated in its record.
     #[inline]
     pub fn deps(&self, i: u32) -> &[RawDependency] {
         let (from, to) = self.nodes[i as usize].deps;
@@ -305,8 +301,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         self.deps.len()
     }
 
-    /// Returns for each node its successors, ascending, over the dependencies that lead to a node and for which
-    /// `holds`, given the waiting node and the dependency, is true.
+    /// Returns the successors of each node, ascending. Only dependencies whose predecessor exists and for which
+    /// `holds(successor, dependency)` is true count.
     pub fn successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {
@@ -353,7 +349,7 @@ mod tests {
 
     #[test]
     fn everything_that_a_file_names_is_there() {
-        // Out of order, with a forward reference, one to nobody and one to itself.
+        // Out of order, with a forward reference, a reference to a missing node and a self reference.
         let contents = file(&[
             node(7, &[9, 3], &[]),
             node(3, &[3], &[100]),
@@ -381,7 +377,7 @@ mod tests {
 
     #[test]
     fn zeros_end_a_trace() {
-        // A node of defaults is a record of no bytes; behind a second one nothing is read.
+        // A node of default values is an empty record; nothing is read after a second one.
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
         assert_eq!(RawTrace::read(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);

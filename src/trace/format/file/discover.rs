@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Total size in bytes up to which the hashes of a job are checked by default: a larger job would load
-/// noticeably slower.
+/// Maximum total size in bytes of jobs whose hashes are checked by default; hashing larger jobs would slow down loading
+/// noticeably.
 const HASHED: u64 = 64 << 20;
 
 /// Level of verification against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyLevel {
-    /// None. Ranks that the job file does not name are then read, too, if they are given one by one.
+    /// No checks. Traces given one by one are then read even if the job file does not name their ranks.
     Nothing,
-    /// Lengths of the traces, and hashes of small jobs.
+    /// Lengths of traces; for small jobs also hashes.
     #[default]
     Lengths,
     /// Lengths and hashes.
@@ -33,14 +33,14 @@ pub struct FoundTraces {
     pub files: Vec<RankFile>,
     /// Job files that list them.
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
-    /// BLAKE3 hashes, in hexadecimal, of job files that lie in a store.
+    /// BLAKE3 hashes, in hexadecimal, of job files in a store.
     pub stored_jobs: BTreeMap<PathBuf, String>,
-    /// The one among the traces that is a stream, which can be read once.
+    /// The trace that is a stream, if any; it can be read only once.
     pub stream: Option<PathBuf>,
 }
 
 impl FoundTraces {
-    /// Adds what else was found.
+    /// Appends the results of another search.
     pub fn extend(&mut self, other: Self) {
         self.files.extend(other.files);
         self.files.sort();
@@ -51,7 +51,7 @@ impl FoundTraces {
     }
 }
 
-/// Finds trace files; each job file is read once.
+/// Finds trace files; reads each job file only once.
 #[derive(Debug, Default)]
 pub struct TraceFinder {
     verify: VerifyLevel,
@@ -66,13 +66,13 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     Ok(finder.finish().files)
 }
 
-/// Returns the path of the stream that `path` denotes: standard input for `-`, or a path to something that can be read only
-/// once, such as a pipe. `None` for files and folders, and if there is nothing.
+/// Returns `path` if it denotes a stream: `-` for standard input, or anything that can be read only once, such as a
+/// pipe. `None` for files, folders and missing paths.
 fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A redirected file is a file by what it leads to, and has the name of no trace.
+    // A redirected file is a regular file, but its path (`/dev/stdin`) has no trace's name. So it counts as a stream.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
@@ -83,7 +83,7 @@ fn job_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
-/// Returns the prefix of the job that a file called `path` would belong to.
+/// Returns the prefix of the job to which a file with this name would belong.
 pub fn prefix_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (prefix, ..) = split_name(name)?;
@@ -91,7 +91,7 @@ pub fn prefix_of(path: &Path) -> Option<PathBuf> {
 }
 
 impl TraceFinder {
-    /// Creates a finder with this level of verification.
+    /// Creates an empty finder.
     pub fn new(verify: VerifyLevel) -> Self {
         Self {
             verify,
@@ -103,21 +103,21 @@ impl TraceFinder {
     pub fn finish(self) -> FoundTraces {
         let mut found = self.found;
         found.files.sort();
-        // A job and one of its files may both be given.
+        // The caller may name both a job and one of its files.
         found.files.dedup();
         found
     }
 
-    /// Finds the traces that `path` denotes: a folder with traces of one job, one file of the job (then only
-    /// that one), the job file, or the prefix that the files of a job share.
+    /// Adds the traces that `path` denotes: a folder with one job, a single file (only this one), a job file, or the
+    /// common prefix of a job's files.
     ///
-    /// A job file beside them determines which files there are, with lengths and hashes. Otherwise names do: of
-    /// files with several endings those with the best one are taken, `.et`, then `.eg` as tools called it in
-    /// 2023, `.jsonl`, and `.json`. Any of them may be compressed.
+    /// A job file in the same folder determines the files, with lengths and hashes. Otherwise the names determine them.
+    /// If there are several endings, the first of this list wins: `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`.
+    /// Any of them may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///
-    /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
+    /// Fails if there is no trace, if a folder has several jobs, or if a rank has two files.
     pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
         if let Some(stream) = stream(path) {
             if self.found.stream.is_some() {
@@ -159,7 +159,7 @@ impl TraceFinder {
         Ok(())
     }
 
-    /// Returns the job file `path`, or `None` if there is none.
+    /// Reads the job file `path`; `None` if it does not exist.
     fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());
@@ -167,7 +167,7 @@ impl TraceFinder {
         let job = if path.is_file() {
             match JobFile::read(path) {
                 Ok(job) => Some(Arc::new(job)),
-                // File names then determine the job.
+                // Without verification an unreadable job file is no error; file names determine the job.
                 Err(_) if self.verify == VerifyLevel::Nothing => None,
                 Err(error) => return Err(error),
             }
@@ -184,7 +184,7 @@ impl TraceFinder {
             return Err(not_found(path, "the job's file names no rank"));
         }
         let lengths = job.ranks.iter().map(|row| row.seal.bytes);
-        // Lengths are input, so their sum may overflow.
+        // The lengths are untrusted input, so their sum may overflow.
         let all = lengths.fold(0_u64, u64::saturating_add);
         let folder = folder_of(path);
         for row in &job.ranks {
@@ -205,7 +205,7 @@ impl TraceFinder {
         Ok(())
     }
 
-    /// Adds one file, with its digest from the job file beside it.
+    /// Adds one file, with its digest from the job file in the same folder.
     fn add_file(&mut self, path: &Path) -> Result<(), TraceError> {
         let name = path
             .file_name()
@@ -221,7 +221,7 @@ impl TraceFinder {
         let beside = job_path(folder_of(path), prefix);
         if let Some(job) = self.job(&beside)? {
             match job.rank(rank) {
-                // The digest does not cover the trace in another format.
+                // The digest applies only to the listed file, not to the same trace in another format.
                 Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
                     file.seal = Some(row.seal);
                 }
@@ -277,15 +277,15 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
     )
 }
 
-/// Builds the error about a path that is neither a folder nor a file nor the prefix of any, with the name that was
-/// meant where one is near.
+/// Builds the error about a path that is not a folder, a file or a prefix. It suggests the most similar name, if any is
+/// close.
 fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let found = entry.file_name().into_string().ok()?;
         Some(match split_name(&found) {
-            // A prefix is meant where no rank is given.
+            // Without a rank in the name, the user probably meant a prefix.
             Some((prefix, rank, _)) if !name.contains(&format!(".{rank}.")) => prefix.to_owned(),
             Some(_) => found,
             None if is_folder => found,
@@ -293,7 +293,7 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
         })
     });
     let distance = |found: &String| match found.strip_prefix(name) {
-        // `job.0.et` beside `job.0.et.zst`.
+        // The names differ only by an added ending: `job.0.et` and `job.0.et.zst`.
         Some(ending) if ending.starts_with('.') => 0,
         _ => strsim::damerau_levenshtein(name, found),
     };
