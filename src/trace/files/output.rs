@@ -1,4 +1,4 @@
-//! Single output file.
+//! Output file that appears under its name only when complete.
 
 use super::target::{OutputTarget, folder};
 use super::temporary::{RenameGuard, TemporaryFile};
@@ -8,11 +8,11 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. A regular one appears under its name when it is complete, and never if this is dropped. Write
-/// errors name it.
+/// Output file. A regular file appears under its name when it is committed, and never if this is dropped. Write errors
+/// name the file.
 #[derive(Debug)]
 pub struct OutputFile {
-    /// Path as it was asked for.
+    /// Path as requested.
     path: PathBuf,
     file: File,
     /// Temporary file and final path of a regular file.
@@ -46,8 +46,8 @@ impl OutputFile {
         self
     }
 
-    /// Renames the file into place before it is complete, replacing what was there: what is written from now on
-    /// appears under its name, and stays if this is dropped.
+    /// Renames the file into place before it is complete, replacing an existing file. Later writes are visible under
+    /// the name, and the file stays if this is dropped.
     pub fn appear(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
@@ -57,7 +57,7 @@ impl OutputFile {
         renamed.map_err(|error| TraceError::io(&self.path, "rename into place", error))
     }
 
-    /// Finishes writing and renames the file into place, replacing what was there.
+    /// Finishes writing and renames the file into place, replacing an existing file.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync()?;
@@ -66,7 +66,7 @@ impl OutputFile {
         closed.folder().map_or(Ok(()), sync_folder)
     }
 
-    /// Finishes writing: all data is with the system, under the temporary name.
+    /// Finishes writing: all data has been passed to the system, under the temporary name.
     pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
         let io = |error| TraceError::io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
@@ -94,7 +94,7 @@ impl Write for OutputFile {
             io::Error::new(error.kind(), TraceError::io(&self.path, "write", error))
         };
         let written = match self.file.write(bytes) {
-            // Callers retry, and recognise the condition by the plain error only.
+            // Callers retry on `Interrupted` and recognise only the unwrapped error.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             written => written.map_err(named)?,
         };
@@ -110,7 +110,7 @@ impl Write for OutputFile {
     }
 }
 
-/// Creates `folder` unless it exists. The folder in which it lies must exist: a mistyped path does not become a tree.
+/// Creates `folder` unless it exists. Its parent must exist, so that a mistyped path does not create a tree.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
@@ -131,7 +131,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a file beside `to`, with the owner and permissions of the file that is there.
+/// Creates a temporary file in the folder of `to`, with the owner and permissions of an existing `to`.
 fn temporary(
     path: &Path,
     to: &Path,
@@ -142,7 +142,7 @@ fn temporary(
     create_folder(folder).map_err(io)?;
     let (temporary, file) = TemporaryFile::create(folder, before.map(mode)).map_err(io)?;
     if let Some(before) = before {
-        // Someone who may write the file without owning it cannot change the owner of theirs.
+        // A user who may write the file without owning it cannot change owners, so a failure is ignored.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};
@@ -164,10 +164,10 @@ fn mode(_: &Metadata) -> u32 {
     0
 }
 
-/// Complete file that waits to be renamed.
+/// Complete file that has yet to be renamed.
 #[derive(Debug)]
 pub(super) struct FinishedFile {
-    /// Path as it was asked for.
+    /// Path as requested.
     pub path: PathBuf,
     pub seal: FileDigest,
     /// Final path of a regular file.
@@ -189,8 +189,8 @@ impl FinishedFile {
         }
     }
 
-    /// Creates the same file under the name `path`: a hard link if `link` is set and the system supports one,
-    /// or else a copy. `None` if the first went into a device.
+    /// Duplicates the file as `path`: as a hard link if `link` is set and the system supports it, otherwise as a copy.
+    /// Returns `None` if the file went to a device.
     pub fn duplicate_as(
         &self,
         path: &Path,
@@ -204,7 +204,7 @@ impl FinishedFile {
         if let (OutputTarget::File(to, before), true) = (target, link) {
             let parent = folder(to);
             create_folder(parent).map_err(io("create"))?;
-            // Hard links share one set of permissions.
+            // Hard links share permissions, so they must be equal.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))
             });
@@ -228,7 +228,7 @@ impl FinishedFile {
         }))
     }
 
-    /// Renames the file into place, replacing what was there.
+    /// Renames the file into place, replacing an existing file.
     pub fn rename(&mut self) -> Result<(), TraceError> {
         match (self.temporary.take(), &self.to) {
             (Some(temporary), Some(to)) => {
@@ -239,7 +239,7 @@ impl FinishedFile {
         }
     }
 
-    /// Returns the folder in which the name is new.
+    /// Returns the folder that contains the new name.
     pub fn folder(&self) -> Option<&Path> {
         self.to.as_deref().map(folder)
     }

@@ -1,4 +1,5 @@
-//! Outputs of one command: none is one of its inputs, no two are one file, and those of a job appear together.
+//! Outputs of one command. Ensures that no output is also an input, that no file is written twice, and that the files
+//! of a job appear together.
 
 use super::output::{FinishedFile, OutputFile, sync_folder};
 use super::target::{OutputTarget, folder, identity};
@@ -14,11 +15,11 @@ use std::thread;
 /// Outputs of one command.
 #[derive(Debug, Default)]
 pub struct OutputSet {
-    /// Files that the command reads. They are told apart once an output is a file that exists: most are none.
+    /// Inputs whose file identity has not been read yet. It is needed only if an output already exists, which is rare.
     unnumbered: Vec<PathBuf>,
-    /// Those of them that have been looked at, by identity.
+    /// Inputs by file identity.
     inputs: BTreeMap<(u64, u64), PathBuf>,
-    /// Claimed files, by their paths behind all links.
+    /// Claimed files, by path with all links resolved.
     claimed: BTreeSet<PathBuf>,
     swept: BTreeSet<PathBuf>,
     closed: Vec<FinishedFile>,
@@ -31,11 +32,11 @@ pub struct OutputClaim {
     target: OutputTarget,
 }
 
-/// Handle of a complete file that waits for the others.
+/// Handle of a complete file that waits for the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputHandle {
     index: usize,
-    /// Length of the file, and its hash if it was hashed.
+    /// Length of the file, and its hash if requested.
     pub seal: FileDigest,
 }
 
@@ -52,7 +53,7 @@ impl OutputSet {
         self.unnumbered.push(path.to_owned());
     }
 
-    /// Returns the input that the existing file `path` is, if it is one.
+    /// Returns the input that is the same file as `path`, if any.
     fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
         let sought = identity(path)?;
         for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
@@ -63,9 +64,9 @@ impl OutputSet {
         self.inputs.get(&sought)
     }
 
-    /// Claims `path`. Nothing is written yet, but stale temporary files of earlier runs are removed.
+    /// Claims `path` for one output. Writes nothing, but removes stale temporary files of earlier runs.
     ///
-    /// Fails if the command reads the file or writes it already, and if no file can be created there.
+    /// Fails if the command already reads or writes the file, or if no file can be created there.
     pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
         let target = OutputTarget::find(path)?;
         let name = match &target {
@@ -90,7 +91,7 @@ impl OutputSet {
                     _ => Some(to.clone()),
                 }
             }
-            // Several outputs may share such a device.
+            // Several outputs may share a device such as `/dev/null`.
             OutputTarget::Special(true) => None,
             OutputTarget::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
             OutputTarget::Descriptor(_) => Some(path.to_owned()),
@@ -119,8 +120,8 @@ impl OutputSet {
         Ok(self.wait(file.close()?))
     }
 
-    /// Creates `path` with the contents of `written`: a hard link if `link` is set and the system supports one,
-    /// or else a copy. `None` if the first went into a device.
+    /// Creates `path` with the contents of `written`: as a hard link if `link` is set and the system supports it,
+    /// otherwise as a copy. Returns `None` if `written` went to a device.
     pub fn duplicate_as(
         &mut self,
         written: OutputHandle,
@@ -166,7 +167,7 @@ impl OutputSet {
 
     /// Renames all waiting files into place, in the order in which they were written.
     ///
-    /// Fails if one cannot be renamed, and tells which files are new by then and which are unchanged.
+    /// Fails if a file cannot be renamed. The error lists the files that are already replaced and the unchanged ones.
     pub fn commit(mut self) -> Result<(), TraceError> {
         self.sync()?;
         let _renaming = RenameGuard::begin();
@@ -187,7 +188,7 @@ impl OutputSet {
     }
 }
 
-/// Builds the error about the first of `old`, which could not be renamed after `new` were.
+/// Builds the error for a failed rename of the first file in `old`, after the files in `new` were renamed.
 fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
     let because =
         std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
@@ -213,7 +214,7 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
     )
 }
 
-/// Returns `PREFIX.MIDDLE` with an ending, as for files that belong together.
+/// Returns the name `PREFIX.MIDDLE` plus the ending.
 pub fn numbered(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!(".{middle}{ending}"));

@@ -1,4 +1,4 @@
-//! Temporary files that become outputs, and their removal however the program ends.
+//! Temporary files that become outputs. They are removed however the program ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Paths of all temporary files, as system calls take them.
+/// Paths of all temporary files, in the form of system calls.
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Beginning and end of their names; between them stand the namespace of the process, its id, and a number.
+/// Start and end of their names, with the namespace of the process, its id and a counter in between.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
@@ -30,13 +30,13 @@ impl std::fmt::Debug for SignalSafeEntry<CString> {
 }
 
 impl TemporaryFile {
-    /// Creates a file in `folder`, at most as accessible as `mode` if that is given.
+    /// Creates a file in `folder`, with no more permissions than `mode`.
     pub fn create(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         if let Some(mode) = mode {
-            // Nobody who may not read the result may read it before.
+            // Users who cannot read the result must not be able to read the temporary file.
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode & 0o700);
         }
         let _ = mode;
@@ -61,7 +61,7 @@ impl TemporaryFile {
             );
             let path = folder.join(name);
             let bytes = path.as_os_str().as_encoded_bytes();
-            // Registered before it exists, so that no signal comes in between.
+            // Registered before the file exists, so that a signal in between cannot leave it behind.
             let entry = ALL.add(CString::new(bytes)?);
             match make(&path) {
                 Ok(made) => return Ok((Self { path, entry }, made)),
@@ -80,11 +80,12 @@ impl TemporaryFile {
         &self.path
     }
 
-    /// Renames the file, replacing what was there.
+    /// Renames the file and replaces an existing one.
     pub fn rename(self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.entry.remove();
-        // Renaming a file onto a hard link to itself leaves both names. Otherwise nothing is left to remove.
+        // Renaming a file to a hard link of itself leaves both names, so the old name is removed. Otherwise there is
+        // nothing to remove.
         let _ = fs::remove_file(&self.path);
         std::mem::forget(self);
         Ok(())
@@ -111,7 +112,7 @@ pub fn remove_temporaries() {
 #[cfg(not(unix))]
 pub fn remove_temporaries() {}
 
-/// Returns a hash of the host's name and the PID namespace, which distinguishes processes that share an id.
+/// Returns a hash of host name and PID namespace, which distinguishes processes with equal ids.
 fn namespace() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| {
@@ -133,7 +134,7 @@ pub(super) fn remove_stale(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Files of other users cannot be removed and stay.
+            // Removing files of other users fails; they stay.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -150,7 +151,7 @@ fn is_stale(name: &str) -> bool {
     id.is_some_and(|id| !is_running(id))
 }
 
-/// Returns whether there may be a process of this id.
+/// Returns whether a process with this id may exist.
 #[cfg(unix)]
 fn is_running(id: u32) -> bool {
     let Ok(id) = libc::pid_t::try_from(id) else {
@@ -170,7 +171,7 @@ fn is_running(_: u32) -> bool {
 static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
-/// Guard of a critical section in which files are renamed and signals are deferred.
+/// Guard of a critical section that renames files; signals are deferred until it ends.
 pub(super) struct RenameGuard;
 
 impl RenameGuard {
@@ -194,14 +195,14 @@ impl Drop for RenameGuard {
     }
 }
 
-/// Returns whether `signal`, which would end the program, is deferred because files are being renamed; it is
-/// then raised again. For signal handlers.
+/// Defers `signal`, which would end the program, while files are being renamed; it is raised again afterwards. Returns
+/// whether it was deferred. For signal handlers.
 pub fn defer_signal(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;
     }
     AWAITING.store(signal, Ordering::SeqCst);
-    // If renaming ended in between, nobody may have seen the signal.
+    // If renaming ended in between, the guard may have missed the signal.
     RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
 }
 
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn those_of_the_dead_are_swept_and_those_of_the_living_stay() {
         let folder = tempfile::tempdir().unwrap();
-        // No system has as many processes.
+        // No system has a process id this large.
         let dead = format!("{BEGIN}{}-4194999-0{END}", namespace());
         let elsewhere = format!("{BEGIN}00000000-4194999-0{END}");
         let other = ".chakram-notes.tmp".to_owned();

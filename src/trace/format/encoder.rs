@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageEncoder(Vec<u8>);
 
-/// Appends `value` in groups of 7 bits, the lowest first; all but the last byte have the highest bit set.
+/// Appends `value` as a varint: 7 bits per byte, lowest first. All bytes except the last have the top bit set.
 #[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -49,14 +49,15 @@ impl MessageEncoder {
 
     /// Appends the field `number`, a nested message of a text in field 1 and a varint in the field `value_number`.
     ///
-    /// Its length is known beforehand, so nothing moves, and of a name that the compiler knows most of the bytes are.
+    /// The length is known beforehand, so no byte moves. For a constant name the compiler also computes most of the
+    /// bytes.
     #[inline(always)]
     pub fn named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
         const MOST: usize = 24;
         let keys = [number << 3 | 2, value_number << 3].map(u64::from);
         let lengths = keys.map(varint_length);
         let length = 2 + name.len() + lengths[1] + varint_length(value);
-        // Longer than one byte can say.
+        // The length does not fit in one byte.
         if length >= 0x80 {
             return self.nested(number, |put| {
                 put.bytes(1, name.as_bytes());
@@ -105,12 +106,12 @@ impl MessageEncoder {
         }
     }
 
-    /// Appends a nested message, which `fill` appends field by field.
+    /// Appends a nested message whose fields `fill` appends.
     #[inline]
     pub fn nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
         self.key(number, 2);
         let start = self.0.len();
-        // Most lengths take one byte; for a longer one the message moves.
+        // Most lengths take one byte, so one is reserved. For a longer length the message is moved.
         self.0.push(0);
         fill(self);
         let length = self.0.len() - start - 1;
@@ -119,20 +120,20 @@ impl MessageEncoder {
         } else {
             let end = self.0.len();
             put_varint(&mut self.0, length as u64);
-            // The bytes of the length, behind the message, take the place of the one in front of it.
+            // Rotates the length's bytes from the end of the message to the reserved place before it.
             let bytes = self.0.len() - end;
             self.0[start + 1..].rotate_right(bytes);
             self.0.remove(start);
         }
     }
 
-    /// Appends the message to a file, with its length in front.
+    /// Appends the message to a file, preceded by its length.
     pub fn frame(&self, file: &mut Vec<u8>) {
         frame(file, &self.0);
     }
 }
 
-/// Appends `message` to a file, with its length in front.
+/// Appends `message` to a file, preceded by its length.
 pub fn frame(file: &mut Vec<u8>, message: &[u8]) {
     put_varint(file, message.len() as u64);
     file.extend_from_slice(message);
@@ -179,7 +180,7 @@ mod tests {
         let mut nested = MessageEncoder::default();
         nested.nested(7, |part| part.bytes(2, &[9; 200]));
         let mut expected = MessageEncoder::default();
-        // A key of one byte and a length of two in front of 200 bytes.
+        // A key of one byte and a length of two bytes, followed by 200 bytes.
         expected.bytes(7, &[&[2 << 3 | 2, 200 | 0x80, 1][..], &[9; 200]].concat());
         assert_eq!(nested, expected);
         let mut file = Vec::new();

@@ -1,4 +1,4 @@
-//! Job file: `PREFIX.job.json`, which lists the traces of all ranks, and the groups, roles and machine of the job.
+//! Job file `PREFIX.job.json`: lists the traces of all ranks, and the groups, roles and machine of the job.
 //!
 //! ```json
 //! {
@@ -15,8 +15,7 @@
 //! }
 //! ```
 //!
-//! The files lie in the folder of the job file. Lengths and hashes are those of the files as stored, compressed
-//! or not.
+//! The traces are in the folder of the job file. Lengths and hashes refer to the files as stored, compressed or not.
 
 use super::digest::FileDigest;
 use super::groups::{DeclaredGroups, GroupFile};
@@ -27,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Ending of a job file, behind the prefix.
+/// Ending of a job file, after the prefix.
 pub const ENDING: &str = ".job.json";
 const SCHEMA: &str = "chakram.job.1";
 
@@ -36,11 +35,11 @@ const SCHEMA: &str = "chakram.job.1";
 pub struct JobFile {
     /// Traces by rank, ascending.
     pub ranks: Vec<JobRank>,
-    /// Groups that traces use without declaring them.
+    /// Groups that traces use but do not declare.
     pub groups: DeclaredGroups,
     /// Roles of groups, unless traces state them.
     pub roles: GroupRoles,
-    /// Machine that the job was made for: a preset, or a file.
+    /// Machine for which the job was made: a preset or a file.
     pub machine: Option<String>,
 }
 
@@ -86,7 +85,7 @@ impl JobFile {
         Self::parse(&text).map_err(|error| error.in_file(path))
     }
 
-    /// Parses the contents of such a file.
+    /// Parses the contents of a job file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let wrong = |found: String| TraceError::malformed(0, found);
         let document: JobDocument = serde_json::from_str(text).map_err(|error| {
@@ -195,7 +194,7 @@ impl JobFile {
     }
 }
 
-/// Returns a name or a list as JSON has it.
+/// Returns a name or a list as JSON text.
 fn json_text<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("names and lists can be written")
 }

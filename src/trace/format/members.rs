@@ -1,14 +1,15 @@
-//! Traces that stand for several ranks, which differ in their peers, groups and cores alone.
+//! Traces that represent several ranks, which differ only in their peers, groups and cores.
 //!
-//! The metadata record of such a trace says who its *members* are, and what each has in place of what the trace says, which is
-//! that of the first. It is stored once, under the name of every member (links, where there are such), and opened as the trace
-//! of the rank that the name says: byte for byte as if it had been written for that rank.
+//! Such a trace is written for its first *member*. Its metadata record lists all members and, for each, the peers,
+//! groups and cores that replace the first member's. The file is stored once, under the name of every member (as links
+//! if the system supports them). Opened under the name of a member, it reads byte for byte as if it had been written
+//! for that rank.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
 //! ```
 //!
-//! Peers and groups that all members share may be left out.
+//! Peers and groups that all members share may be omitted.
 
 use super::TraceError;
 use super::attr::{AttrView, AttributeContent, replay_attribute};
@@ -20,7 +21,7 @@ use super::write::FrameWriter;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Attribute of the metadata record.
+/// Attribute of the metadata record with the members.
 pub const MEMBERS: &str = "members";
 
 /// Field numbers of attributes.
@@ -31,15 +32,15 @@ const NODE_ATTRIBUTES: u32 = 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceMembers {
-    /// The ranks; the trace is written as the first has it.
+    /// The ranks; the trace is written for the first.
     pub ranks: Vec<u32>,
-    /// Their cores on a machine of tiles; empty where the trace says none.
+    /// Their cores on a machine of tiles; empty if the trace states none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
-    /// By peer of the first, the peers of all.
+    /// For each peer of the first member, the corresponding peers of all members.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<u32, Vec<u32>>,
-    /// By group of the first, the groups of all.
+    /// For each group of the first member, the corresponding groups of all members.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Vec<String>>,
 }
@@ -50,7 +51,7 @@ impl TraceMembers {
         serde_json::to_string(self).expect("numbers and names can be written")
     }
 
-    /// Parses the text of the attribute. Fails with what is wrong with it.
+    /// Parses the text of the attribute.
     pub fn parse(text: &str) -> Result<Self, String> {
         let members: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let count = members.ranks.len();
@@ -71,7 +72,7 @@ impl TraceMembers {
         Ok(members)
     }
 
-    /// Finds the members that a metadata record says. Fails where they make no sense.
+    /// Reads the members from a metadata record. Fails if they are invalid.
     fn find(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
         let Some(attribute) = attributes(record, METADATA_ATTRIBUTES)
             .find(|(attribute, _)| attribute.name == MEMBERS.as_bytes())
@@ -90,7 +91,7 @@ impl TraceMembers {
     }
 }
 
-/// Attributes of a record that can be read, with their offsets; fields have the number `field`.
+/// Iterates over the readable attributes of a record (its fields `field`), with their offsets.
 fn attributes<'a>(
     record: RawRecord<'a>,
     field: u32,
@@ -98,7 +99,7 @@ fn attributes<'a>(
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     let fields = std::iter::from_fn(move || match cursor.is_empty() {
         true => None,
-        // What is broken is for the reader of the trace to say.
+        // The reader of the trace reports broken fields.
         false => cursor.field().ok(),
     });
     fields.filter_map(move |found| match found {
@@ -109,9 +110,9 @@ fn attributes<'a>(
     })
 }
 
-/// Returns the trace of `rank`, where `contents` stand for several; `None` where they do not.
+/// Returns the trace of `rank` if `contents` represent several ranks, otherwise `None`.
 ///
-/// Fails if the trace is that of other ranks, or its members make no sense.
+/// Fails if `rank` is not a member, or if the members are invalid.
 pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
     let mut records = FrameCursor::new(contents);
     let Ok(Some(first)) = records.next_record() else {
@@ -165,7 +166,8 @@ pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError
 }
 
 impl TraceMembers {
-    /// The edit of a node's attribute for the member at `place`, if it says a peer, a group or the rank itself.
+    /// Returns the edit of a node's attribute for the member at `place`, if the attribute is a peer, a group or the
+    /// rank itself.
     fn edit(&self, attribute: &AttrView<'_>, place: usize) -> Option<(&str, AttributeEdit<'_>)> {
         let known = replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
@@ -196,7 +198,7 @@ mod tests {
     use crate::format::scan::NodeView;
     use crate::format::write::{AttributeValue, Sink, TraceWriter};
 
-    /// A trace of rank `own` at a core: a sum in a group, and a message to a peer.
+    /// A trace of rank `own` at a core: an all-reduce in a group, and a message to a peer.
     fn trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
         let about: Vec<_> = about
             .iter()
@@ -236,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Opened as another member's, the trace is that which would have been written for it, to the byte, where own and
-    /// other ranks trade places and numbers are longer.
+    /// For every member, the opened trace equals a trace that was written for this member, byte for byte, even if own
+    /// and peer ranks swap and numbers get longer.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();

@@ -1,34 +1,33 @@
-//! Places of nodes in the program that was captured: who called them, in which step, and from which calls of Python.
+//! Places of nodes in the captured program: caller, step and Python call stack.
 //!
-//! Nothing of this changes a replay. A step and a call of Python hold for a node and for all that it called, unless these
-//! state their own.
+//! None of this changes a replay. A node inherits step and Python call from its caller unless it states its own.
 
 use super::TraceError;
 use super::attr::AttrView;
 
-/// Attribute of a node on the host with the id of the operator or range around it.
+/// Attribute of a host node with the id of the enclosing operator or range.
 pub const PARENT: &str = "parent";
-/// Attribute of a node of a device with the id of the node on the host that launched it.
+/// Attribute of a device node with the id of the host node that launched it.
 pub const LAUNCH: &str = "launch";
-/// Attribute with the number of the profiled step, where it is another than the caller's.
+/// Attribute with the number of the profiled step, if it differs from the caller's.
 pub const STEP: &str = "step";
-/// Attribute with the number, from 1, of the innermost call of Python in [`CallStacks`], where it is another than the
-/// caller's; 0 for none.
+/// Attribute with the innermost Python call: its index in [`CallStacks`] plus 1, or 0 for none. Only written if it
+/// differs from the caller's.
 pub const STACK: &str = "stack";
 
-/// Place of a node in the program, as far as its record states it.
+/// Place of a node in the program; fields are `None` if its record does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Id of the node that called or launched it.
     pub caller: Option<u64>,
     /// Number of its step.
     pub step: Option<u64>,
-    /// Number of its innermost call of Python, from 1; 0 for none.
+    /// Index of its innermost Python call plus 1; 0 for none.
     pub stack: Option<u64>,
 }
 
 impl NodeOrigin {
-    /// Takes the attribute, if it can be read: a value that makes no sense says nothing.
+    /// Stores the attribute if it is readable; an invalid value counts as unknown.
     #[inline(never)]
     pub(super) fn take(&mut self, attr: &AttrView<'_>) {
         let field = match attr.name {
@@ -42,7 +41,7 @@ impl NodeOrigin {
     }
 }
 
-/// Returns the number of the step that PyTorch's profiler marks by a range of this name.
+/// Returns the step number if `name` is the name of a range with which PyTorch's profiler marks a step.
 pub fn profiled_step(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }
@@ -52,16 +51,16 @@ pub fn profiled_step(name: &str) -> Option<u64> {
 pub struct PythonCall {
     /// Index of its name in [`CallStacks::names`].
     pub name: u32,
-    /// Index of the call around it, which is smaller than its own.
+    /// Index of the enclosing call, always smaller than its own index.
     pub caller: Option<u32>,
 }
 
-/// Calls of Python around the nodes of a trace, as its metadata record has them: each name once.
+/// Python calls around the nodes of a trace, as stored in its metadata record. Each name is stored once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStacks {
     /// Names of functions and modules.
     pub names: Vec<String>,
-    /// The calls, each after the one around it.
+    /// The calls; each comes after its enclosing call.
     pub calls: Vec<PythonCall>,
 }
 
@@ -69,8 +68,8 @@ pub struct CallStacks {
 const MODULE: &str = "nn.Module: ";
 
 impl CallStacks {
-    /// Attributes of the metadata record: the names, a list of texts; and of each call the number of its name and the
-    /// distance to the call around it, 0 if there is none.
+    /// Attributes of the metadata record: the names as a list of texts, then two numbers per call: the index of its
+    /// name, and the distance to its enclosing call (0 for none).
     pub const ATTRIBUTES: [&str; 2] = ["stack_names", "stacks"];
 
     /// Returns whether there are no calls.
@@ -83,7 +82,7 @@ impl CallStacks {
         &self.names[self.calls[call as usize].name as usize]
     }
 
-    /// Returns the name of the module that a call is of, without the words before it; `None` if it is of a function.
+    /// Returns the name of the called module, without the prefix; `None` if the call is of a function.
     pub fn module(&self, call: u32) -> Option<&str> {
         self.name(call).strip_prefix(MODULE)
     }
@@ -93,15 +92,15 @@ impl CallStacks {
         name.starts_with(MODULE)
     }
 
-    /// Returns the call and those around it, innermost first.
+    /// Iterates over the call and its enclosing calls, innermost first.
     pub fn outward(&self, call: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(call), |&call| self.calls[call as usize].caller)
     }
 
-    /// Returns the innermost call that two calls are in or are.
+    /// Returns the innermost call that contains both calls; a call contains itself.
     pub fn common(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
-        // What calls another has a smaller number.
+        // A caller has a smaller index than its callees.
         while one != other {
             let later = if one > other { &mut one } else { &mut other };
             *later = self.calls[*later as usize].caller?;
@@ -109,7 +108,7 @@ impl CallStacks {
         Some(one)
     }
 
-    /// Returns the numbers that state the calls in the metadata record.
+    /// Returns the calls in their encoding for the metadata record.
     pub fn numbers(&self) -> Vec<i64> {
         let calls = (0_i64..).zip(&self.calls);
         let numbers = calls.flat_map(|(own, call)| {
@@ -119,7 +118,7 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// Takes the attribute of the metadata record, if it is one of [`CallStacks::ATTRIBUTES`]; returns whether it is.
+    /// Stores the attribute if it is one of [`CallStacks::ATTRIBUTES`], and returns whether it is.
     pub(super) fn take(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {
@@ -144,7 +143,7 @@ impl CallStacks {
         Ok(true)
     }
 
-    /// Drops all calls if one has no name, so that every call has one.
+    /// Drops all calls if the name of any is missing, so that every remaining call has a name.
     pub(super) fn checked(self) -> Self {
         let named = |call: &PythonCall| (call.name as usize) < self.names.len();
         match self.calls.iter().all(named) {

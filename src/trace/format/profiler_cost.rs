@@ -1,25 +1,25 @@
-//! What the metadata record of a captured job says about the profiler that captured it.
+//! Statements of a captured job's metadata record about its profiler.
 
 use super::attr::AttrView;
 use super::write::{AttributeValue, NamedAttribute};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Basis of the estimated cost of a profiler's records. The later, the less certain.
+/// Basis of the estimated cost of a profiler's records, from the most to the least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CostBasis {
-    /// Steps that the same job measured without a profiler.
+    /// Steps that the same job ran without a profiler.
     MeasuredSteps,
-    /// Operators of the capture that only look at memory in another way.
+    /// Operators of the capture that only create a view of a tensor, so that nearly all their time is the profiler's.
     Views,
     /// Other jobs, on another machine.
     OtherJobs,
 }
 
 impl CostBasis {
-    /// All, with the names that they have in a trace.
+    /// All variants with their names in traces.
     const NAMES: [(Self, &str); 3] = [
         (Self::MeasuredSteps, "measured_steps"),
         (Self::Views, "views"),
@@ -42,16 +42,17 @@ impl CostBasis {
 pub struct ProfilerCost {
     /// Host time of a record, ns.
     pub record_ns: u64,
-    /// Ends of its 90 % interval, ns; equal where steps of the job say what a step takes, and repeat only so well.
+    /// Ends of its 90 % interval, ns. They are equal if the cost comes from measured steps of the job, whose spread
+    /// limits the certainty instead.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: CostBasis,
 }
 
-/// Steps of a captured job that were measured without a profiler, beside those that were captured.
+/// Steps of a captured job that were measured without a profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnprofiledSteps {
-    /// Number of steps that the capture is of.
+    /// Number of steps in the capture.
     pub captured: u64,
     /// Median time of a step without a profiler.
     pub step: Span,
@@ -59,7 +60,7 @@ pub struct UnprofiledSteps {
     pub range: Option<[Span; 2]>,
 }
 
-/// Profiler of a capture, as far as the metadata record tells.
+/// Profiler of a capture; `None` means that the metadata record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfiler {
     /// Estimated cost of its records.
@@ -68,7 +69,7 @@ pub struct CaptureProfiler {
     pub unprofiled: Option<UnprofiledSteps>,
 }
 
-/// Attributes about the profiler, as they are read one by one.
+/// Attributes about the profiler, collected one by one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProfilerAttributes {
     numbers: [Option<u64>; 7],
@@ -90,7 +91,7 @@ const NUMBERS: [&str; 7] = [
 const BASIS: &str = "profiler_cost_basis";
 
 impl ProfilerAttributes {
-    /// Keeps `attr` and returns true if it is about the profiler.
+    /// Stores `attr` and returns true if it is about the profiler.
     pub fn take(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
             self.basis = attr.as_str().ok().flatten().and_then(CostBasis::from_name);
@@ -126,7 +127,7 @@ impl From<ProfilerAttributes> for CaptureProfiler {
 }
 
 impl CaptureProfiler {
-    /// Returns the attributes of the metadata record that say this.
+    /// Returns the attributes that encode this in the metadata record.
     pub fn attributes<'a>(&self) -> impl Iterator<Item = NamedAttribute<'a>> + use<'a> {
         let ns = |span: Span| span.0 / 1000;
         let range = self.unprofiled.and_then(|steps| steps.range);

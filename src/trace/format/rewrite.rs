@@ -1,5 +1,4 @@
-//! Edits of records of a trace. Everything else, fields that this version does not know among it, stays as it came,
-//! byte for byte.
+//! Edits of records of a trace. All other content, including unknown fields, is copied byte for byte.
 
 use crate::format::TraceError;
 use crate::format::attr::AttrView;
@@ -11,13 +10,13 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 pub enum AttributeEdit<'e> {
     /// Count. An existing attribute keeps its type, a new one is a `uint64`.
     Count(u64),
-    /// Text. An existing attribute keeps its type if that is text, or if the text is a number.
+    /// Text. An existing attribute keeps its type if it is text, or if the new text is a number.
     Text(&'e str),
-    /// None: the attribute is removed.
+    /// Removes the attribute.
     Remove,
 }
 
-/// Edit of a record. All other fields, unknown ones among them, are copied.
+/// Edit of a record. All other fields, including unknown ones, are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
     /// New id of a node.
@@ -51,22 +50,22 @@ const STRING: u32 = 29;
 const BYTES: u32 = 31;
 
 impl RecordEdit<'_> {
-    /// Returns whether nothing is to change.
+    /// Returns whether the edit changes nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Writes the edited `record` into `out`, which is empty.
+    /// Writes the edited `record` into `out`, which must be empty.
     ///
-    /// Fails where the record cannot be split into its fields.
+    /// Fails if the record cannot be split into its fields.
     pub fn apply(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         self.edit(record, out)
             .map_err(|e| e.in_record(record.number, record.offset))
     }
 
-    /// Appends the edited `record` to a file, as it is where nothing is to change. `message` is scratch space.
+    /// Appends the edited `record` to a file; an empty edit copies it. `message` is scratch space.
     ///
-    /// Fails where the record cannot be split into its fields.
+    /// Fails if the record cannot be split into its fields.
     pub fn frame(
         &self,
         record: RawRecord<'_>,
@@ -124,8 +123,7 @@ impl RecordEdit<'_> {
                     match place {
                         None => out.raw(whole),
                         Some(i) => {
-                            // Of several attributes with one name the last one holds, so one replacement stands
-                            // for all.
+                            // The last of several attributes with one name wins, so one replacement is enough for all.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
                                     with_value(message, at, self.attributes[i].1)?
@@ -157,7 +155,7 @@ impl RecordEdit<'_> {
     }
 }
 
-/// Returns a node's inputs with other values, or without any.
+/// Returns a node's inputs with new values, or without values.
 fn with_values(
     inputs: &[u8],
     at: usize,
@@ -177,7 +175,7 @@ fn with_values(
     Ok(out)
 }
 
-/// Returns an attribute with another value; `None` if it is removed.
+/// Returns an attribute with a new value; `None` if it is removed.
 fn with_value(
     message: &[u8],
     at: usize,
@@ -201,7 +199,7 @@ fn with_value(
     Ok(Some(out))
 }
 
-/// Appends `value` with the type of the old value, if that type can hold it.
+/// Appends `value` in the type of the old value if this type can represent it.
 fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
     let count = match value {
         AttributeEdit::Remove => return,

@@ -32,7 +32,7 @@ mod frames;
 pub struct LostRange {
     /// Byte range; in a text file, the whole line.
     pub bytes: Range<usize>,
-    /// Index, among the recovered records, of the first record after the loss.
+    /// Number of sound records before it.
     pub record: usize,
     /// Line number, in a text file.
     pub line: Option<usize>,

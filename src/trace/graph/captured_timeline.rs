@@ -1,60 +1,60 @@
-//! Times at which the nodes of a rank ran where they were recorded.
+//! Times at which the nodes of a rank ran on the captured machine.
 //!
-//! Files say how long nodes took and how long after their causes they were ready, not when they started.
-//! That follows from a pass over the graph, by the rules of a replay as captured: a node is *ready* a delay
-//! after the last node that it waits for ended, or after the start if that is nothing; it *starts* when its
-//! lane is free, first ready, first served, those that are ready at one instant in the order of their ids; and
-//! it ends its length later. Each node is looked at once, in the order in which they are ready.
+//! Files state durations and delays, but not start times. The start times follow from one pass over the graph, by the
+//! rules of a replay as captured. A node is *ready* a delay after its last predecessor ended (or after the start of the
+//! rank). It *starts* when its lane is free; a lane serves the nodes in the order in which they became ready, and by id
+//! if they became ready together. It ends a duration later. Each node is visited once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// In place of a node or lane: none.
+/// No node or no lane.
 pub const NONE: u32 = u32::MAX;
 
 /// Properties of a node that the pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTiming {
-    /// From the end of all that it waits for until it is ready.
+    /// Time from the end of its last predecessor until it is ready.
     pub delay: Span,
-    /// From its start to its end.
+    /// Time from its start to its end.
     pub length: Span,
-    /// The lane that it holds meanwhile, or [`NONE`].
+    /// The lane that it occupies during this time, or [`NONE`].
     pub lane: u32,
-    /// Whether its part begins only when nothing else happens at the instant, as that of a collective.
+    /// Whether it begins only after all other events of its instant, like a collective.
     pub settles: bool,
 }
 
-/// Times at which nodes ran, and why not earlier. Nodes on a cycle of dependencies, and those behind one, do not run.
+/// Start and end of each node, and the cause of its start time. Nodes on a dependency cycle and their successors do not
+/// run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedTimeline {
     /// Start of each node; [`Time::END`] if it does not run.
     pub start: Vec<Time>,
     /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// The node whose end set it free: the last that it waited for, or the one before it on its lane if that
-    /// ended after it was ready; [`NONE`] if it waited for nothing.
+    /// The node whose end allowed it to start: its last predecessor, or the previous node on its lane if that ended
+    /// later; [`NONE`] if it waited for nothing.
     pub cause: Vec<u32>,
-    /// Number of nodes before each on its longest chain of dependencies.
+    /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,
     /// Number of nodes that ran.
     pub ran: usize,
 }
 
-/// An instant, and the order among what happens then.
+/// An instant, and the order of events at this instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that nothing else was left to happen, so that nodes settled.
+    /// Number of times that no other event was left at this instant, so that settling nodes began.
     settled: u32,
-    /// Number of nodes without duration that ended one after another since.
+    /// Number of zero-length nodes that ended one after another since then.
     round: u32,
 }
 
 impl TimelineInstant {
-    /// The moment `span` later.
+    /// Returns the instant `span` later.
     fn after(self, span: Span, settles: bool) -> Self {
         let time = self.time + span;
         let (settled, round) = if time > self.time {
@@ -73,8 +73,8 @@ impl TimelineInstant {
 }
 
 impl CapturedTimeline {
-    /// Runs the nodes that `next` leads to one another; `step` tells each node's, whose lanes are below
-    /// `lanes`.
+    /// Computes the times. `next` has the successors of each node, and `step` returns its timing; lane indices are
+    /// below `lanes`.
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTiming) -> Self {
         let count = next.count();
         let mut waiting = vec![0_u32; count];
@@ -88,11 +88,11 @@ impl CapturedTimeline {
             level: vec![0; count],
             ran: 0,
         };
-        // When all that a node waits for have ended, and when a lane is free again, and after whom.
+        // Per node, the end of its last predecessor. Per lane, when it is free again and which node freed it.
         let mut freed = vec![TimelineInstant::default(); count];
         let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
-        // Nothing sets a node free before the node itself was ready, so nodes are taken in the order in
-        // which they are ready, and that is the order in which lanes serve them.
+        // A node ends after it became ready, so its successors become ready later. A queue ordered by readiness
+        // therefore visits nodes in the order in which lanes serve them.
         let mut ready = BinaryHeap::new();
         let ready_at = |freed: TimelineInstant, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),
@@ -118,7 +118,7 @@ impl CapturedTimeline {
             for &then in next.row(node) {
                 let t = then as usize;
                 out.level[t] = out.level[t].max(out.level[i] + 1);
-                // Of those that end at one moment the last is the cause.
+                // If several predecessors end at the same instant, the cause is the one with the highest index.
                 if (end, node) > (freed[t], out.cause[t]) {
                     (freed[t], out.cause[t]) = (end, node);
                 }
@@ -136,14 +136,14 @@ impl CapturedTimeline {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
-    /// The node that ends last, the first of several; `None` if none runs.
+    /// The node that ends last (the first of several); `None` if no node runs.
     pub fn last(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));
         all.filter(|&i| self.runs(i)).max_by_key(key)
     }
 
-    /// The longest chain of dependencies, in nodes, and the most nodes with equally many before them.
+    /// Length of the longest dependency chain in nodes, and the maximum number of nodes on one level.
     pub fn shape(&self) -> (u32, u32) {
         let running = (0..self.level.len() as u32).filter(|&i| self.runs(i));
         let levels = running.map(|i| self.level[i as usize] as usize);

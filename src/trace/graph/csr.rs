@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Sparse matrix in CSR form: row `i` lists the nodes that node `i` leads to.
+/// Sparse matrix in CSR form: row `i` lists the successors of node `i`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Csr {
     start: Vec<u32>,
@@ -11,8 +11,8 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// Creates the rows of `count` nodes. `edges` hands every edge (row, entry) to its argument; it is called
-    /// twice and must give the same order. Entries of a row keep their order.
+    /// Creates the rows of `count` nodes. `edges` calls its argument with every edge (row, entry). It is called twice
+    /// and must yield the same order. Entries of a row keep this order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
@@ -35,7 +35,7 @@ impl Csr {
         Self { start, list }
     }
 
-    /// Returns the same edges reversed; entries of a row ascend.
+    /// Returns the reversed edges; entries of a row are ascending.
     pub fn reversed(&self) -> Self {
         Self::new(self.count(), |each| {
             self.edges().for_each(|(from, to)| each(to, from));

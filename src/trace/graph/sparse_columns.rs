@@ -1,42 +1,42 @@
-//! Values by node that most graphs lack: each column is empty unless some node has its value.
+//! Per-node values that most graphs do not have. A column stays empty until a node has a value for it.
 
 use super::{Graph, NodeKind};
 use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The columns of a graph. A new one is a field, its place in [`columns`](Self::columns), and the value that it takes.
+/// The columns of a graph. To add one, add a field, list it in [`columns`](Self::columns) and set its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,
-    /// Recorded waiting.
+    /// Recorded waiting times.
     waits: SparseColumn<Span>,
-    /// Index of the change of memory plus one.
+    /// Index of the memory change plus 1; 0 for none.
     pub memory_of: SparseColumn<u32>,
-    /// Index of the shape of a kernel plus one.
+    /// Index of the kernel shape plus 1; 0 for none.
     pub kernel_of: SparseColumn<u32>,
-    /// Index of the caller, of the step and of the innermost call of Python, each plus one.
+    /// Indices of the caller, the step and the innermost Python call, each plus 1; 0 for none.
     pub caller_of: SparseColumn<u32>,
     pub step_of: SparseColumn<u32>,
     pub stack_of: SparseColumn<u32>,
-    /// What the profiler added.
+    /// Estimated cost of the profiler.
     profiler: SparseColumn<ProfilerParts>,
 }
 
-/// Parts of a node's times that a profiler is estimated to have added, which are in these times or left out of them.
+/// Estimated cost of the profiler in a node's times. The graph records whether the times include it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct ProfilerParts {
     delay: Span,
     recorded: Span,
 }
 
-/// Values by node, with the type's default for nodes that have none; empty if no node has any.
+/// Values by node; the type's default stands for none. Empty if no node has a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumn<T>(Vec<T>);
 
 /// Operations on a column of any type.
 pub(super) trait NodeColumn {
-    /// Gives the column a value for each of `nodes` nodes, unless it is empty.
+    /// Extends the column to `nodes` nodes, unless it is empty.
     fn fit(&mut self, nodes: usize);
 
     /// Moves the value of node `order[i]` to node `i`, unless it is empty.
@@ -77,14 +77,14 @@ impl<T: Copy + Default> SparseColumn<T> {
         self.0.get(node.index()).copied().unwrap_or_default()
     }
 
-    /// Sets the value of a node that follows all nodes with a value.
+    /// Sets the value of a node. Nodes must come in ascending order.
     #[inline]
     pub fn put(&mut self, index: usize, value: T) {
         self.0.resize(index, T::default());
         self.0.push(value);
     }
 
-    /// Replaces the value of a node that has a place.
+    /// Replaces the value of a node for which the column already has an entry.
     #[inline]
     pub fn set(&mut self, node: NodeIndex, value: T) {
         self.0[node.index()] = value;
@@ -113,7 +113,7 @@ impl SparseColumns {
         ]
     }
 
-    /// Takes the values that `node`, the last node so far, states itself.
+    /// Stores the values of `node`, which must be the last node so far.
     #[inline]
     pub fn take(&mut self, index: usize, node: &NodeView<'_>, kind: NodeKind) {
         if node.delay > Span::ZERO {
@@ -153,7 +153,7 @@ impl SparseColumns {
 }
 
 impl Graph {
-    /// Leaves out what the profiler added, which nodes' times have.
+    /// Subtracts the profiler's cost from nodes' times that include it.
     pub(super) fn leave_profiler_out(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
@@ -169,7 +169,7 @@ impl Graph {
         self.profiler.removed = self.profiler.charged;
     }
 
-    /// Puts back what the profiler added, which nodes' times lack.
+    /// Adds the profiler's cost to nodes' times that do not include it.
     pub(super) fn put_profiler_back(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
@@ -184,8 +184,8 @@ impl Graph {
         self.profiler.removed = false;
     }
 
-    /// Returns the host time (launch overhead) from the completion of all that the node waits for, or from the
-    /// release of the rank if that is nothing, until the node is ready.
+    /// Returns the host time (launch overhead) between the completion of the node's last dependency and the node being
+    /// ready. Without dependencies it counts from the rank's release.
     #[inline]
     pub fn delay(&self, node: NodeIndex) -> Span {
         self.sparse.delays.get(node)
@@ -196,7 +196,7 @@ impl Graph {
         self.sparse.delays.iter().next().is_some()
     }
 
-    /// Returns the recorded time that a communication node waited for its peers, before and in addition to
+    /// Returns the recorded time that a communication node waited for its peers, before and not included in
     /// [`captured_timeline`](super::captured_timeline).
     #[inline]
     pub fn wait(&self, node: NodeIndex) -> Span {

@@ -1,4 +1,4 @@
-//! The k-th collective of a group on each of its members.
+//! Matching of collectives: the k-th call of a group on each of its members.
 
 use super::CommRef;
 use crate::format::CollectiveKind;
@@ -10,7 +10,7 @@ use std::borrow::{Borrow, Cow};
 pub struct CollectiveSignature {
     /// Its kind.
     pub kind: CollectiveKind,
-    /// The bytes, as the trace says them.
+    /// The bytes, as stated in the trace.
     pub bytes: u64,
     /// The root, if the kind has one and it is a member.
     pub root: Option<u32>,
@@ -19,7 +19,7 @@ pub struct CollectiveSignature {
 /// Difference between calls of two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveDifference {
-    /// One of the members calls nothing more.
+    /// One of the members has no further calls.
     Count,
     /// Kinds differ.
     Kind,
@@ -32,9 +32,9 @@ pub enum CollectiveDifference {
 /// A member's calls of the collectives of a group, in program order.
 #[derive(Clone, Debug)]
 pub struct MemberCalls<'a> {
-    /// The member's place among the ranks that are matched.
+    /// Index of the member among the matched ranks.
     pub rank: u32,
-    /// The number of each call among the rank's.
+    /// Index of each call among the rank's calls.
     pub calls: Cow<'a, [u32]>,
 }
 
@@ -49,7 +49,7 @@ impl MemberCalls<'_> {
         self.calls.iter().map(|&call| (self.rank, call))
     }
 
-    /// Returns true if both certainly make the same calls: those of one trace that they share.
+    /// Returns true if both share one list of calls, so that no comparison is needed.
     fn is_like(&self, other: &Self) -> bool {
         match (&self.calls, &other.calls) {
             (Cow::Borrowed(own), Cow::Borrowed(other)) => std::ptr::eq(*own, *other),
@@ -61,18 +61,18 @@ impl MemberCalls<'_> {
 /// The first collective of a group on which a member disagrees with the first member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveDisagreement {
-    /// The number of the collective, from 0.
+    /// Index of the collective in the group, from 0.
     pub k: usize,
-    /// Difference between the two.
+    /// Difference between the calls of the two members.
     pub difference: CollectiveDifference,
-    /// The rank of the member.
+    /// Rank of the disagreeing member.
     pub other: u32,
-    /// The calls of the first member and of that one, if they make any.
+    /// Calls of the first and of the disagreeing member; `None` if the member has no such call.
     pub calls: [Option<CommRef>; 2],
 }
 
-/// Returns the first collective on which one of `others` differs from `first`; of several members the first whose
-/// difference weighs most.
+/// Returns the first collective on which one of `others` differs from `first`. If several members differ, the earliest
+/// collective wins, then the first in the order of [`CollectiveDifference`].
 pub fn disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,
@@ -101,7 +101,7 @@ pub fn disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     differing.min_by_key(|found| (found.k, found.difference))
 }
 
-/// Returns the number, from 0, of the first entry in which two sequences differ, and both entries.
+/// Returns the index of the first entry in which two sequences differ, and both entries.
 pub fn first_difference<T: PartialEq>(
     one: impl IntoIterator<Item = T>,
     other: impl IntoIterator<Item = T>,
@@ -117,12 +117,12 @@ pub fn first_difference<T: PartialEq>(
     }
 }
 
-/// The calls that a trace makes of each group that it names.
+/// Calls of a trace by group slot.
 #[derive(Clone, Debug, Default)]
 pub struct SlotCalls(Csr);
 
 impl SlotCalls {
-    /// Takes (slot, number) of each call, in program order; numbers ascend.
+    /// Builds the lists from the (slot, index) pairs of all calls, in program order; indices ascend.
     pub fn new(slots: usize, calls: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let each_call = |each: &mut dyn FnMut(u32, u32)| {
             calls.clone().for_each(|(slot, call)| each(slot, call));
@@ -130,7 +130,7 @@ impl SlotCalls {
         Self(Csr::new(slots, each_call))
     }
 
-    /// Returns the calls of `rank`, whose trace it is, in the group that it names by these slots.
+    /// Returns the calls of `rank` in a group. `slots` are the trace's slots for this group.
     pub fn member(&self, rank: u32, slots: impl IntoIterator<Item = u32>) -> MemberCalls<'_> {
         let mut slots = slots.into_iter();
         let mut calls = Cow::Borrowed(slots.next().map_or(&[][..], |slot| self.0.row(slot)));

@@ -1,8 +1,8 @@
-//! The k-th send from one rank to another with a tag, and the k-th such receive.
+//! Matching of messages: the k-th send on a channel (sender, receiver, tag) meets the k-th receive.
 
 use super::CommRef;
 
-/// Sends and receives that order alone tells apart.
+/// Key of messages that only their order distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageChannel<S = ()> {
     /// The rank that sends.
@@ -11,7 +11,7 @@ pub struct MessageChannel<S = ()> {
     pub target: u32,
     /// The tag.
     pub tag: i32,
-    /// Separates the messages between these ends further, as communicators do.
+    /// Separates channels with equal ends and tag, for example by communicator.
     pub scope: S,
 }
 
@@ -22,12 +22,12 @@ pub struct MessageHalf<S = ()> {
     pub channel: MessageChannel<S>,
     /// True for a receive.
     pub receive: bool,
-    /// The node that it is.
+    /// The send or receive node.
     pub at: CommRef,
 }
 
 impl<S> MessageHalf<S> {
-    /// Returns the half that rank `own` has in a message from or to `peer`.
+    /// Creates the half of rank `own` in a message from or to `peer`.
     pub fn new(own: u32, peer: u32, receive: bool, tag: i32, scope: S, at: CommRef) -> Self {
         let (source, target) = if receive { (peer, own) } else { (own, peer) };
         let channel = MessageChannel {
@@ -43,7 +43,7 @@ impl<S> MessageHalf<S> {
         }
     }
 
-    /// Returns the rank whose half it is, and the rank at the other end.
+    /// Returns the rank of this half and the rank of the other half.
     pub fn ends(&self) -> (u32, u32) {
         let MessageChannel { source, target, .. } = self.channel;
         if self.receive {
@@ -65,30 +65,31 @@ pub struct ChannelMatches<'h, S = ()> {
     pub receives: &'h [MessageHalf<S>],
 }
 
-/// Two ranks that disagree on the messages of a channel. Messages are counted from 0.
+/// Mismatch between the sends and receives of a channel. Messages are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDisagreement<S = ()> {
-    /// Message `k` has another size where it is received.
+    /// The two halves of message `k` have different sizes.
     Size {
-        /// The number of the message.
+        /// Index of the message.
         k: usize,
-        /// The half that sends.
+        /// The sending half.
         send: MessageHalf<S>,
-        /// The half that receives.
+        /// The receiving half.
         receive: MessageHalf<S>,
     },
-    /// The other rank has only `k` halves for those of this one.
+    /// One rank has more halves than the other, which has only `k`.
     Count {
-        /// The number of the first half without its other.
+        /// Index of the first half without a counterpart.
         k: usize,
-        /// That half.
+        /// The half without a counterpart.
         half: MessageHalf<S>,
-        /// The other rank's last.
+        /// Last half of the other rank.
         last: Option<MessageHalf<S>>,
     },
 }
 
-/// Matches `halves`, of which those of one rank are in program order. Channels come in ascending order.
+/// Matches `halves`, in which the halves of each rank must be in program order. Channels are returned in ascending
+/// order.
 pub fn match_messages<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
 ) -> impl Iterator<Item = ChannelMatches<'_, S>> {
@@ -107,13 +108,13 @@ pub fn match_messages<S: Copy + Ord>(
 }
 
 impl<'h, S: Copy> ChannelMatches<'h, S> {
-    /// Returns the sends and receives that match.
+    /// Iterates over the matched pairs (send, receive).
     pub fn pairs(&self) -> impl Iterator<Item = (CommRef, CommRef)> + use<'h, S> {
         let pairs = self.sends.iter().zip(self.receives);
         pairs.map(|(send, receive)| (send.at, receive.at))
     }
 
-    /// Returns the halves without their other ones, and all that the other rank has.
+    /// Returns the unmatched halves of one rank, and all halves of the other rank.
     pub fn alone(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
         let (more, fewer) = if self.sends.len() > self.receives.len() {
             (self.sends, self.receives)
@@ -123,7 +124,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
         (&more[fewer.len()..], fewer)
     }
 
-    /// Returns the first message on which the two ranks disagree, whose halves move `bytes`.
+    /// Returns the first mismatch between the two ranks; `bytes` returns the size of a half.
     pub fn disagreement(&self, bytes: impl Fn(CommRef) -> u64) -> Option<MessageDisagreement<S>> {
         let pairs = self.sends.iter().zip(self.receives).enumerate();
         let mut differ = pairs.filter(|(_, (send, receive))| bytes(send.at) != bytes(receive.at));
@@ -140,7 +141,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
 }
 
 impl<S> MessageDisagreement<S> {
-    /// Says it in words, in which halves are `named` and move `bytes`.
+    /// Formats the mismatch for messages. `named` returns the name of a half, `bytes` its size.
     pub fn text(
         &self,
         named: impl Fn(&MessageHalf<S>) -> String,

@@ -1,4 +1,4 @@
-//! Matches among raw traces, for rooms that inspect or rewrite them without a replay.
+//! Matching of communication among raw traces, for modules that inspect or rewrite traces without a replay.
 
 use super::{CommRef, MessageChannel, MessageHalf};
 use crate::format::{GroupName, Op};
@@ -7,8 +7,7 @@ use crate::graph::{Interner, RawTrace};
 /// Channel on which nodes of several ranks are matched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommChannel {
-    /// The collectives of a group: its name unless it is all ranks, and its members, none if no declaration says
-    /// them.
+    /// Collectives of a group: its name (`None` for all ranks), and its members (empty if not declared).
     Group(Option<String>, Vec<u32>),
     /// Messages.
     Messages(MessageChannel),
@@ -33,7 +32,7 @@ pub struct CommStep {
     pub node: u32,
     /// Index among the rank's channels.
     pub channel: u32,
-    /// The number of such calls, sends or receives of the channel before it.
+    /// Number of earlier calls, sends or receives of the same channel.
     pub k: u32,
 }
 
@@ -41,13 +40,13 @@ pub struct CommStep {
 #[derive(Clone, Debug, Default)]
 pub struct RankComms {
     channels: Vec<CommChannel>,
-    /// The nodes, in the order in which they were given.
+    /// The nodes, in the given order.
     pub steps: Vec<CommStep>,
 }
 
 impl RankComms {
-    /// Takes those of the nodes of `rank` that `order` gives, in program order. Groups have the members that are
-    /// `declared`.
+    /// Collects the communication of `rank`. `order` lists nodes in program order; `declared` has the members of
+    /// groups.
     pub fn new<'m>(
         raw: &RawTrace<'_>,
         rank: u32,
@@ -55,7 +54,7 @@ impl RankComms {
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
     ) -> Self {
         let mut channels = Interner::default();
-        // Members are copied and hashed once for each name.
+        // Copies and hashes the members only once per name.
         let mut names = Interner::default();
         let mut of_name = Vec::new();
         let mut counts: Vec<[u32; 2]> = Vec::new();
@@ -95,14 +94,14 @@ impl RankComms {
 #[derive(Clone, Debug)]
 pub struct CommMatches<'r> {
     channels: Vec<&'r CommChannel>,
-    /// For each rank, the number of each of its channels among all.
+    /// For each rank, the global index of each of its channels.
     numbers: Vec<Vec<u32>>,
-    /// The channel and number of each step of any rank, ascending, and the step.
+    /// All steps, as (channel, index in the channel) and reference, in ascending order.
     met: Vec<((u32, u32), CommRef)>,
 }
 
 impl<'r> CommMatches<'r> {
-    /// Matches what `ranks` do.
+    /// Matches the communication of `ranks`.
     pub fn new(ranks: impl Iterator<Item = &'r RankComms> + Clone) -> Self {
         let all = ranks.clone().flat_map(|rank| &rank.channels);
         let mut channels: Vec<&CommChannel> = all.collect();
@@ -125,7 +124,7 @@ impl<'r> CommMatches<'r> {
         }
     }
 
-    /// Returns the steps that a step of a rank is matched with, itself among them, in ascending order of ranks.
+    /// Iterates over the steps that match a step of a rank, including itself, in ascending order of ranks.
     pub fn with(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
         let number = self.numbers[rank as usize][step.channel as usize];
         let key = (number, step.k);
@@ -135,7 +134,7 @@ impl<'r> CommMatches<'r> {
             .map(|&(_, step)| step)
     }
 
-    /// Returns every match: its channel, its number in it, and the steps, in ascending order of ranks.
+    /// Iterates over all matches: the channel, the index in it, and the steps in ascending order of ranks.
     pub fn iter(
         &self,
     ) -> impl Iterator<

@@ -1,7 +1,7 @@
-//! Table of the attributes that replays read: their names, what they contain, and how they are read and written.
+//! Table of the attributes that replays read: name, content, decoding and encoding.
 //!
-//! A new attribute is a field of [`NodeAttributes`], a row of the table and a line of [`put`]; the operation of a
-//! node, or its view, says what it means.
+//! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to [`put`]. Its meaning is
+//! defined by the node's operation or view.
 
 use super::AttrView;
 use crate::format::encoder::MessageEncoder;
@@ -19,14 +19,14 @@ use chakram_base::units::Span;
 pub struct ReplayAttribute {
     /// The name.
     pub name: &'static str,
-    /// What its value contains.
+    /// Content of its value.
     pub content: AttributeContent,
 }
 
 /// Content of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeContent {
-    /// A count, a duration or yes and no.
+    /// A count, a duration or a boolean.
     Number,
     /// The rank at one end of a message.
     MessageEnd,
@@ -40,11 +40,11 @@ pub enum AttributeContent {
     Dtype,
     /// The name of a phase.
     Phase,
-    /// Text of a notation that replays check, so it contains no other words.
+    /// Text in a notation that replays validate, so it contains no free text.
     Notation,
 }
 
-/// Attributes of a node that replays read, with the values that they have if absent.
+/// Attributes of a node that replays read; the default stands for an absent attribute.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::format) struct NodeAttributes<'a> {
     pub host: bool,
@@ -79,7 +79,7 @@ pub(in crate::format) struct NodeAttributes<'a> {
     pub origin: NodeOrigin,
 }
 
-/// Makes the rows of the table, and the function that stores the value of an attribute.
+/// Generates the rows of the table, and the function that stores an attribute's value.
 macro_rules! replay_attributes {
     (|$attr:ident, $attributes:ident| $($name:literal $content:ident $store:expr;)*) => {
         const ROWS: &[ReplayAttribute] = &[$(ReplayAttribute {
@@ -90,8 +90,8 @@ macro_rules! replay_attributes {
             content: AttributeContent::$content,
         }),*];
 
-        /// Stores the attribute if replays read it. Inlining is forced: without it, which depends on what else is
-        /// in the binary, loading takes a tenth longer.
+        /// Stores the attribute if replays read it. Inlining is forced: the compiler's own choice depends on the rest
+        /// of the binary, and without inlining loading takes 10 % longer.
         #[inline(always)]
         pub(in crate::format) fn store<'a>(
             $attr: AttrView<'a>,
@@ -99,7 +99,7 @@ macro_rules! replay_attributes {
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
-                // Replays do not need these, so that they are no rows.
+                // Replays do not need these attributes, so they are not in the table.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.take(&$attr),
                 // Two letters distinguish these from nearly all attributes that are ignored here.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.take(&$attr)?,
@@ -152,7 +152,7 @@ fn group<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError> {
     })
 }
 
-/// Number of attributes that replays read: the rows, and the changes of memory by class.
+/// Number of attributes that replays read: the rows of the table, and two memory changes per tensor class.
 const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT;
 
 /// All attributes that replays read.
@@ -173,7 +173,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
 
 /// Returns the attribute `name` if replays read it.
 pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
-    /// Per first letter, a bit for each length of the names.
+    /// For each first letter, a mask of the lengths of names.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
         let mut i = 0;
@@ -185,7 +185,7 @@ pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
         lengths
     };
     static ALL: [ReplayAttribute; COUNT] = REPLAY_ATTRIBUTES;
-    // Most names are ruled out by their first letter and length.
+    // First letter and length exclude most names.
     let letter = name.as_bytes().first()?.wrapping_sub(b'a');
     let lengths = LENGTHS.get(usize::from(letter))?;
     let possible = name.len() < 32 && lengths >> name.len() & 1 == 1;
@@ -325,8 +325,8 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
                 named(put, "comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
-                // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
-                // have 32 entries at most.
+                // A list of only ones means "all", so a mask of consecutive ones gets a final zero. Lists have at most
+                // 32 entries.
                 let highest = 32 - mask.leading_zeros();
                 let ones = mask.trailing_ones() == highest && highest < 32;
                 let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
@@ -385,7 +385,7 @@ mod tests {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
             assert_eq!(replay_attribute(name), Some(attribute));
-            // A list of texts is no value that any of them takes, but a number format or phase may be unknown.
+            // No attribute accepts a list of texts, but an unreadable number format or phase counts as unknown.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

@@ -66,7 +66,7 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     Ok(finder.finish().files)
 }
 
-/// Returns `path` if it denotes a stream: `-` for standard input, or anything that can be read only once, such as a
+/// Returns the path of the stream that `path` denotes, if it can be read only once: standard input (also as `-`) or a
 /// pipe. `None` for files, folders and missing paths.
 fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {

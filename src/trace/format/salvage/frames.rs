@@ -28,7 +28,7 @@ struct SalvagedFile {
     known: usize,
 }
 
-/// Recovers the metadata and the nodes of `contents` in the current schema; losses are added to the report.
+/// Recovers metadata and nodes of `contents` in the current schema. Adds losses to the report.
 pub(super) fn find(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
@@ -93,7 +93,7 @@ pub(super) fn find(
         Some(first) => Some(contents[first.clone()].to_vec()),
         None => None,
     };
-    // Correct fields can still hold damaged attributes.
+    // Well-formed fields can still contain damaged attributes.
     let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
     // Old files may lack metadata from the start.
     let headless = structure.metadata.is_none()
@@ -105,10 +105,11 @@ pub(super) fn find(
     Ok((metadata, found))
 }
 
-/// Returns the records under the generation that explains most bytes; fails if two explain equally many.
+/// Returns the records under the generation that explains the most bytes; fails on a tie.
 fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
-    // Damage rarely leaves less than half of a file, and other generations explain nearly nothing of it.
+    // Damage rarely destroys more than half of a file, and a wrong generation explains almost nothing. So more than
+    // half is decisive.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }
@@ -192,7 +193,7 @@ impl<'a> RecordSearch<'a> {
         let bytes = &self.contents[first.clone()];
         let suits =
             |layout: &MessageLayout| schema_layout::check(bytes, first.start, layout).is_ok();
-        // A node has an id or a name (fields 1 and 2); otherwise the record fits metadata, too.
+        // A node has an id or a name (fields 1 and 2). Without both, the record could also be metadata.
         let is_node = schema_layout::check(bytes, first.start, self.generation.node())
             .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
         if !is_node && self.generation.metadata().any(suits) {
@@ -206,7 +207,7 @@ impl<'a> RecordSearch<'a> {
         0
     }
 
-    /// Returns the message that the length at `at` announces.
+    /// Returns the range of the message whose length is at `at`.
     fn frame(&self, at: usize) -> Result<MessageRange, TraceError> {
         let mut cursor = WireCursor::new(&self.contents[at..], at);
         let length = cursor.varint()?;
@@ -232,7 +233,7 @@ impl<'a> RecordSearch<'a> {
         fit
     }
 
-    /// Returns the sound node whose length stands at `at`.
+    /// Returns the sound node whose length is at `at`.
     fn node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
         let message = self.frame(at)?;
         let fit = self.check(&message)?;
@@ -248,7 +249,7 @@ impl<'a> RecordSearch<'a> {
         Err(TraceError::malformed(at, what))
     }
 
-    /// Returns the node at `at` if it is certain: it has an id and another field, and nothing unusual.
+    /// Returns the node at `at` if it is certainly a node: it has an id and another field, and nothing unusual.
     fn is_strong(&mut self, at: usize) -> Option<MessageRange> {
         let message = self.frame(at).ok()?;
         if message.is_empty() {
@@ -272,7 +273,7 @@ impl<'a> RecordSearch<'a> {
         true
     }
 
-    /// Resumes reading behind the damage at `at`, and returns the offset.
+    /// Finds the offset at which reading resumes after the damage at `at`.
     fn resynchronize(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
@@ -308,9 +309,9 @@ impl<'a> RecordSearch<'a> {
         next
     }
 
-    /// Returns the one record between `at` and `next`, if only its length is damaged.
+    /// Returns the record between `at` and `next` if only its length is damaged.
     fn with_bad_length(&mut self, at: usize, next: usize) -> Option<MessageRange> {
-        // A length of 32 bits takes one to five bytes.
+        // A 32-bit length takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
             let sound = encoded_len_varint(message.len() as u64) == length;

@@ -1,10 +1,10 @@
-//! Pull parser for JSON, driven by the expected structure: it allocates only for strings with escapes, keeps
-//! numbers as text, so that none is rounded, and knows its line and column.
+//! Pull parser for JSON, driven by the expected structure. It allocates only for strings with escapes, keeps numbers as
+//! text to avoid rounding, and tracks line and column.
 
 use crate::format::TraceError;
 use std::borrow::Cow;
 
-/// Maximum nesting depth of values that are skipped.
+/// Maximum nesting depth of skipped values.
 const MAX_DEPTH: usize = 200;
 
 /// Position in a JSON text.
@@ -12,9 +12,9 @@ const MAX_DEPTH: usize = 200;
 pub(super) struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// Last byte whose position was computed, with its line and column.
+    /// Last byte whose position was computed, and its line and column.
     mark: (usize, (usize, usize)),
-    /// The node that is being read, for messages.
+    /// Id of the current node, for messages.
     pub node: Option<u64>,
 }
 
@@ -51,14 +51,14 @@ impl<'a> JsonReader<'a> {
         place
     }
 
-    /// Returns the line and column of a byte at or behind the mark.
+    /// Returns the line and column of a byte at or after the mark.
     fn place_of(&self, at: usize) -> (usize, usize) {
         let (from, (line, column)) = self.mark;
         let between = &self.text[from.min(at)..at.min(self.text.len())];
         let last = between.iter().rposition(|&byte| byte == b'\n');
         let lines = between.iter().filter(|&&byte| byte == b'\n').count();
         let rest = &between[last.map_or(0, |last| last + 1)..];
-        // Columns count characters, so continuation bytes of UTF-8 are left out.
+        // Columns count characters, so continuation bytes of UTF-8 are skipped.
         let columns = rest.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
         match last {
             None => (line, column + columns),
@@ -89,7 +89,7 @@ impl<'a> JsonReader<'a> {
         self.error(format!("{found} where {expected} is expected"))
     }
 
-    /// Returns the next byte that is no white space; `None` at the end.
+    /// Skips white space and returns the next byte without consuming it; `None` at the end.
     pub fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.text.get(self.at) {
             match byte {
@@ -100,7 +100,7 @@ impl<'a> JsonReader<'a> {
         None
     }
 
-    /// Consumes `byte` if it comes next.
+    /// Consumes `byte` if it is the next one.
     pub fn accept(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
@@ -115,7 +115,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses an object: `each` gets every key and parses its value.
+    /// Parses an object; calls `each` with every key to parse the value.
     pub fn object(
         &mut self,
         mut each: impl FnMut(&mut Self, &str) -> JsonResult<()>,
@@ -134,7 +134,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses an array: `each` parses every value.
+    /// Parses an array; calls `each` to parse every value.
     pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> JsonResult<()>) -> JsonResult<()> {
         self.expect(b'[', "an array")?;
         if self.accept(b']') {
@@ -149,7 +149,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses a scalar, or tells which kind of container begins, without entering it.
+    /// Parses a scalar. At a container, returns its type without entering it.
     pub fn scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
         Ok(match self.peek() {
             Some(b'{') => JsonScalar::Object,
@@ -261,8 +261,8 @@ impl<'a> JsonReader<'a> {
         Ok(())
     }
 
-    /// Decodes the escape at `at`, which may be a surrogate pair: the character, and the length of the escape
-    /// in bytes.
+    /// Decodes the escape at `at`, possibly a surrogate pair. Returns the character and the length of the escape in
+    /// bytes.
     fn code_point(&self, at: usize) -> Option<(char, usize)> {
         let unit = |at: usize| {
             let escape = self.text.get(at..at + 6)?;

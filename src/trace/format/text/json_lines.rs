@@ -1,4 +1,4 @@
-//! JSON Lines: a trace as text without loss, one record a line.
+//! JSON Lines: a lossless text form of a trace, one record per line.
 //!
 //! The first line is the metadata record, every other line is a node:
 //!
@@ -7,20 +7,18 @@
 //! {"id":3,"name":"mm","type":"COMP_NODE","data_deps":[1,2],"duration_micros":5,"attr":[{"name":"num_ops","int64_val":1000}]}
 //! ```
 //!
-//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers; but for
-//! `id` and `type`, what has its default is left out. Lines are what protobuf's own mapping to JSON
-//! reads, with these additions, so that nothing is lost:
+//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers. Default values are omitted,
+//! except for `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which avoid losses:
 //!
-//! - numbers are numbers, also those of 64 bits. Reals are written with as many digits as tell them
-//!   from their neighbours; `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with bits
-//!   of its own is `"NaN(0x7ff8000000000001)"`. Bytes are base64.
-//! - `unknown` holds the fields of a record that the schema does not have, as they stood (base64).
-//! - an attribute, or the arguments or results of a node, that the schema has no exact words for (unknown
-//!   fields inside, text that is not UTF-8, values spelled as no known tool does) is `{"raw":"…"}`, the
-//!   message as it stood.
+//! - all numbers are JSON numbers, including 64-bit ones. Reals have the fewest digits that identify the value;
+//!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
+//!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
+//! - `unknown` has the fields of a record that are not in the schema, unchanged (base64).
+//! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
+//!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
 //!
-//! So a file becomes text and the same file again, byte for byte, if it is canonical: fields in the order
-//! of their numbers, lists packed, no defaults. Every other file becomes one with equal records.
+//! A canonical file (fields in the order of their numbers, lists packed, no defaults) therefore survives the round trip
+//! through text byte for byte. Every other file becomes a file with equal records.
 
 use super::json::JsonReader;
 use super::message::{self, JsonNode};
@@ -57,7 +55,7 @@ impl<R: BufRead> JsonLineReader<R> {
         }
     }
 
-    /// Treats the next line as a node, because the metadata was read elsewhere.
+    /// Makes the reader expect a node next, because the metadata was read elsewhere.
     pub(in crate::format) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }
@@ -65,7 +63,7 @@ impl<R: BufRead> JsonLineReader<R> {
     /// Reads the next record into `record`, in the current schema; the first is the metadata. Returns its line,
     /// or `None` at the end, where `record` is empty. Lines without content are skipped.
     ///
-    /// Fails on lines that are no object of their kind; the next call continues behind them.
+    /// Fails on lines that are not a valid record; the next call continues after the line.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
         record.clear();
         loop {
