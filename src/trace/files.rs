@@ -1,8 +1,8 @@
 //! Output files: each is complete or absent, and those of one command appear together.
 //!
-//! A regular file is written under another name in its folder, synced and renamed, and keeps the permissions of
-//! the file it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`)
-//! are written to directly. A command never replaces one of its inputs, and no two of its outputs are one file
+//! A regular file is written under a temporary name in its folder, synced and renamed. It keeps the permissions of the
+//! file that it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`) are
+//! written to directly. A command never replaces one of its inputs and never writes two outputs to one file
 //! ([`OutputSet`]).
 
 mod output;

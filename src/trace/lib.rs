@@ -1,5 +1,5 @@
-//! Execution traces: what files say in whatever form, graphs of ranks, which nodes of different ranks are one operation,
-//! and workloads.
+//! Execution traces: file formats, graphs of ranks, matching of operations across ranks, and
+//! workloads.
 
 pub mod files;
 pub mod format;

@@ -1,10 +1,11 @@
-//! Matching of collectives and messages: which nodes of different ranks are one operation, and where ranks disagree.
+//! Matching of collectives and messages: finds the nodes of different ranks that form one operation, and mismatches
+//! between ranks.
 //!
-//! Order decides. The k-th collective of a group on one member and the k-th on every other are one, and so are the
-//! k-th send from one rank to another with a tag and the k-th such receive. Callers pass the operations of each rank
-//! in program order and get matches or typed disagreements, which each says in words of its own.
+//! Operations match by order. The k-th collective of a group matches on all members, and the k-th send from one rank to
+//! another with a tag matches the k-th receive. Callers pass the operations of each rank in program order. They get
+//! matches or typed disagreements, and format the latter in their own words.
 //!
-//! Everything is sorted flat arrays, so nothing depends on the order in which a table is walked.
+//! All data is in sorted flat arrays, so no result depends on the iteration order of a hash table.
 
 mod collectives;
 mod messages;
@@ -16,8 +17,8 @@ pub use collectives::{
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, CommStep, RankComms};
 
-/// A communication of a rank: the place of the rank among those that are matched, and of the communication among
-/// the rank's.
+/// Reference to a communication: the index of the rank among the matched ranks, and of the communication within the
+/// rank.
 pub type CommRef = (u32, u32);
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Targets of output paths.
+//! Targets of output paths: files, devices, pipes, sockets and descriptors.
 
 use crate::format::TraceError;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the device and inode of a file, which identify it whatever its name.
+/// Returns device and inode of a file, which identify it under any name.
 #[cfg(unix)]
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path)
@@ -19,7 +19,7 @@ fn identity_of(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Returns nothing: files are not identified on this system.
+/// Returns `None`, because this system does not identify files.
 #[cfg(not(unix))]
 pub fn identity(_: &Path) -> Option<(u64, u64)> {
     None
@@ -28,9 +28,9 @@ pub fn identity(_: &Path) -> Option<(u64, u64)> {
 /// Target of an output path.
 #[derive(Debug)]
 pub(super) enum OutputTarget {
-    /// Regular file: its final path, which is no link, and its metadata if it exists.
+    /// Regular file: its path with links resolved, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
-    /// Device, pipe or socket; whether it accepts more than one output.
+    /// Device, pipe or socket, and whether it accepts more than one output.
     Special(bool),
     /// Open file descriptor of this process.
     Descriptor(i32),
@@ -65,7 +65,7 @@ impl OutputTarget {
         Ok(Self::File(real, Some(there)))
     }
 
-    /// Opens a target that is written to directly.
+    /// Opens a target that is written directly, without a temporary file.
     pub fn open(&self, path: &Path) -> Result<File, TraceError> {
         let opened = match self {
             Self::Descriptor(number) => duplicate(*number),
@@ -76,7 +76,7 @@ impl OutputTarget {
     }
 }
 
-/// Follows a chain of broken links to its end; `path` itself if it is no link.
+/// Follows a chain of links to a file that does not exist yet. Returns `path` itself if it is not a link.
 fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     const MOST: usize = 40;
     let mut path = path.to_owned();
@@ -104,7 +104,7 @@ pub(super) fn folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Terminals and /dev/null take any number of outputs; in a pipe or socket they would mix.
+    // Terminals and /dev/null accept any number of outputs; in a pipe or socket they would mix.
     metadata.file_type().is_char_device()
 }
 
@@ -113,8 +113,8 @@ fn takes_several(_: &Metadata) -> bool {
     true
 }
 
-/// Returns the descriptor that `path` stands for. Even if a regular file is behind it, it was opened by the
-/// caller of the program, whose other output to it continues.
+/// Returns the descriptor that `path` denotes. Even if the descriptor refers to a regular file, it is written directly:
+/// the program's caller opened it and may write more to it.
 fn descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {
@@ -131,10 +131,10 @@ fn descriptor(path: &Path) -> Option<i32> {
 #[cfg(unix)]
 fn duplicate(number: i32) -> io::Result<File> {
     use std::os::fd::FromRawFd;
-    // SAFETY: a number that is no open descriptor is an error.
+    // SAFETY: a number that is not an open descriptor only causes an error.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: the descriptor is new, and owned by nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         new => Ok(unsafe { File::from_raw_fd(new) }),
     }
 }
@@ -144,7 +144,7 @@ fn duplicate(_: i32) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Connects to a socket, which cannot be opened.
+/// Connects to a socket, because it cannot be opened like a file.
 #[cfg(unix)]
 fn connect(path: &Path, error: io::Error) -> io::Result<File> {
     use std::os::fd::OwnedFd;

@@ -15,7 +15,7 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
-/// Returns `text` with every character that [`is_harmful`] written as `\u{1b}`.
+/// Returns `text` with every harmful character ([`is_harmful`]) escaped, in the form `\u{1b}`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
     if text.bytes().all(is_plain) || !text.contains(is_harmful) {
@@ -28,12 +28,12 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns lines of text with every other character that [`is_harmful`] written as `\u{1b}`; tabs stay.
+/// Like [`escaped`], but keeps line ends and tabs.
 pub fn escaped_lines(text: &str) -> Cow<'_, str> {
     replaced(text, push)
 }
 
-/// Returns JSON with the characters that [`is_harmful`] as JSON's escapes, so that it means the same.
+/// Returns JSON text with harmful characters ([`is_harmful`]) as JSON escapes, so that its meaning does not change.
 pub fn json_escaped(text: &str) -> Cow<'_, str> {
     replaced(text, |out, c| {
         for unit in c.encode_utf16(&mut [0; 2]) {
@@ -42,10 +42,10 @@ pub fn json_escaped(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Returns `text` with what `put` writes for each harmful character but ends of lines and tabs.
+/// Returns `text` with each harmful character, except line ends and tabs, replaced by the output of `put`.
 fn replaced(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
-    // Most text is of printable ASCII, which takes no look at each character.
+    // Fast path: most text is printable ASCII.
     let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
     if text.bytes().all(is_plain) || !text.contains(foreign) {
         return Cow::Borrowed(text);
@@ -61,7 +61,7 @@ fn replaced(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns a name from a file for messages: [`escaped`], and shortened to 60 characters.
+/// Returns a name from a file for messages: [`escaped`] and shortened to 60 characters.
 pub fn escape(name: &str) -> String {
     const SHOWN: usize = 60;
     let mut text = String::new();

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Appends `name` to `family` with `*` for the number in each part, before a `/` or `.`, that is a word and
-/// a number: `step*/layer*/norm`.
+/// Appends `name` to `family`, with the numbers of its parts replaced by `*`: `step3/layer2/norm` gives
+/// `step*/layer*/norm`. Parts end with `/` or `.`. Only parts that are a word and a number change.
 pub fn family(name: &str, family: &mut String) {
     let bytes = name.as_bytes();
     let mut from = 0;
@@ -20,7 +20,7 @@ pub fn family(name: &str, family: &mut String) {
         family.push_str(&name[from..=end]);
         from = end + 1;
     }
-    // The last part is the operator itself.
+    // The last part is the operator itself and keeps its number.
     family.push_str(&name[from..]);
 }
 
@@ -64,7 +64,7 @@ mod tests {
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);
         }
-        // A family has the same name either way.
+        // The family does not depend on this replacement.
         let family = |name: &str| {
             let mut family = String::new();
             super::family(name, &mut family);

@@ -1,4 +1,4 @@
-//! Groups of ranks as side files and metadata nodes declare them.
+//! Declarations of groups of ranks, in side files and in metadata nodes.
 
 use super::{TraceError, escape};
 use chakram_base::setting::SettingKey;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Declared groups: name to member ranks. An empty list stands for all ranks.
+/// Declared groups: name to member ranks. An empty list means all ranks.
 pub type DeclaredGroups = BTreeMap<String, Vec<u32>>;
 
 /// Substring of the name of a metadata node that declares process groups.
 pub const NODE_MARK: &str = "process_group:init";
 
-/// Full name that PyTorch gives such a node.
+/// PyTorch's full name of such a node.
 pub const NODE_NAME: &str = "## process_group:init ##";
 
 /// Returns the `values` text of a metadata node that declares `groups`, which [`parse_metadata`] reads.
@@ -32,7 +32,7 @@ pub type GroupChange = Option<(String, Vec<u32>)>;
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Other keys are
 /// kept, except that `group_size` is corrected and `group_count` removed.
 ///
-/// Fails on a text that [`parse_metadata`] refuses, and where `change` does.
+/// Fails on text that [`parse_metadata`] rejects, and if `change` fails.
 pub fn change_metadata(
     node: u64,
     values: &str,
@@ -47,7 +47,7 @@ pub fn change_metadata(
             continue;
         };
         entry.remove("group_count");
-        // An empty list means all ranks, whose number is not known here.
+        // An empty list means all ranks, and their number is unknown here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }
@@ -59,8 +59,8 @@ pub fn change_metadata(
     Ok(in_form_of(values, text))
 }
 
-/// Returns `text`, which is JSON, quoted as the one string of a Python list if `before` is and `text` needs no
-/// escapes.
+/// Returns the JSON `text` in the form of `before`: quoted as the only string of a Python list if `before` is, and if
+/// `text` needs no escapes.
 pub fn in_form_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
@@ -82,7 +82,7 @@ pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     Ok(file.0)
 }
 
-/// Map that refuses duplicate keys, of which a plain map would keep the last.
+/// Map that rejects duplicate keys; a plain map would silently keep the last.
 #[derive(Default)]
 pub(super) struct GroupFile(pub(super) DeclaredGroups);
 
@@ -141,8 +141,8 @@ fn unreadable(node: u64, why: &str) -> TraceError {
     )
 }
 
-/// Reads the `values` text of a `process_group:init` node: a Python list of one string, which is
-/// itself JSON, a list of objects with `pg_name` and `ranks`.
+/// Reads the `values` text of a `process_group:init` node: a Python list of one string, which contains JSON: a list of
+/// objects with `pg_name` and `ranks`.
 pub fn parse_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
     let entries = entries::<GroupEntry>(node, values)?.into_iter();
     entries.map(|entry| entry.declared(node)).collect()
@@ -153,7 +153,7 @@ fn entries<T: serde::de::DeserializeOwned>(node: u64, values: &str) -> Result<Ve
         (Some(start), Some(end)) if start < end => values[start + 1..end].trim(),
         _ => values.trim(),
     };
-    // One string literal in Python's quotes, or the list itself.
+    // Either one string literal in Python's quotes or the JSON list itself.
     let unquoted = json
         .strip_prefix(['\'', '"'])
         .and_then(|rest| rest.strip_suffix(['\'', '"']))

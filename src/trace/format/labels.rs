@@ -1,4 +1,4 @@
-//! Labels of nodes for people, which no replay needs.
+//! Labels of nodes for readers. Replays use only the phase.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum TrainingPhase {
     Forward,
     /// The backward pass.
     Backward,
-    /// Recomputation: a part of the forward pass that is run again for the backward pass.
+    /// Recomputation of parts of the forward pass for the backward pass.
     Recompute,
     /// Reduction of gradients and gathering of parameters.
     Synchronize,
@@ -41,19 +41,19 @@ impl fmt::Display for TrainingPhase {
     }
 }
 
-/// Position of a node in its job; unknown or invalid values are absent.
+/// Position of a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step, on which the cost of a launch depends.
+    /// Phase of the step; the cost of a launch depends on it.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, from 0.
     pub stage: Option<u32>,
-    /// The micro-batch, from 0.
+    /// Micro-batch, from 0.
     pub micro_batch: Option<u32>,
-    /// The layer, from 0 over the whole model.
+    /// Layer, from 0 over the whole model.
     pub layer: Option<u32>,
-    /// Shapes of its inputs as PyTorch writes them, `[[4096, 12288], [12288, 36864]]`; empty if unknown.
+    /// Shapes of its inputs in PyTorch's notation, `[[4096, 12288], [12288, 36864]]`; empty if unknown.
     pub inputs: &'a str,
-    /// Shapes of its outputs.
+    /// Shapes of its outputs in the same notation; empty if unknown.
     pub outputs: &'a str,
 }

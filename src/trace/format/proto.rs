@@ -1,4 +1,4 @@
-//! The generated message types: for writing, rewriting and tools, never for the hot reader.
+//! Generated message types, for writing, rewriting and tools; the fast reader does not use them.
 
 #![allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! Reading to the end within the memory limits of the process, which are checked as bytes arrive and before memory is
+//! Reads to the end within the memory limits of the process. The limits are checked as bytes arrive, before memory is
 //! allocated for them.
 
 use chakram_base::bounds;
@@ -27,13 +27,13 @@ pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
     })
 }
 
-/// Appends the contents of `source` to `bytes`, which keep what was read if reading fails.
+/// Appends the contents of `source` to `bytes`. If reading fails, `bytes` keep the part read so far.
 pub(in crate::format) fn append_all(
     mut source: impl Read,
     expected: u64,
     bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    // One byte more than expected, so that the end is seen without growing.
+    // One byte more than expected, so that the end is found without growing the buffer.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
         bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;

@@ -1,7 +1,7 @@
-//! Roles of groups as their producer states them: `tensor 1-128, data 129-256`.
+//! Roles of groups as stated by their producer: `tensor 1-128, data 129-256`.
 //!
-//! Groups are named by numbers, because other tools know no other names. Their roles stand beside, in the
-//! metadata record, which those tools skip.
+//! Groups are named by numbers, because other tools support no other names. The roles are in the metadata record, which
+//! those tools skip.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -39,7 +39,7 @@ impl GroupRoles {
         }
     }
 
-    /// Returns the roles with each word replaced by what `word` makes of it.
+    /// Returns the roles with each word replaced by the result of `word`.
     pub fn renamed(&self, word: impl Fn(&str) -> String) -> Self {
         let mut roles = Self::default();
         for (first, (last, role)) in &self.0 {
@@ -71,7 +71,7 @@ impl Display for GroupRoles {
     }
 }
 
-/// Any text is accepted: parts that are no roles are skipped, since roles serve as labels only.
+/// Accepts any text: invalid parts are skipped, because roles are only labels.
 impl FromStr for GroupRoles {
     type Err = Infallible;
 
@@ -116,7 +116,7 @@ mod tests {
         let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.of(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
-        // Who came first is right.
+        // The first statement of a role counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Lists that signal handlers may read: they take no lock, and nothing is freed.
+//! Lists that signal handlers may read, because they take no lock and free nothing.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -33,7 +33,7 @@ impl<T: Send + Sync> SignalSafeList<T> {
         }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
-            // Published by the exchange below, so this needs no ordering of its own.
+            // Published by the exchange below, so this store needs no ordering.
             entry.next.store(first, Ordering::Relaxed);
             let pushed =
                 self.first
@@ -50,8 +50,8 @@ impl<T: Send + Sync> SignalSafeList<T> {
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {
             loop {
-                // SAFETY: entries are leaked, so what is not null lives as long as the program, and nobody
-                // writes to one but through its atomics.
+                // SAFETY: entries are leaked, so a non-null pointer is valid for the life of the program, and entries
+                // are only changed through their atomics.
                 let entry: &'static SignalSafeEntry<T> = unsafe { at.as_ref() }?;
                 at = entry.next.load(Ordering::Relaxed);
                 if entry.live.load(Ordering::Acquire) {

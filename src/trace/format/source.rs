@@ -1,7 +1,7 @@
 //! Record reader for traces of any format, in the current schema.
 //!
-//! Files of the current schema and JSON Lines take no more memory than their longest record. Other formats are
-//! read whole: they cannot be recognised before their end.
+//! Files of the current schema and JSON Lines need memory only for their longest record. Other formats are read whole,
+//! because detecting them may need the whole file.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};
@@ -30,9 +30,9 @@ enum SourceReader<'s> {
 }
 
 impl<'s> RecordSource<'s> {
-    /// Reads from `stream`, of `generation` if that is known.
+    /// Reads from `stream`; `generation` overrides detection.
     ///
-    /// Fails on anything that is no trace, and on errors anywhere in formats that are read whole.
+    /// Fails if `stream` is not a trace, and on any error in formats that are read whole.
     pub fn new(
         mut stream: DecompressedStream<'s>,
         generation: Option<SchemaGeneration>,
@@ -43,7 +43,7 @@ impl<'s> RecordSource<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = text_form(&head).transpose();
         let form = match form {
-            // The head may end before the key that tells; then the whole file decides.
+            // The head may end before the key that identifies the format; then the whole file decides.
             Err(_) if !whole_head => None,
             form => form?,
         };
@@ -75,7 +75,7 @@ impl<'s> RecordSource<'s> {
         })
     }
 
-    /// Returns the format that was found.
+    /// Returns the detected format.
     pub fn form(&self) -> TraceFormat {
         self.form
     }
@@ -127,7 +127,7 @@ fn whole(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,
 ) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
-    // The part behind the head can decide the text format, and the generation of old files.
+    // Text format and generation of old files may depend on the part after the head.
     if let Some(form) = text_form(&contents).transpose()? {
         let read = text::read(&contents, form)?;
         let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
@@ -192,7 +192,7 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        // The announced bytes may be missing, so memory grows only as they arrive.
+        // The announced bytes may be missing, so memory grows only as bytes arrive.
         file::append_all(source, 0, record).map_err(reading)?;
         let read = record.len();
         if (read as u64) < announced {

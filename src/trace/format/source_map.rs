@@ -8,14 +8,14 @@ pub struct SourceMap(SourcePositions);
 
 #[derive(Clone, Debug)]
 enum SourcePositions {
-    /// Byte offsets in the original file, and whether a metadata record was inserted in front.
+    /// Byte offsets in the original file, and whether a metadata record was inserted at the start.
     Records(Vec<usize>, bool),
     /// Lines and columns of the original text.
     Lines(Vec<(u32, u32)>),
 }
 
 impl SourceMap {
-    /// Creates a map of records at these offsets; the first of them was inserted if `inserted`.
+    /// Creates a map of records at these offsets. If `inserted`, the first record has no original.
     pub fn records(offsets: Vec<usize>, inserted: bool) -> Self {
         Self(SourcePositions::Records(offsets, inserted))
     }
@@ -25,7 +25,7 @@ impl SourceMap {
         Self(SourcePositions::Lines(lines))
     }
 
-    /// Returns the byte offset of a record in the original; 0 if it is a text.
+    /// Returns the byte offset of a record in the original; 0 if the original is text.
     pub fn offset(&self, record: usize) -> usize {
         match &self.0 {
             SourcePositions::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),

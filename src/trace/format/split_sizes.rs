@@ -2,12 +2,12 @@
 
 use super::{TraceError, escape};
 
-/// Attribute with the bytes that the member sends to each member, in the group's order, itself included.
+/// Attribute with the bytes that the member sends to each member, including itself, in the group's order.
 pub const SEND_BYTES: &str = "send_bytes";
 /// Attribute with the bytes that the member receives from each.
 pub const RECEIVE_BYTES: &str = "receive_bytes";
 
-/// Both lists as a trace has them: texts such as `[512, 0, 1024]`, empty where the trace does not say.
+/// Both lists in the text form of traces, such as `[512, 0, 1024]`; empty if the trace does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitSizes<'a> {
     /// Bytes to each member.
@@ -17,12 +17,12 @@ pub struct SplitSizes<'a> {
 }
 
 impl SplitSizes<'_> {
-    /// Returns whether the trace says neither.
+    /// Returns whether the trace states neither list.
     pub fn is_empty(&self) -> bool {
         self.send.is_empty() && self.receive.is_empty()
     }
 
-    /// Parses both lists of the node `id`; a list that is not there is empty.
+    /// Parses both lists of the node `id`; a missing list is empty.
     pub fn parse(&self, id: u64) -> Result<(Vec<u64>, Vec<u64>), TraceError> {
         Ok((
             list(id, SEND_BYTES, self.send)?,
@@ -50,7 +50,7 @@ fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
             .map(|number| number.trim().parse::<u64>().ok());
         numbers.collect::<Option<Vec<u64>>>()
     });
-    // Sums of them have to fit too.
+    // Their sums must fit too.
     let sound = |list: &Vec<u64>| {
         let sum = list
             .iter()

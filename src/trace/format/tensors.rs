@@ -4,7 +4,7 @@ use super::TraceError;
 use super::attr::AttrView;
 use std::fmt;
 
-/// Purpose of a tensor, which decides its lifetime.
+/// Purpose of a tensor, which determines its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TensorClass {
@@ -12,7 +12,7 @@ pub enum TensorClass {
     Weights,
     /// Gradients of parameters.
     Gradients,
-    /// Optimizer state of the parameters, a master copy included.
+    /// Optimizer state of the parameters, including a master copy.
     Optimizer,
     /// Activations saved by a forward pass for the backward pass.
     Activations,
@@ -20,7 +20,7 @@ pub enum TensorClass {
     Temporary,
 }
 
-/// Attributes of a node that state allocations and frees, in the order of [`TensorClass::ALL`].
+/// Attributes of a node with its allocations and frees, in the order of [`TensorClass::ALL`].
 pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     [
         "allocates.weights",
@@ -58,12 +58,12 @@ impl fmt::Display for TensorClass {
     }
 }
 
-/// Bytes that are allocated when a node is issued, and freed when it is complete, by class.
+/// Bytes allocated when a node is issued and freed when it completes, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryChanges {
     /// Bytes allocated when the node is issued, by [`TensorClass`].
     pub allocates: [u64; TensorClass::COUNT],
-    /// Bytes freed when the node is complete, by [`TensorClass`].
+    /// Bytes freed when the node completes, by [`TensorClass`].
     pub frees: [u64; TensorClass::COUNT],
 }
 

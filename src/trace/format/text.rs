@@ -1,4 +1,4 @@
-//! Text formats of traces: our own JSON Lines, and JSON that other tools or people write.
+//! Text formats of traces: chakram's JSON Lines, and JSON from other tools or people.
 
 use super::{SourceMap, TraceError, TraceLocation, old_schemas};
 
@@ -14,20 +14,19 @@ mod values;
 pub use json_lines::{JsonLineReader, JsonLineWriter};
 pub(super) use sniff::{SniffedText, sniff};
 
-/// Name of the line format, in its first line.
+/// Name of the JSON Lines format, in its first line.
 const SCHEMA: &str = "chakram.trace.1";
 
 /// Text format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextFormat {
-    /// One record a line, our own.
+    /// chakram's own format: one record per line.
     JsonLines,
-    /// Protobuf's mapping to JSON: objects one after another or in an array, as `chakra_jsonizer` writes
-    /// them.
+    /// Protobuf's JSON mapping: consecutive objects or an array, as written by `chakra_jsonizer`.
     ProtoJson,
-    /// An object with `workload_graph`, which Chakra's feeder reads.
+    /// An object with `workload_graph`, the JSON input of Chakra's feeder.
     WorkloadGraph,
-    /// An object with `nodes`, which the symbolic tensor graph generator writes.
+    /// An object with `nodes`, the output of the symbolic tensor graph generator.
     Nodes,
 }
 
@@ -41,7 +40,7 @@ pub struct TextTrace {
 }
 
 impl TextTrace {
-    /// Adds to an error the line that its record came from.
+    /// Adds the original line of the record to an error.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
         error.at_origin(&self.origins)
@@ -50,7 +49,7 @@ impl TextTrace {
 
 /// Parses a whole text in this format.
 ///
-/// Fails on text that breaks the format, with line and column, and the node if known.
+/// Fails on malformed text; the error has line and column, and the node if known.
 pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     let mut records = RecordBuffer::default();
@@ -68,7 +67,7 @@ pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
     Ok(records.finish())
 }
 
-/// Builds the error about a capture in place of a trace.
+/// Builds the error about a capture that is given as a trace.
 pub(super) fn capture(name: &str) -> TraceError {
     TraceError::refused_at(
         TraceLocation::default(),
@@ -77,7 +76,7 @@ pub(super) fn capture(name: &str) -> TraceError {
     )
 }
 
-/// UTF-8 byte order mark, which some editors put in front of a text.
+/// UTF-8 byte order mark, which some editors put at the start of a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Framed records with their positions in the text.

@@ -1,11 +1,11 @@
 //! Formats of traces, detected by content and not by name.
 //!
-//! - `.et` of the current schema, as it is;
+//! - `.et` of the current schema, used directly;
 //! - `.et` of 2023, which is upgraded (`trace::older`);
-//! - JSON Lines, our own text (`trace::text`), protobuf's JSON, `workload_graph` and `nodes`.
+//! - text (`trace::text`): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
-//! Text begins with `{` or `[`, perhaps after white space, and a key of its format. A binary file whose first
-//! record has a length that looks like `{` (123 bytes) has no such key behind it.
+//! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file may also
+//! begin with the byte `{`, if its first record has 123 bytes, but then no such key follows.
 
 use super::text::{SniffedText, TextFormat, capture, sniff};
 use super::wire::FrameCursor;
@@ -36,9 +36,9 @@ impl fmt::Display for TraceFormat {
 
 /// Detects the text format of `contents`, which may be the beginning of a file; `None` if they are not text.
 ///
-/// Fails on text that holds no trace.
+/// Fails on text that is not a trace.
 pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
-    // Any other byte belongs to the length of a first record.
+    // Any other byte is part of the first record's length.
     if !matches!(
         contents.first()?,
         b'{' | b'[' | b' ' | b'\t' | b'\n' | b'\r' | 0xef

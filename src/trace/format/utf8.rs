@@ -1,6 +1,6 @@
-//! Quick UTF-8 check of short texts.
+//! Fast UTF-8 check of short texts.
 
-/// Returns `bytes` as text if they are UTF-8. Nearly all are short and ASCII, which is checked faster.
+/// Returns `bytes` as text if they are UTF-8. Has a fast path for short ASCII, which nearly all are.
 #[inline]
 pub(super) fn text(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;

@@ -1,7 +1,8 @@
-//! Work of a whole job as its producer states it: `steps 1, samples 16, tokens 32768, model_flops 123, attention causal`.
+//! Work of a whole job as stated by its producer: `steps 1, samples 16, tokens 32768, model_flops 123, attention
+//! causal`.
 //!
-//! Stands in the metadata record of every trace, beside the roles of groups. Nothing that a replay computes depends
-//! on it; reports derive rates from it.
+//! It is in the metadata record of every trace, with the roles of groups. Replays do not depend on it; reports derive
+//! rates from it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
@@ -9,19 +10,19 @@ use std::fmt::{self, Display};
 /// Name of the attribute of the metadata record.
 pub const ATTRIBUTE: &str = "work_amounts";
 
-/// Pairs of tokens that FLOPs of attention count.
+/// Token pairs counted in the FLOPs of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CountedAttention {
-    /// Where a causal mask applies, each token with itself and those before it.
+    /// With a causal mask: each token with itself and all earlier tokens.
     Causal,
     /// Each token with every token.
     Full,
 }
 
 impl CountedAttention {
-    /// The word for it in traces and reports.
+    /// Returns its word in traces and reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Causal => "causal",
@@ -30,18 +31,18 @@ impl CountedAttention {
     }
 }
 
-/// Samples that a job works on, and the FLOPs that its model counts for them.
+/// Samples that a job processes, and the model's FLOPs for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkAmounts {
     /// Number of steps.
     pub steps: u64,
-    /// Samples of all steps and replicas.
+    /// Number of samples over all steps and replicas.
     pub samples: u64,
-    /// Tokens of these samples; `None` where a sample is no sequence.
+    /// Number of tokens of these samples; `None` if samples are not sequences.
     pub tokens: Option<u64>,
-    /// FLOPs of the model for these samples, forward and, if it is trained, backward, without recomputation.
+    /// FLOPs of the model for these samples: forward, and backward for training; without recomputation.
     pub model_flops: u128,
-    /// Pairs of tokens that `model_flops` count; `None` for models without attention and where the producer does not say.
+    /// Token pairs counted in `model_flops`; `None` for models without attention, or if the producer does not state it.
     pub attention: Option<CountedAttention>,
 }
 
@@ -60,7 +61,7 @@ impl Display for WorkAmounts {
 }
 
 impl WorkAmounts {
-    /// Reads the text of the attribute; `None` unless it states steps, samples and FLOPs. Other words are skipped.
+    /// Parses the text of the attribute; `None` unless it states steps, samples and FLOPs. Unknown words are skipped.
     pub fn read(text: &str) -> Option<Self> {
         let said = |name: &str| {
             let mut parts = text

@@ -74,14 +74,14 @@ impl Csr {
         (0..self.count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the smallest topological order, by index; where nodes are in the order of their ids, this is
-    /// program order. Nodes on a cycle, and those behind one, are missing.
+    /// Returns the topological order that is smallest by index; if indices follow ids, this is program order. Nodes on
+    /// a cycle and their successors are missing.
     pub fn order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // With a heap the order does not depend on that of the edges, as it would with a queue, or with petgraph's `Topo`.
+        // A heap makes the order independent of the order of edges; a queue or petgraph's `Topo` would not.
         let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.count());
@@ -97,7 +97,7 @@ impl Csr {
         order
     }
 
-    /// Returns for each node whether `order` lacks it, because it is on a cycle or behind one.
+    /// Returns for each node whether it is missing from `order`, because it is on a cycle or after one.
     pub fn stuck(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);
@@ -115,8 +115,7 @@ mod tests {
 
     #[test]
     fn order_is_the_smallest_that_edges_allow() {
-        // 4 → 1 → 0 and 2 → 3: of 2 and 4, which nobody leads to, 2 is first, and sets 3 free, which goes
-        // before 4.
+        // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors; 2 is first and makes 3 ready, which comes before 4.
         let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);
@@ -124,7 +123,7 @@ mod tests {
 
     #[test]
     fn nodes_on_a_cycle_and_behind_it_have_no_place() {
-        // 0 → 1 → 2 → 1, 2 → 3; an edge that is there twice counts twice on both sides.
+        // 0 → 1 → 2 → 1, 2 → 3; a duplicate edge counts twice on both sides.
         let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
         assert_eq!(rows.order(), [0, 4]);
     }

@@ -1,4 +1,4 @@
-//! Finding a short cycle to show, without recursion.
+//! Finds a short cycle for error messages, without recursion.
 
 use super::Csr;
 use super::visit::BothDirections;
@@ -6,11 +6,11 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
 
-/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest; none when there is no cycle.
-/// Nodes on cycles must be among the `stuck` ones.
+/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest node; empty if there is no
+/// cycle. `stuck` must be true for all nodes on cycles.
 ///
-/// The cycle is the shortest through the smallest node of the smallest knot (strongly connected
-/// component), which is found in linear time; the shortest of all would take quadratic time.
+/// The result is the shortest cycle through the smallest node of the smallest strongly connected component, found in
+/// linear time. The shortest of all cycles would take quadratic time.
 pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
@@ -21,7 +21,7 @@ pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
         forward: rows,
         backward: &rows.reversed(),
     };
-    // Tarjan's algorithm, which needs no reversed edges, is recursive in petgraph: a long chain overflows the stack.
+    // Kosaraju's algorithm, because petgraph's version of Tarjan's is recursive and overflows the stack on long chains.
     let knots = kosaraju_scc(&NodeFiltered::from_fn(both, stuck));
     let knot = knots
         .iter()
@@ -34,7 +34,8 @@ pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // Petgraph's breadth-first search does not keep predecessors, and its A* breaks ties by the layout of a heap.
+    // An own breadth-first search, because petgraph's does not keep predecessors, and its A* breaks ties by the layout
+    // of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {

@@ -23,7 +23,7 @@ pub struct DotEdge {
     pub control: bool,
 }
 
-/// Renders `vertices` and `arrows` in DOT, in their order.
+/// Renders `vertices` and `arrows` in DOT; keeps their order.
 pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
     let mut graph = DiGraph::<&DotVertex, bool>::new();
     for vertex in vertices {

@@ -1,4 +1,4 @@
-//! Vectors of many megabytes, on huge pages.
+//! Allocates large vectors on huge pages.
 
 use chakram_base::bounds;
 
@@ -6,9 +6,9 @@ use chakram_base::bounds;
 #[cfg(target_os = "linux")]
 const LARGE: usize = 4 << 20;
 
-/// Returns an empty vector with capacity for `count` entries. Huge pages are requested for a large one: a third
-/// of the time to fill it would go into faults on small pages. Systems without huge pages, or with less memory,
-/// lose nothing.
+/// Returns an empty vector with capacity for `count` entries. Requests huge pages for large vectors, because page
+/// faults on small pages would take a third of the time to fill them. Systems without huge pages, or with too little
+/// memory, ignore the request.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     let fits = bounds::check("a list", count as u64, size_of::<T>() as u64, "").is_ok();
@@ -18,7 +18,7 @@ pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     list
 }
 
-/// Returns a vector of `count` entries like `value`, with huge pages as [`huge_page_vec`] requests them.
+/// Returns a vector of `count` copies of `value`, allocated like [`huge_page_vec`].
 pub fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
     let mut list = huge_page_vec(count);
     list.resize(count, value);

@@ -1,4 +1,4 @@
-//! Launches: a graph without host work, with a host that launches its nodes one by one.
+//! Adds a host that launches nodes one by one to a graph without host work.
 //!
 //! ```text
 //! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs
@@ -13,23 +13,24 @@ use chakram_base::units::Span;
 /// The host's part in running a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLaunch {
-    /// Host time that it takes.
+    /// Host time that the launch takes.
     pub cost: Span,
-    /// Whether the host goes on only when the node is complete.
+    /// Whether the host waits until the node is complete.
     pub waits: bool,
 }
 
-/// Name of nodes that launch others.
+/// Name of the added launch nodes.
 const LAUNCH: &str = "launch";
 
 impl Graph {
-    /// Returns whether the host has work of its own in this graph.
+    /// Returns whether the graph has host nodes or delays.
     pub fn has_host_work(&self) -> bool {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }
 
-    /// Returns the graph with a launch before every node for which there is one, in program order; the host is ahead of
-    /// its device by at most `depth` launches, at least one. The new nodes come behind all others.
+    /// Returns the graph with launch nodes, appended after all other nodes and executed in program order. `launch`
+    /// returns the launch of a node, if it has one. The host is at most `depth` (at least one) launches ahead of its
+    /// device.
     pub fn with_launches(
         &self,
         launch: impl Fn(NodeIndex) -> Option<HostLaunch>,
@@ -145,11 +146,11 @@ mod tests {
             let waits = node.0 == 0;
             (node.0 != 1).then_some(HostLaunch { cost, waits })
         };
-        // Node 1 is not launched: launch 3 is of node 0, launch 4 of node 2.
+        // Node 1 has no launch: launch 3 is for node 0, launch 4 for node 2.
         let graph = chain().with_launches(first_waits, 9);
         let edges: Vec<_> = graph.rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
-        // One launch ahead: the second after the first node.
+        // At most one launch ahead: the second launch waits for the first node.
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
         let edges: Vec<_> = graph
             .rows()

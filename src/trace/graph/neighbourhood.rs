@@ -3,16 +3,16 @@
 use super::Csr;
 use petgraph::visit::Bfs;
 
-/// Returns the nodes that can be reached from `centre` in at most `depth` steps along `rows`, nearest first, each with
-/// its distance, without `centre` itself; `most` at most.
+/// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its distance; excludes
+/// `centre`, and stops after `most` nodes.
 ///
-/// The second value is whether there are more.
+/// The second value is true if there are more nodes.
 pub fn neighbourhood(centre: u32, depth: u32, most: usize, rows: &Csr) -> (Vec<(u32, u32)>, bool) {
     let mut found = Vec::new();
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
     for distance in 1..=depth {
-        // The queue of the search holds exactly the nodes at this distance.
+        // The queue of the search now has exactly the nodes at this distance.
         for _ in 0..search.stack.len() {
             if found.len() == most {
                 return (found, true);

@@ -1,11 +1,11 @@
-//! Callers, steps and calls of Python of a graph's nodes.
+//! Callers, steps and Python calls of a graph's nodes.
 
 use super::sparse_columns::{NodeColumn, SparseColumn};
 use super::{Graph, IdMap};
 use crate::format::origin::{CallStacks, NodeOrigin};
 use chakram_base::ids::NodeIndex;
 
-/// What records state, each plus one, while a graph is built.
+/// Origins stated by the records while a graph is built. Each value is plus 1; 0 means not stated.
 #[derive(Debug, Default)]
 pub(super) struct StatedOrigins {
     callers: SparseColumn<u64>,
@@ -14,7 +14,7 @@ pub(super) struct StatedOrigins {
 }
 
 impl StatedOrigins {
-    /// Takes what the last node so far states.
+    /// Stores the origin of the last node so far.
     #[inline]
     pub fn take(&mut self, index: usize, origin: &NodeOrigin) {
         let columns = [
@@ -38,8 +38,8 @@ impl StatedOrigins {
 const NONE: u32 = u32::MAX;
 
 impl Graph {
-    /// Resolves what records state: ids of callers to nodes, and steps and stacks to those of callers where a node states
-    /// none. Nodes on a cycle of callers have none.
+    /// Resolves the stated origins: ids of callers become nodes, and nodes without a step or stack
+    /// inherit their caller's. Nodes on a cycle of callers inherit none.
     pub(super) fn resolve_origins(&mut self, stated: &StatedOrigins, index_of: &IdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {
@@ -75,7 +75,8 @@ impl Graph {
         }
     }
 
-    /// Returns the value of each node: its own, or else that of its caller; 0 if nobody has one.
+    /// Returns the value of each node plus 1: its own, or otherwise the value of the nearest caller
+    /// that has one; 0 for none.
     fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
@@ -117,23 +118,23 @@ impl Graph {
             .map(NodeIndex)
     }
 
-    /// Returns the numbers of the steps that nodes belong to, in order.
+    /// Returns the distinct step numbers of the nodes, ascending.
     pub fn steps(&self) -> &[u64] {
         &self.steps
     }
 
-    /// Returns the index in [`Graph::steps`] of the step that a node belongs to, if it does to one.
+    /// Returns the step of a node as an index into [`Graph::steps`], if known.
     #[inline]
     pub fn step(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.step_of.get(node).checked_sub(1)
     }
 
-    /// Returns the calls of Python around nodes.
+    /// Returns the Python calls around nodes.
     pub fn stacks(&self) -> &CallStacks {
         &self.stacks
     }
 
-    /// Returns the innermost call of Python around a node, if there is one.
+    /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], if any.
     #[inline]
     pub fn stack(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)
@@ -148,7 +149,7 @@ mod tests {
     use crate::format::{NodeView, Op};
     use crate::graph::{DependencyPolicy, GraphBuilder};
 
-    /// Nodes by id with what they state.
+    /// Builds a graph of nodes with these ids and stated origins.
     fn graph(nodes: &[(u64, NodeOrigin)]) -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
         let call = |caller| PythonCall { name: 0, caller };
@@ -166,8 +167,8 @@ mod tests {
 
     #[test]
     fn steps_and_stacks_are_those_of_callers_in_any_order_of_records() {
-        // 5 calls 6 and 7, 7 launches 8 and says that no call of Python is around it; 9 and 10 call each other; 11 has a
-        // caller that is not there and a stack beyond the table.
+        // 5 calls 6 and 7; 7 launches 8 and states that it has no Python call; 9 and 10 call each
+        // other; 11 has a missing caller and a stack index beyond the table.
         let states = |caller, step, stack| NodeOrigin {
             caller,
             step,

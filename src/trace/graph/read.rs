@@ -9,14 +9,14 @@ use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
 
-/// Treatment of what the profiler is estimated to have added to a captured job.
+/// Treatment of the profiler's estimated cost in a captured job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerPolicy {
-    /// It stays.
+    /// The times include it.
     Keep,
-    /// It is left out.
+    /// It is subtracted from the times.
     Remove,
-    /// It is left out of captures that carry steps without a profiler, against which that can be held.
+    /// It is subtracted only if the capture has steps without a profiler, which can confirm the estimate.
     #[default]
     RemoveIfMeasured,
 }
@@ -32,22 +32,22 @@ impl SettingChoice for ProfilerPolicy {
     ];
 }
 
-/// Profiler that captured a graph, as the trace tells.
+/// Statements of a trace about its profiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphProfiler {
-    /// Whether its estimated cost was left out.
+    /// Whether its estimated cost was subtracted.
     pub removed: bool,
-    /// Whether nodes bear a part of its cost.
+    /// Whether any node states a part of its cost.
     pub charged: bool,
-    /// What the capture says about it.
+    /// Statements of the metadata record.
     pub said: CaptureProfiler,
 }
 
 impl Graph {
     /// Reads the (decompressed) contents of rank `rank`'s trace file.
     ///
-    /// Fails on truncated or malformed records, duplicate ids, data dependencies on missing nodes or on the
-    /// node itself, cycles, and nodes that make no sense.
+    /// Fails on truncated or malformed records, duplicate ids, data dependencies on missing nodes or on the node
+    /// itself, cycles, and invalid nodes.
     pub fn read(
         contents: &[u8],
         rank: u32,
@@ -56,7 +56,7 @@ impl Graph {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
-    /// Reads like [`Self::read`], with or without the estimated cost of the profiler.
+    /// Like [`Self::read`], with or without the estimated cost of the profiler.
     pub fn read_profiled(
         contents: &[u8],
         rank: u32,
@@ -85,7 +85,7 @@ impl Graph {
         Ok((graph, binding))
     }
 
-    /// Returns the graph with what the profiler added where it is left out here, and without it where it is not.
+    /// Returns the graph with the profiler's cost toggled: included if it is left out here, and left out otherwise.
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {
@@ -95,7 +95,7 @@ impl Graph {
         other
     }
 
-    /// Reads like [`Self::read`], with `edit` applied to each node.
+    /// Like [`Self::read`], with `edit` applied to each node.
     pub fn read_edited(
         contents: &[u8],
         rank: u32,

@@ -48,12 +48,12 @@ impl IntoNodeIdentifiers for &Csr {
     }
 }
 
-/// View of edges in both directions, for algorithms that also follow them backwards.
+/// View of the edges in both directions, for algorithms that also need predecessors.
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections<'a> {
-    /// The nodes that each node leads to.
+    /// Successors of each node.
     pub forward: &'a Csr,
-    /// The nodes that lead to it.
+    /// Predecessors of each node.
     pub backward: &'a Csr,
 }
 

@@ -1,11 +1,11 @@
-//! Matches by hand, and against a search through all pairs.
+//! Matches computed by hand, and compared with a search over all pairs.
 
 use super::collectives::CollectiveDifference;
 use super::*;
 use crate::format::CollectiveKind;
 use proptest::prelude::*;
 
-/// The halves of messages of ranks 0 to 2: (peer, receives, tag) of each, in program order.
+/// Builds the halves of ranks 0 to 2 from (peer, receives, tag), in program order.
 fn halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
     let ranks = (0..).zip(ranks);
     let half = |rank, i, &(peer, receive, tag): &(u32, bool, i32)| {
@@ -36,7 +36,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let (alone, there) = five.alone();
     assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
     assert!(six.alone().0.is_empty());
-    // Of equal sizes the number differs first; if the first message differs in size, that does.
+    // If all sizes are equal, the first mismatch is the count; otherwise it is the first message of different sizes.
     let count = five.disagreement(|_| 8).expect("one is alone");
     assert!(matches!(count, MessageDisagreement::Count { k: 1, half, .. } if half.at == (0, 2)));
     assert_eq!(six.disagreement(|_| 8), None);
@@ -51,8 +51,8 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
 }
 
 proptest! {
-    /// A send and a receive are a pair if and only if as many sends of their channel come before the one as
-    /// receives before the other, and each half is in one pair or alone.
+    /// A send and a receive match if and only if equal numbers of sends and receives of their channel precede them.
+    /// Every half is in exactly one pair or unmatched.
     #[test]
     fn pairs_are_those_that_counting_finds(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)
@@ -85,7 +85,7 @@ proptest! {
 fn members_disagree_where_one_first_differs() {
     use CollectiveKind::{AllReduce, Barrier, Broadcast};
     let call = |kind, bytes, root| CollectiveSignature { kind, bytes, root };
-    // The calls of ranks 0 to 3 in one group; those of rank 1 are the trace of rank 0.
+    // The calls of ranks 0 to 3 in one group; rank 1 shares the trace of rank 0.
     let said = [
         vec![call(AllReduce, 8, None), call(Broadcast, 4, Some(0))],
         vec![],
@@ -105,7 +105,7 @@ fn members_disagree_where_one_first_differs() {
         found.map(|found| (found.k, found.difference, found.other))
     };
     assert_eq!(found(&[&root]), Some((1, CollectiveDifference::Root, 2)));
-    // The earlier collective goes first, whoever disagrees on it.
+    // The earlier collective is reported, whichever member disagrees.
     assert_eq!(
         found(&[&root, &size]),
         Some((0, CollectiveDifference::Size, 3))

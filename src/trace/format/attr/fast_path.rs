@@ -3,7 +3,7 @@
 use super::super::wire::{WireCursor, WireValue, join_varint_bytes};
 use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
 
-/// Mask of the fields of the `oneof` that have this wire type.
+/// Returns the mask of the `oneof`'s fields with this wire type.
 const fn fields_of(wanted: u32) -> u64 {
     let (mut fields, mut number) = (0, FIRST_VALUE);
     while number <= LAST_VALUE {
@@ -15,14 +15,13 @@ const fn fields_of(wanted: u32) -> u64 {
     fields
 }
 
-/// Masks of the fields that are varints, and of those that are length-delimited.
+/// Masks of the varint fields and of the length-delimited fields.
 const NUMBERS: u64 = fields_of(0);
 const LENGTHS: u64 = fields_of(2);
 
 impl<'a> AttrView<'a> {
-    /// Takes the next attribute from the fields of a node if it has the usual encoding: a short name followed
-    /// by one value, which is a whole number or short. `None` for anything else, of which nothing is consumed;
-    /// [`Self::scan`] reads that.
+    /// Takes the next attribute of a node if it has the usual encoding: a short name, then one value that is a whole
+    /// number or short bytes. Otherwise returns `None` and consumes nothing; [`Self::scan`] reads the attribute.
     #[inline(always)]
     pub fn take_fast(node: &mut WireCursor<'a>) -> Option<Self> {
         /// The keys of a node's attributes, and of an attribute's name.
@@ -48,7 +47,7 @@ impl<'a> AttrView<'a> {
         let offset = node.offset() + 2;
         let raw = match key & 7 {
             0 if NUMBERS >> number & 1 == 1 => {
-                // The varint is read as one word of eight bytes, so what follows the value comes along.
+                // The varint is read as one eight-byte word, which includes bytes after the value.
                 let from = rest.get(message.len() - value.len()..)?;
                 WireValue::Varint(whole_varint(value, from)?)
             }
@@ -70,8 +69,8 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Decodes the varint that is all of `bytes`; `data` begins with them and supplies the rest of a word. `None`
-/// if they are no single varint, are near the end of the data, or exceed eight bytes.
+/// Decodes `bytes`, which must be exactly one varint. `data` starts with them and supplies the rest of an eight-byte
+/// word. `None` if they are not a single varint, exceed eight bytes or are near the end of the data.
 #[inline(always)]
 fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {
@@ -82,7 +81,7 @@ fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
         return None;
     }
     let word = u64::from_le_bytes(*data.first_chunk::<8>()?) & (u64::MAX >> (64 - bits));
-    // The top bits of all bytes but the last.
+    // The top bits of all bytes except the last.
     let more = 0x8080_8080_8080_8080 & ((1 << (bits - 8)) - 1);
     (word & 0x8080_8080_8080_8080 == more).then(|| join_varint_bytes(word))
 }
@@ -109,7 +108,7 @@ mod tests {
             let count = bytes.len();
             bytes.extend([0xff; 8]);
             assert_eq!(whole_varint(&bytes[..count], &bytes), Some(value));
-            // A byte more is no part of it; a byte less does not end it.
+            // One byte more is not part of the varint; with one byte less it does not end.
             assert_eq!(whole_varint(&bytes[..count + 1], &bytes), None);
             assert_eq!(whole_varint(&bytes[..count - 1], &bytes), None);
         }
@@ -125,8 +124,8 @@ mod tests {
         assert_eq!((attr.as_u64().unwrap(), node.offset()), (7, 112));
         assert!(AttrView::take_fast(&mut node).is_none());
         for other in [
-            // No attribute; one that ends too late; a number that ends before the attribute, or behind it; two
-            // values; a text that is longer than its attribute; a real; no value.
+            // Not an attribute; an attribute that ends too late; a number that ends before or after the attribute's
+            // end; two values; text longer than its attribute; a real; no value.
             &b"\x18\x04"[..],
             b"R\x0b\n\x06streamH\x07",
             b"R\x0b\n\x06streamH\x07\x07",

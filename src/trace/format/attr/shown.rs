@@ -4,12 +4,12 @@ use super::{AttrView, FIRST_VALUE, LAST_VALUE, zigzag};
 use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 
-/// The types of the schema, each with the number of its scalar field; the list follows it.
+/// Names of the schema's scalar types, in the order of their fields.
 const TYPES: [&str; 15] = [
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
     "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
 ];
-/// The same for their lists.
+/// Names of the corresponding list types.
 const LISTS: [&str; 15] = [
     "double list",
     "float list",
@@ -27,11 +27,11 @@ const LISTS: [&str; 15] = [
     "string list",
     "bytes list",
 ];
-/// Maximum number of bytes of a bytes value that are written out.
+/// Maximum number of bytes shown of a bytes value.
 const MOST_BYTES: usize = 32;
 
 impl<'a> AttrView<'a> {
-    /// The type of the value as the schema calls it, `none` if no value is set.
+    /// Returns the schema's name of the value's type; `none` if no value is set.
     pub fn type_name(&self) -> &'static str {
         match self.value {
             None => "none",
@@ -46,9 +46,9 @@ impl<'a> AttrView<'a> {
         }
     }
 
-    /// The value as text: numbers as such, lists in brackets, text as it stands, and bytes in hexadecimal.
+    /// Returns the value as text: numbers and text unchanged, lists in brackets, bytes in hexadecimal.
     ///
-    /// Fails on a list that breaks the format.
+    /// Fails on a malformed list.
     pub fn value_text(&self) -> Result<String, TraceError> {
         let Some((number, raw)) = self.value else {
             return Ok(String::new());
@@ -73,7 +73,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // Another value in between replaces the parts before it.
+                // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
+                // value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -82,7 +83,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// The entries of a list of the type whose scalar field is `number`, packed or not.
+/// Appends the entries of a list, packed or not, as text; `number` is the scalar field of their type.
 fn entries(number: u32, raw: WireValue<'_>, texts: &mut Vec<String>) -> Result<(), TraceError> {
     let WireValue::Bytes(packed, at) = raw else {
         texts.push(scalar(number, raw));
@@ -110,7 +111,7 @@ fn entries(number: u32, raw: WireValue<'_>, texts: &mut Vec<String>) -> Result<(
     Ok(())
 }
 
-/// The text of a value in the scalar field `number`.
+/// Formats a value of the scalar field `number`.
 fn scalar(number: u32, raw: WireValue<'_>) -> String {
     match (number, raw) {
         (3, WireValue::Fixed64(bits)) => f64::from_bits(bits).to_string(),

@@ -6,7 +6,7 @@ use std::io::Write;
 pub struct GzipWriter<W: Write>(flate2::write::GzEncoder<W>);
 
 impl<W: Write> GzipWriter<W> {
-    /// Compresses into `out`.
+    /// Creates a writer that compresses into `out`.
     pub fn new(out: W) -> Self {
         Self(flate2::write::GzEncoder::new(
             out,

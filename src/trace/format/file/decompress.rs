@@ -1,4 +1,4 @@
-//! Decompression within the memory limits of the process, which are checked as bytes arrive and before memory is
+//! Decompression within the memory limits of the process. The limits are checked as bytes arrive, before memory is
 //! allocated for them.
 
 use super::append_all;
@@ -27,7 +27,7 @@ impl CompressionFormat {
         }
     }
 
-    /// Decompresses `source`; `packed` is its compressed size, known or counted so far.
+    /// Decompresses `source`; `packed` is its compressed size. The output is limited in proportion to it.
     pub fn unpack<'s>(
         self,
         source: impl io::BufRead + 's,
@@ -53,7 +53,7 @@ impl CompressionFormat {
 pub(super) enum CompressedSize {
     /// Known in advance.
     Known(u64),
-    /// Read so far, from a pipe.
+    /// Read so far from a pipe, which has no known size.
     SoFar(Rc<Cell<u64>>),
 }
 
@@ -99,13 +99,13 @@ pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
-/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input, and returns the error
-/// beside it.
+/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes
+/// and the error, if any.
 pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));
     let mut out = Vec::new();
-    // A low first guess: traces unpack to 10 to 50 times their size, for which the buffer grows.
+    // A low first guess: traces expand to 10 to 50 times their compressed size, and the buffer grows as needed.
     let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
     Some((out, wrong.err()))
 }
@@ -136,7 +136,7 @@ mod tests {
         let zeros = vec![0; 64 << 20];
         let packed = zstd::encode_all(&zeros[..], 3).unwrap();
         assert!(packed.len() < 16 << 10);
-        // Small as it is, it may unpack to 16 MiB.
+        // Even for small input, 16 MiB of output are allowed.
         let (bytes, wrong) = decompressed_partly(&packed).unwrap();
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
@@ -144,7 +144,7 @@ mod tests {
             wrong.contains("16.8 MB") && wrong.contains("`max_ratio`"),
             "{wrong}"
         );
-        // The same of a pipe, whose size is what has come.
+        // The same for a pipe; its size is the number of bytes read so far.
         let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
         assert!(read_all(stream, 0).is_err());
     }

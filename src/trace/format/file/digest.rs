@@ -6,7 +6,7 @@ use crate::format::digest::FileDigest;
 use chakram_base::setting::SettingKey;
 
 impl FileDigest {
-    /// Fails if `bytes`, the contents of `file`, differ from this.
+    /// Fails if `bytes`, the contents of `file`, do not match this digest.
     pub fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
         match self.blake3 {
@@ -18,7 +18,7 @@ impl FileDigest {
         }
     }
 
-    /// Fails if `file` has another length.
+    /// Fails if `file` has a different length.
     pub fn check_length(&self, file: &RankFile, bytes: u64) -> Result<(), TraceError> {
         if bytes == self.bytes {
             Ok(())

@@ -8,19 +8,19 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
-/// Number of leading bytes that are inspected to recognise a trace.
+/// Number of leading bytes inspected to recognise a trace.
 const SNIFFED: u64 = 1 << 16;
 /// Trace files and job files of a folder.
 #[derive(Default)]
 pub(super) struct FolderListing {
-    /// Traces with the best ending that there is, by prefix.
+    /// Traces by prefix, only with the best ending that exists.
     traces: Vec<(String, RankFile)>,
-    /// The prefixes of jobs' files.
+    /// Prefixes of the job files.
     pub jobs: BTreeSet<String>,
 }
 
 impl FolderListing {
-    /// Lists `folder`, or only files with one prefix.
+    /// Lists `folder`, or only files with the prefix `wanted`.
     pub fn read(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
         let io = |source| TraceError::io(folder, "list", source);
         let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
@@ -38,7 +38,7 @@ impl FolderListing {
                 continue;
             };
             let path = entry.path();
-            // Opening a pipe of that name would block. The type that the listing gives saves a call per file.
+            // Opening a pipe of that name would block. Using the listing's file type saves a system call per file.
             let kind = entry.file_type();
             let plain =
                 kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
@@ -48,7 +48,7 @@ impl FolderListing {
         }
         if let Some(best) = all.iter().position(|found| !found.is_empty()) {
             this.traces = std::mem::take(&mut all[best]);
-            // Captures and reports may have this ending, too.
+            // Captures and reports may also have this ending.
             if ENDINGS[best] == ANYTHING {
                 this.traces.retain(|(_, file)| begins_as_trace(&file.path));
             }
@@ -67,7 +67,7 @@ impl FolderListing {
         traces.chain(self.jobs.iter().map(String::as_str)).collect()
     }
 
-    /// Returns the traces of the only job, which has no job file; `path` is what was asked for.
+    /// Returns the traces of the only job, which has no job file; `path` is the requested path, for errors.
     pub fn job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
         let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
         match prefixes.len() {
@@ -96,8 +96,8 @@ fn begins_as_trace(path: &Path) -> bool {
     matches!(sniffed(path), Some(SniffedText::Trace(_)))
 }
 
-/// Refuses a file that is named like a trace in text and is a capture: commands that do not read contents at once would
-/// refuse something else of it.
+/// Fails on a capture that is named like a text trace. Commands that do not read contents immediately would otherwise
+/// report a misleading error.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniffed(path) {
         Some(SniffedText::Capture(name)) => Err(text::capture(name).in_file(path)),

@@ -1,4 +1,4 @@
-//! Memory-mapped files, and the file behind an address.
+//! Memory-mapped files, and the lookup of a file by address.
 
 use crate::format::escape::escaped;
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
@@ -22,10 +22,10 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `file`, which is called `path`.
+    /// Maps `file`; `path` is its name for messages.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
-        // SAFETY: the map is read-only and private. Should another process truncate the file meanwhile, a
-        // read faults; `mapped_file` then tells whoever handles the fault which file it was.
+        // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a fault; its
+        // handler gets the file's name from `mapped_file`.
         let map = unsafe { memmap2::Mmap::map(file) }?;
         let start = map.as_ptr() as usize;
         let name = escaped(&path.display().to_string()).into_owned();

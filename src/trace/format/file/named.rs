@@ -1,10 +1,10 @@
-//! Files of ranks that share a prefix, whether they exist or not.
+//! Paths of ranks' files with a common prefix, existing or not.
 
 use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, is_separator};
 
-/// Files that share a prefix. The folder is listed once, however many ranks are asked for.
+/// Files with a common prefix. The folder is listed only once, for any number of ranks.
 #[derive(Debug)]
 pub struct PrefixFiles {
     prefix: String,
@@ -13,8 +13,8 @@ pub struct PrefixFiles {
 }
 
 impl PrefixFiles {
-    /// Looks for files `{prefix}.{rank}.et`, or with another ending of traces. In a folder that cannot be
-    /// listed there are none.
+    /// Finds files `{prefix}.{rank}.et`, or with another ending of traces. A folder that cannot be listed counts as
+    /// empty.
     pub fn new(prefix: &Path) -> Self {
         let prefix = prefix.display().to_string();
         let (folder, name) = match prefix.rfind(is_separator) {
@@ -70,7 +70,7 @@ fn place(file: &str, name: &str) -> Option<(u32, usize)> {
     let place = all.enumerate().find_map(|(place, (end, packed))| {
         (ending.strip_suffix(packed) == Some(end)).then_some(place)
     });
-    // Names with leading zeros are refused: `path` could not form them again.
+    // Names with leading zeros are ignored, because `path` could not form them again.
     (rank.to_string() == digits).then_some((rank, place?))
 }
 
@@ -106,7 +106,7 @@ mod tests {
             assert_eq!(file(missing), (false, format!("a.{missing}.et")));
         }
         assert_eq!(named.ranks().collect::<Vec<_>>(), [0, 1]);
-        // A folder that is not there has no files.
+        // A missing folder has no files.
         assert!(!PrefixFiles::new(&folder.path().join("no/a")).has(0));
     }
 }

@@ -1,8 +1,7 @@
 //! Names of trace files: `{prefix}.{rank}.et`, and other endings.
 
-/// The endings that a trace file may have after `{prefix}.{rank}`, best first. Of a job that is there
-/// with several of them, the files with the first are the traces. With the last a file may hold anything, so
-/// it counts only if its first bytes are those of a trace.
+/// Endings of trace files after `{prefix}.{rank}`, best first. If a job has files with several endings, the files with
+/// the best ending are its traces. A `.json` file may have any content, so it counts only if it begins like a trace.
 pub(super) const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
 pub(super) const ANYTHING: &str = ".json";
 /// Suffixes of compressed files, which may follow an ending.

@@ -1,16 +1,16 @@
-//! Traces that lie in a store and not in files of their own.
+//! Traces in a store instead of separate files.
 
 use crate::format::TraceError;
 use std::fmt;
 use std::sync::Arc;
 
-/// Store of traces that are named by their hashes.
+/// Store of traces, addressed by their hashes.
 pub trait TraceStore: Send + Sync {
-    /// Reads the bytes with this BLAKE3 hash, and checks them.
+    /// Reads the bytes with this BLAKE3 hash, and verifies the hash.
     fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
-/// Trace in a store. Two are equal if their bytes are.
+/// Trace in a store. Two are equal if their bytes are equal.
 #[derive(Clone)]
 pub struct StoredTrace {
     store: Arc<dyn TraceStore>,
@@ -18,7 +18,7 @@ pub struct StoredTrace {
 }
 
 impl StoredTrace {
-    /// Names the trace with this hash in `store`.
+    /// Creates a reference to the trace with this hash in `store`.
     pub fn new(store: Arc<dyn TraceStore>, hash: [u8; 32]) -> Self {
         Self { store, hash }
     }
@@ -28,7 +28,7 @@ impl StoredTrace {
         self.store.read(&self.hash)
     }
 
-    /// Returns what tells it from others, as device and inode tell files.
+    /// Returns two numbers that identify the trace, like device and inode of a file.
     pub fn identity(&self) -> (u64, u64) {
         let half =
             |at: usize| u64::from_le_bytes(self.hash[at..at + 8].try_into().expect("8 bytes"));

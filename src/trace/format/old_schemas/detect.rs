@@ -11,8 +11,8 @@ use prost::Message;
 /// Detected generation, and whether the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
-/// Returns whether `first`, the first record of a file, is metadata of the current generation; `None` if it
-/// does not tell.
+/// Returns whether `first`, the first record of a file, is metadata of the current generation; `None` if it does not
+/// decide this.
 pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
@@ -42,7 +42,7 @@ pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     telling.then_some(true)
 }
 
-/// Generation that no record has ruled out yet.
+/// Generation that is still possible.
 struct GenerationCandidate {
     generation: SchemaGeneration,
     metadata: bool,
@@ -59,11 +59,11 @@ impl GenerationCandidate {
         SchemaGeneration::ALL.into_iter().flat_map(both)
     }
 
-    /// Returns the reason why `record` is none of this generation.
+    /// Returns the reason why `record` rules out this generation, if it does.
     fn ruled_out(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
             let fit = schema_layout::check(record.bytes, record.offset, layout)?;
-            // Only 0.0.4 packs lists of dependencies, so lists in pieces rule it out.
+            // Only 0.0.4 packs lists of dependencies, so unpacked lists rule it out.
             let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed(
@@ -88,7 +88,7 @@ impl GenerationCandidate {
     }
 }
 
-/// Detects the generation of `contents`; `None` if that is the current one, or none at all.
+/// Detects the generation of `contents`; `None` if it is the current one or unknown.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
     let mut frames = FrameCursor::new(contents);
     let Ok(Some(first)) = frames.next_record() else {
@@ -124,15 +124,14 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, Trac
     let current = |candidate: &GenerationCandidate| candidate.generation == SchemaGeneration::V004;
     match left.as_slice() {
         [] => Ok(None),
-        // Writers of the current schema may begin with an empty record, too.
+        // Files of the current schema may also begin with an empty record.
         _ if empty && left.iter().any(current) => Ok(None),
         [only] => Ok(Some((only.generation, only.metadata))),
         _ => indifferent(contents, &left, last.number).map(Some),
     }
 }
 
-/// Returns the latest of the generations that are `left` if `contents` mean the same in all of them, and fails
-/// otherwise.
+/// Returns the latest of the generations in `left` if `contents` have the same meaning in all of them; fails otherwise.
 fn indifferent(
     contents: &[u8],
     left: &[GenerationCandidate],
@@ -164,7 +163,7 @@ fn indifferent(
     Ok((chosen.generation, chosen.metadata))
 }
 
-/// Returns `node` with signed numbers for unsigned ones, which alone is no difference.
+/// Returns `node` with unsigned numbers as signed ones, so that comparisons ignore the sign type.
 fn signed(mut node: Node) -> Node {
     for attribute in &mut node.attr {
         match &mut attribute.value {

@@ -1,4 +1,4 @@
-//! Nodes of 0.0.1, with fixed fields.
+//! Conversion of 0.0.1, whose nodes have fixed fields.
 
 use crate::format::TraceError;
 use crate::format::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
@@ -83,7 +83,7 @@ fn attributes(
             });
         }
     };
-    // Converters of the time stored the tensor of a load in the input fields, and that of a store in the output
+    // Converters of that time put the tensor of a load in the input fields and the tensor of a store in the output
     // fields.
     let (place, size) = match node.r#type {
         2 if memory && fixed.get(6).is_none() => (8, 9),
@@ -116,7 +116,7 @@ fn attributes(
     Ok(())
 }
 
-/// Maps a collective of 0.0.1; 0 is none, which is an error on collective nodes only.
+/// Maps a collective of 0.0.1. The number 0 means none and is an error only on collective nodes.
 fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value>, TraceError> {
     let Some(old) = old.filter(|&old| old != 0 || collective) else {
         return Ok(None);
@@ -132,7 +132,7 @@ fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value
     }
 }
 
-/// Value types of current producers for such attributes, or wider ones if the value does not fit.
+/// The value types of current producers for these attributes, or wider types if a value does not fit.
 fn long(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }

@@ -1,4 +1,4 @@
-//! Nodes of 0.0.2 and 0.0.3, with inputs and outputs as texts and attributes that name their type.
+//! Conversion of 0.0.2 and 0.0.3: inputs and outputs are texts, and attributes name their type.
 
 use super::{CURRENT, SchemaGeneration, hint, text, v001};
 use crate::format::TraceError;
@@ -20,7 +20,7 @@ pub(super) enum OldValueKind {
     Text,
 }
 
-/// Types of the value fields in the order of their numbers, which begin with 4: scalars, then lists.
+/// Types of the value fields from field 4 on: first scalars, then lists.
 pub(super) type OldValueFields = [OldValueKind];
 
 pub(super) static ATTRIBUTES_002: [OldValueKind; 3] =
@@ -90,7 +90,7 @@ fn no_field(at: usize, what: &str, number: u32) -> TraceError {
     )
 }
 
-/// Converts a node of `generation`, one of 0.0.2 and 0.0.3, to the current schema.
+/// Converts a node of `generation` (0.0.2 or 0.0.3) to the current schema.
 pub(super) fn node(
     record: RawRecord<'_>,
     generation: SchemaGeneration,
@@ -119,7 +119,7 @@ pub(super) fn node(
     }
     node.r#type = match generation {
         SchemaGeneration::V002 => v001::node_type(kind),
-        // 0.0.3 has METADATA as type 1, like the current schema.
+        // 0.0.3 has METADATA as type 1, as in the current schema.
         _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
     }
     .ok_or_else(|| {
@@ -205,7 +205,7 @@ fn attribute(
         let (number, raw) = cursor.field()?;
         match (number, raw) {
             (1, WireValue::Bytes(name, _)) => attribute.name = text(name, at)?,
-            // The type in field 2 repeats what the number of the value's field says.
+            // The type in field 2 is redundant: the field number of the value implies it.
             (2, WireValue::Varint(_)) => {}
             (3, WireValue::Bytes(doc, _)) => attribute.doc_string = text(doc, at)?,
             _ => {
@@ -264,7 +264,7 @@ impl PartialValue {
         Ok(())
     }
 
-    /// Returns the value in the current schema. Texts that are not UTF-8 become bytes.
+    /// Returns the value in the current schema. Text that is not UTF-8 becomes bytes.
     fn value(self, list: bool, kind: OldValueKind) -> Value {
         let number = self.number.unwrap_or(0);
         let numbers = self.numbers;

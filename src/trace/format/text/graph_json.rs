@@ -1,9 +1,9 @@
-//! Graphs that other tools keep in one object of JSON: `{"workload_graph": […]}`, which Chakra's feeder
-//! reads, and `{"nodes": […]}`, which the symbolic tensor graph generator writes.
+//! Graphs from other tools in one JSON object: `{"workload_graph": […]}`, which Chakra's feeder reads, and `{"nodes":
+//! […]}`, which the symbolic tensor graph generator writes.
 //!
-//! Ids, names, types and dependencies become fields, `runtime` the duration, as microseconds, and
-//! everything else an attribute: those that are known with the types that other producers give them,
-//! others with the type that JSON shows. Keys beside the nodes become attributes of the metadata record.
+//! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. All other keys
+//! become attributes: known ones with the types that other producers use, others with their JSON type. Keys outside the
+//! nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
@@ -37,7 +37,7 @@ const COLLECTIVES: [&str; 10] = [
     "BARRIER",
 ];
 
-/// Attributes with the types that other producers give them.
+/// Known attributes, with the types that other producers use.
 const KNOWN: [(&str, ValueKind); 10] = [
     ("num_ops", ValueKind::Int64),
     ("tensor_size", ValueKind::Uint64),
@@ -51,7 +51,7 @@ const KNOWN: [(&str, ValueKind); 10] = [
     ("comm_group", ValueKind::Int32),
 ];
 
-/// Reads the one object of `text`.
+/// Reads `text`, which must be a single object.
 pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
     let mut json = JsonReader::new(text, (1, 1));
     let mut nodes = RecordBuffer::default();
@@ -151,7 +151,7 @@ fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Reads a duration as whole microseconds, with nanoseconds if it has a fraction.
+/// Reads a duration as whole microseconds, plus its total in nanoseconds if it has a fraction.
 fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
@@ -214,7 +214,7 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
     })
 }
 
-/// Reads a list of values of one kind, that of the first.
+/// Reads a list of values, all of the type of the first.
 fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();
@@ -228,7 +228,7 @@ fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> 
         }
         kind.read(json, &mut values)
     })?;
-    // The type of an empty list is unknown.
+    // The type of an empty list is unknown, so any type will do.
     let kind = first.unwrap_or(ValueKind::Int64);
     encode_key(kind.field() + 1, WireType::LengthDelimited, out);
     let mut packed = Vec::new();

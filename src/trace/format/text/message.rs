@@ -1,5 +1,5 @@
-//! Objects of JSON as records: what protobuf's mapping to JSON writes, in both spellings of its keys,
-//! and what [`super::json_lines`] adds to it.
+//! Conversion of JSON objects to records: protobuf's JSON mapping with both spellings of keys, and the additions of
+//! [`super::json_lines`].
 
 use super::base64;
 use super::json::{JsonReader, JsonScalar};
@@ -27,7 +27,7 @@ pub(super) const NODE_TYPES: [&str; 8] = [
 /// Keys of a node.
 const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros, duration_micros, \
                          inputs, outputs, attr, unknown";
-/// Node under construction: its keys come in any order, its fields are written in that of their numbers.
+/// Node under construction. Keys may come in any order; fields are written in the order of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct JsonNode {
     pub id: Option<u64>,
@@ -100,7 +100,7 @@ impl JsonNode {
                 )));
             }
         };
-        // Both spellings of a key count as one.
+        // The two spellings of a key count as the same key.
         if seen.contains(&known) {
             return Err(json.error(format!("a second `{known}`")));
         }
@@ -191,7 +191,7 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Parses the name of the format, which must be ours.
+/// Parses the name of the format, which must be [`SCHEMA`](super::SCHEMA).
 fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
@@ -206,7 +206,7 @@ fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Consumes a null, which stands for an absent value; returns whether there was one.
+/// Consumes a null, which means an absent value. Returns whether there was one.
 fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
     match json.peek() {
         Some(b'n') => Ok(json.scalar()? == JsonScalar::Null),

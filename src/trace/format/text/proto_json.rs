@@ -1,4 +1,4 @@
-//! Records in protobuf's mapping to JSON: one object after another, on lines or not, or in an array. The first
+//! Records in protobuf's JSON mapping: a sequence of objects, on separate lines or not, or an array. The first object
 //! is the metadata record if it has none of a node's keys.
 
 use super::RecordBuffer;
@@ -54,7 +54,7 @@ impl ObjectReader<'_> {
     }
 }
 
-/// Returns whether the object that comes next has no key of a node's own.
+/// Returns whether the next object has none of the keys that only nodes have.
 fn is_metadata(mut json: JsonReader<'_>) -> Result<bool, TraceError> {
     let mut metadata = true;
     json.object(|json, key| {

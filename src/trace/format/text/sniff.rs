@@ -9,15 +9,15 @@ use std::borrow::Cow;
 pub(in crate::format) enum SniffedText {
     /// A trace.
     Trace(TextFormat),
-    /// Capture that must be converted first; its name.
+    /// A capture that must be converted first, by name.
     Capture(&'static str),
-    /// JSON of another kind, as far as it was inspected.
+    /// Other JSON, as far as it was inspected.
     Other,
     /// Not JSON.
     NoJson,
 }
 
-/// Classifies `text`, which may be the beginning of a longer one.
+/// Classifies `text`, which may be truncated.
 pub(in crate::format) fn sniff(text: &[u8]) -> SniffedText {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if text.starts_with(json_lines::BEGINNING) {
@@ -67,7 +67,7 @@ pub(in crate::format) fn sniff(text: &[u8]) -> SniffedText {
                 }
             }
         }
-        // At this point the value of `schema` has been read, or that of any other key skipped.
+        // At this point the value of the key has been read or skipped.
         if !json.accept(b',') {
             return SniffedText::Other;
         }

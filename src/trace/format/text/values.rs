@@ -6,8 +6,8 @@ use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-/// Value types, in the order of their fields: a scalar's field number is 3 plus two for each type before it,
-/// that of the list is one more.
+/// Value types, in the order of their fields. The i-th type (from 0) has the field 3 + 2 i for scalars and 4 + 2 i for
+/// lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     Double,
@@ -47,14 +47,14 @@ const ALL: [(ValueKind, &str); 15] = [
 ];
 
 impl ValueKind {
-    /// Returns the type that field `number` of an attribute holds, and whether it is a list.
+    /// Returns the type of field `number` of an attribute, and whether it is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
         Some((*kind, index % 2 == 1))
     }
 
-    /// Returns the type that JSON calls `key`, `int64_val` or `int64List`, and whether it is a list.
+    /// Returns the type of a JSON key, such as `int64_val` or `int64List`, and whether it is a list.
     pub fn of_key(key: &str) -> Option<(Self, bool)> {
         let (name, list) = match key {
             _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),
@@ -103,7 +103,7 @@ impl ValueKind {
         })
     }
 
-    /// Appends a value as JSON; `false` if it is not in the encoding that writers of the schema produce.
+    /// Appends a value as JSON. Returns `false` if its encoding differs from the encoding of the schema's writers.
     pub fn put_json(self, out: &mut Vec<u8>, raw: WireValue<'_>) -> bool {
         use std::io::Write;
         let written = match (self, raw) {
@@ -223,7 +223,7 @@ fn unzigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
-/// Returns the text of a number, written as one or as a string.
+/// Returns the text of a number, which may be quoted.
 fn digits<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
     match scalar {
         JsonScalar::Number(text) => Some(text),
@@ -232,7 +232,7 @@ fn digits<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
     }
 }
 
-/// Parses a whole number that is written as a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
+/// Parses a whole number in the notation of a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
 fn whole(text: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let value: f64 = text.parse().ok()?;
@@ -252,7 +252,7 @@ pub(super) fn unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
     (value <= most).then_some(value)
 }
 
-/// Canonical NaNs, which are written plainly; all others with their bits.
+/// Canonical NaNs, which are written as `NaN`; all others include their bits.
 const NAN: u64 = 0x7ff8_0000_0000_0000;
 const NAN_32: u32 = 0x7fc0_0000;
 
@@ -294,7 +294,7 @@ fn double(scalar: &JsonScalar<'_>) -> Option<f64> {
         "-Infinity" => Some(f64::NEG_INFINITY),
         text => match nan_bits(text) {
             Some(bits) => Some(f64::from_bits(bits)).filter(|v| v.is_nan()),
-            // Rust also parses `inf` and the like, which are no JSON numbers.
+            // Rust also parses `inf` and similar words, which JSON does not allow as numbers.
             None => text.parse().ok().filter(|v: &f64| v.is_finite()),
         },
     }

@@ -3,7 +3,7 @@
 use crate::format::TraceError;
 use std::io::Write;
 
-/// Writes encoded records, each with its length in front.
+/// Writes encoded records, each preceded by its length.
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     out: W,
@@ -32,7 +32,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the sink; everything is written, nothing is flushed.
+    /// Returns the sink. Everything has been written to it, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -81,7 +81,7 @@ fn what_is_written_is_read_back() {
         },
     ];
     for (i, op) in ops.into_iter().enumerate() {
-        // No time at all, whole microseconds, and what they cannot say.
+        // Zero, whole microseconds, and a time that is not a whole number of microseconds.
         for ns in [0, 5_000, 1_234] {
             let node = NodeView {
                 lane: Some(7),
@@ -113,7 +113,8 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Returns the node of `file`, once its records were found to be what the generated types write.
+/// Returns the node of `file`, after checking that its records equal the output of the generated
+/// types.
 fn second(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
     let metadata = frames.next_record().unwrap().unwrap();
@@ -218,7 +219,8 @@ fn attributes_may_not_contradict_the_node() {
         lane: Some(7),
         ..NodeView::new(5, "mm", KERNEL)
     };
-    // The stream of a kernel goes before its thread, which may therefore stand beside it.
+    // The stream of a kernel takes precedence over its thread, so adding `tid` does not change the
+    // node.
     write(&kernel, ("tid", AttributeValue::Int(3))).unwrap();
     write(&kernel, ("stream", AttributeValue::Int(7))).unwrap();
     let error = write(&kernel, ("stream", AttributeValue::Int(8))).unwrap_err();
@@ -243,7 +245,7 @@ fn declared_groups_are_read_back() {
     assert_eq!(back, declaring);
     let written = proto::Node::decode(second(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
-    // Another node would lose them.
+    // On another node, the declarations would be lost.
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let kernel = NodeView {
         groups: Some(text),
@@ -292,9 +294,9 @@ fn labels_are_attributes_and_shapes() {
         text("stage", Proto::Uint32Val(0)),
         text("micro_batch", Proto::Uint32Val(7)),
     ];
-    // In front of them is what a kernel is: whose work, FLOPs, bytes.
+    // The first three attributes describe the kernel: host or device, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
-    // Of the labels only the phase is read again.
+    // The reader returns only the phase of the labels.
     let read = scan::node(second(&file), &mut Deps::default()).unwrap();
     let labels = NodeLabels {
         phase: node.labels.phase,
@@ -337,7 +339,7 @@ fn bytes_that_are_no_count_are_refused() {
         attributes: &[("frees.weights", AttributeValue::Int(-1))],
         ..NodeExtras::default()
     };
-    // The writer reads what it wrote where an attribute has a name that replays read.
+    // The writer rereads its output if an attribute has a name that replays read.
     let node = NodeView::new(8, "f", KERNEL);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     assert!(writer.write(&node, &[], &extra).is_err());

@@ -1,4 +1,4 @@
-//! Linking of the dependencies that nodes name into rows of successors, in program order.
+//! Converts the nodes' dependencies into rows of successors.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, row};
 use crate::format::{TraceError, escape};
@@ -17,14 +17,15 @@ impl GraphBuilder {
         self.pred_end.partition_point(|&end| end <= place)
     }
 
-    /// Resolves ids that were named before their nodes came.
+    /// Resolves dependencies on nodes that come later in the file.
     pub(super) fn resolve_forward(&mut self) -> Result<(), TraceError> {
         for (place, id) in std::mem::take(&mut self.forward) {
             let pred = self.preds[place as usize];
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // Traces that were cut from longer ones name such nodes, and order does not need them.
+                // Traces cut from longer ones have dependencies on missing nodes. A control dependency can be dropped,
+                // because it is only order.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE
@@ -42,7 +43,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Drops control dependencies of nodes on themselves, and refuses such data dependencies.
+    /// Drops control dependencies of nodes on themselves; fails on such data dependencies.
     pub(super) fn drop_self(&mut self) -> Result<(), TraceError> {
         let mut start = 0;
         for (node, &end) in self.pred_end.iter().enumerate() {
@@ -64,8 +65,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors, merging duplicates. Returns whether every node comes after all that it
-    /// waits for; ascending order is then program order, and there is no cycle.
+    /// Builds the rows of successors and merges duplicates. Returns whether every node comes after its dependencies;
+    /// then ascending order is program order, and there is no cycle.
     pub(super) fn link(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];
@@ -94,7 +95,7 @@ impl GraphBuilder {
             start[i + 1] += start[i];
         }
         let mut list = vec![0_u32; start[n] as usize];
-        // Rows are filled from the front; `next[i]` is the index of the next successor of i. A predecessor is a
+        // Rows are filled from their start; `next[i]` is the index of the next successor of i. A predecessor is a
         // duplicate if the last entry of its row is already this node.
         let mut next = seen_by;
         next.copy_from_slice(&start[..n]);
@@ -118,8 +119,8 @@ impl GraphBuilder {
         sorted
     }
 
-    /// Sorts collectives and messages into program order, where that is not ascending order. Returns whether
-    /// there is one, which a cycle prevents.
+    /// Sorts collectives and messages into program order, if it differs from ascending order. Returns false if a cycle
+    /// prevents any order.
     pub(super) fn order(&mut self) -> bool {
         let order = self.graph.successors.order();
         if order.len() < self.graph.ids.len() {
@@ -150,7 +151,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Builds the error that shows a cycle of dependencies.
+    /// Builds the error that shows a dependency cycle.
     pub(super) fn cyclic(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;

@@ -5,7 +5,7 @@ use crate::graph::Lane;
 use chakram_base::ids::NodeIndex;
 
 impl GraphBuilder {
-    /// Sorts the nodes by their ids, unless they are sorted.
+    /// Sorts the nodes by their ids.
     pub(super) fn sort_by_id(&mut self) {
         let graph = &mut self.graph;
         if graph.ids.is_sorted() {
@@ -59,8 +59,8 @@ impl GraphBuilder {
         self.renumber();
     }
 
-    /// Renumbers names, slots, changes of memory and lanes in the order in which the sorted nodes use them, so
-    /// that the order of records has no effect on the graph.
+    /// Renumbers names, slots, memory changes and lanes in the order of first use by the sorted nodes, so that the
+    /// order of records does not affect the graph.
     fn renumber(&mut self) {
         let graph = &mut self.graph;
         self.names.renumber(graph.name_of.iter_mut());

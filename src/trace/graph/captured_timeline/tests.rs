@@ -1,4 +1,4 @@
-//! Times of recorded runs by hand, and against a plain search.
+//! Recorded times computed by hand, and compared with an exhaustive search.
 
 use super::*;
 use proptest::prelude::*;
@@ -18,10 +18,10 @@ fn step(delay: u64, length: u64, lane: u32) -> NodeTiming {
 
 #[test]
 fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
-    // Lane 0: node 0 waits for nothing, ready at 2, runs 2-12. Node 1 is ready at 0 and runs 0-5 on lane 1.
-    // Node 2 waits for 1: ready at 5 + 1 = 6 on lane 0, which is held until 12: runs 12-15, because of 0.
-    // Node 3 waits for 0 and 1: ready at 12 on lane 0 behind 2, which was ready before: runs 15-16, because
-    // of 2. Node 4 waits for 2, holds no lane: ready at 15 + 4 = 19, runs 19-20, because of 2.
+    // Node 0 has no dependencies: ready at 2, runs 2-12 on lane 0. Node 1 is ready at 0 and runs 0-5 on lane 1. Node 2
+    // waits for 1: ready at 5 + 1 = 6, but lane 0 is occupied until 12: runs 12-15, cause 0. Node 3 waits for 0 and 1:
+    // ready at 12, on lane 0 after node 2, which was ready earlier: runs 15-16, cause 2. Node 4 waits for 2 and has no
+    // lane: ready at 15 + 4 = 19, runs 19-20, cause 2.
     let steps = [
         step(2, 10, 0),
         step(0, 5, 1),
@@ -57,7 +57,7 @@ fn a_long_chain_does_not_exhaust_the_stack() {
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
-/// Any graph of a few nodes, some edges of which lead back: their steps, and edges.
+/// Any graph of a few nodes, possibly with cycles: the timing of each node, and the edges.
 fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
@@ -72,7 +72,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
         let order = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
         let edges = prop::collection::vec((0..n, 0..n), 0..14);
         (Just(steps), order, edges).prop_map(|(steps, order, edges)| {
-            // An edge goes from what is earlier in a shuffled order to what is later.
+            // An edge goes from the earlier to the later node in a shuffled order.
             let place = |i: u32| order.iter().position(|&o| o == i);
             let edges = edges.into_iter().filter(|(a, b)| a != b);
             let forward = |(a, b)| if place(a) < place(b) { (a, b) } else { (b, a) };
@@ -81,7 +81,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     })
 }
 
-/// The longest way to the end of `node`, over everything that leads to it, one way after another.
+/// Longest path to the end of `node`, by recursion over all its predecessors.
 fn longest(node: u32, steps: &[NodeTiming], edges: &[(u32, u32)], turns: &[(u32, u32)]) -> u64 {
     let own = steps[node as usize];
     let mut ways = vec![own.delay.0];
@@ -100,8 +100,8 @@ fn longest(node: u32, steps: &[NodeTiming], edges: &[(u32, u32)], turns: &[(u32,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Ends are the longest ways through dependencies and the turns that nodes took on their lanes; turns go
-    /// by when nodes were ready; and the way back over causes is as long as the end says.
+    /// Each end is the longest path over dependencies and lane order; lanes serve nodes in the order of readiness; and
+    /// the path back along causes has the length of the end.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;
@@ -122,7 +122,7 @@ proptest! {
                 prop_assert!(end(pair[0]) <= recorded.start[pair[1] as usize].0);
                 let together = recorded.start[pair[0] as usize] == recorded.start[pair[1] as usize];
                 prop_assert!(ready(pair[0]) <= ready(pair[1]) || together);
-                // Who was ready when the one before it ended did not wait for it.
+                // A node that became ready after the end of its predecessor on the lane did not wait for it.
                 if end(pair[0]) > ready(pair[1]) {
                     turns.push((pair[0], pair[1]));
                 }

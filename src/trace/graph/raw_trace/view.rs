@@ -17,22 +17,22 @@ pub struct CompactNodeView<'a> {
     pub lane: Option<i64>,
     /// Recorded duration.
     pub recorded: Span,
-    /// The duration in whole microseconds, as the schema holds it.
+    /// The schema's duration field, in whole microseconds.
     pub micros: u64,
-    /// Host time before it (launch overhead).
+    /// Host time (launch overhead) before it is ready.
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers.
     pub wait: Span,
-    /// Whether it waited for none of its peers.
+    /// Whether it did not wait for its peers.
     pub eager: bool,
     /// Recorded start, in microseconds; zero if the file does not state it.
     pub start_micros: u64,
-    /// JSON text of the process groups, if it is the metadata node that declares them.
+    /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
 }
 
 impl CompactNodeView<'_> {
-    /// Returns how long the node took where it was recorded, what it waited for other ranks included.
+    /// Returns the node's total recorded duration, including the time that it waited for other ranks.
     pub fn lasted(&self) -> Span {
         match self.op {
             Op::NoOp => Span::ZERO,

@@ -1,4 +1,4 @@
-//! Accepted and refused JSON.
+//! Accepted and rejected JSON.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn strings_come_back_whatever_they_hold() {
         let mut out = Vec::new();
         put_string(&mut out, text);
         assert_eq!(JsonReader::new(&out, (1, 1)).string().unwrap(), text);
-        // Another reader of JSON agrees.
+        // `serde_json` reads the same.
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }
     assert_eq!(
@@ -49,7 +49,7 @@ fn numbers_are_kept_as_they_are_written() {
 
 #[test]
 fn errors_know_their_line_and_column() {
-    // Columns are characters: the value of `b` is no value.
+    // Columns count characters. The value of `b` is invalid.
     let mut json = json("{\n  \"é\": 1, \"b\": x }");
     let error = json.skip().unwrap_err().to_string();
     assert!(

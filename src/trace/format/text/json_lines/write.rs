@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Returns the sink; everything is written, nothing is flushed.
+    /// Returns the sink. Everything has been written to it, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -89,7 +89,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
             })?,
             (6, WireValue::Varint(v)) => start = v,
             (7, WireValue::Varint(v)) => micros = v,
-            // Inputs and outputs that come in parts are one.
+            // Inputs and outputs may be split over several fields; protobuf merges them.
             (number @ (8 | 9), WireValue::Bytes(part, _)) => {
                 let whole = io[number as usize - 8].get_or_insert_default();
                 whole.extend_from_slice(part);
@@ -104,7 +104,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
         out.extend_from_slice(b",\"name\":");
         put_text(out, name, record.offset)?;
     }
-    // An enum has 32 bits, whatever varint it was written with.
+    // Protobuf truncates enums to 32 bits, whatever the length of the varint.
     match usize::try_from(kind as i32)
         .ok()
         .and_then(|i| NODE_TYPES.get(i))
@@ -171,7 +171,7 @@ fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Appends an attribute; `false` if it is not in the encoding that writers of the schema produce.
+/// Appends an attribute. Returns `false` if its encoding differs from the encoding of the schema's writers.
 fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<bool, TraceError> {
     let mut cursor = WireCursor::new(message, offset);
     let mut last = 0;
@@ -181,7 +181,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
-        // Fields must ascend, and nothing may follow the value, of which there is only one.
+        // Fields must ascend, and the only value must be last.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }
@@ -233,7 +233,8 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
     Ok(true)
 }
 
-/// Returns the bytes of a length-delimited field; `None` if it is none, or its length is not minimally encoded.
+/// Returns the bytes of a length-delimited field; `None` for other wire types, or if its length is not minimally
+/// encoded.
 fn part<'a>(cursor: &mut WireCursor<'a>, wire: u64) -> Result<Option<&'a [u8]>, TraceError> {
     if wire != WireType::LengthDelimited as u64 {
         return Ok(None);
@@ -282,7 +283,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     Ok(true)
 }
 
-/// Appends inputs or outputs, as raw bytes unless they are canonically encoded.
+/// Appends inputs or outputs; as raw bytes if they are not canonically encoded.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);

@@ -1,4 +1,4 @@
-//! Values of every kind, there and back.
+//! Round trips of values of every type.
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn what_a_type_cannot_hold_is_refused() {
         let error = read.unwrap_err().to_string();
         assert!(error.contains(kind.name()), "{bad}: {error}");
     }
-    // Whole numbers may be written as real ones where that is exact.
+    // Whole numbers may be written as reals if this is exact.
     let mut out = Vec::new();
     ValueKind::Int64
         .read(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
