@@ -1,4 +1,4 @@
-//! A replay that is settled and has not begun: a program, to run and to report from.
+//! A compiled replay: everything that a run and its report need.
 
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
@@ -29,12 +29,12 @@ use chakram_hardware::topology::link_graph::MOST_NPUS;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::workload::Workload;
 
-/// A group as the replay used it.
+/// A group with its placement in the replay.
 #[derive(Clone, Debug)]
 pub struct GroupView<'a> {
     /// The workload's group.
     pub id: GroupId,
-    /// The machine's dimensions that take part, as a mask, if not all.
+    /// Mask of the participating dimensions of the machine, if not all.
     pub dimensions: Option<u32>,
     /// The members.
     pub members: &'a [Rank],
@@ -44,12 +44,12 @@ pub struct GroupView<'a> {
     pub extent: &'a GroupExtent,
 }
 
-/// Everything that was settled before the run, to run from and to report from.
+/// All decisions made before the run, as input of runs and reports.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
-    /// The workload as it was given.
+    /// The workload without added launches.
     given: &'a Workload,
-    /// The workload with a host that launches its nodes, if there is one.
+    /// The workload with added launch nodes, if the host launches nodes.
     launched: Option<Workload>,
     pub(super) machine: &'a Machine,
     pub(super) plan: ReplayPlan,
@@ -64,19 +64,19 @@ pub struct CompiledReplay<'a> {
     pub(super) custom: Vec<CustomCollective>,
     pub(super) prices: ResolvedPrices,
     pub(super) failures: Vec<PlannedFailure>,
-    /// [`Discipline::MATCHES_AS_ISSUED`] of the backend that it was compiled for.
+    /// [`Discipline::MATCHES_AS_ISSUED`] of the backend for which it was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
-    /// Chunks of collectives that were chosen, for reports as for all runs.
+    /// Chosen chunk counts of collectives, shared by reports and all runs.
     pub(super) chosen: ChunkChoices,
 }
 
 impl<'a> CompiledReplay<'a> {
     /// Places ranks, prices nodes and matches collectives and messages.
     ///
-    /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
-    /// group, messages without a partner, memory that does not exist or hold, and communication that is
-    /// to last as recorded where nothing was.
+    /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on the collectives of a group,
+    /// messages without a partner, missing or too small memories, and recorded communication times without any
+    /// recording.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -95,7 +95,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(Self { chosen, ..compiled })
     }
 
-    /// As [`Self::new`], for collectives of another backend, with which it has to be run.
+    /// Like [`Self::new`], but for the collectives of another backend, which must then also run it.
     pub fn with_backend<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -106,7 +106,7 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// As [`Self::with_backend`], where it is known how prices are found, which looks at all graphs.
+    /// Like [`Self::with_backend`], with the price sources already determined, because finding them visits all graphs.
     fn with_prices<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -147,12 +147,12 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Refuses a replay in which most kernels would take no time, because nothing is known of them.
+    /// Fails if most kernels would take no time because they have no price.
     pub fn check_prices(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
-    /// Refuses to look for ranks that do the same where that saves nothing.
+    /// Fails if tile groups were requested but save nothing.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_groups(self.workload(), &self.plan),
@@ -160,17 +160,17 @@ impl<'a> CompiledReplay<'a> {
         }
     }
 
-    /// The share of communication and kernels that has a price, and its sources.
+    /// The share of communication and kernels with a price, and the sources of prices.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
     }
 
-    /// What each change of prices that was asked for did ([`ReplayOptions::changes`]).
+    /// The effect of each requested price change ([`ReplayOptions::changes`]).
     pub fn price_changes(&self) -> &[PriceChangeCount] {
         &self.plan.changes
     }
 
-    /// Whether one of several ranks that do the same runs for all.
+    /// Whether tile groups are used: one of several identical ranks simulates all of them.
     pub fn aggregates(&self) -> bool {
         self.aggregate
     }
@@ -185,18 +185,18 @@ impl<'a> CompiledReplay<'a> {
         self.host
     }
 
-    /// Time of a node where it depends on no other: of kernels, host work and loads of the NPU's own memory.
+    /// Duration of a node that does not depend on other nodes: kernels, host work and local loads and stores.
     pub fn price(&self, instance: InstanceId, node: NodeIndex) -> Span {
         let planned = &self.plan.instances[instance.index()];
         self.plan.shared[planned.shared as usize].prices[node.index()]
     }
 
-    /// The model of the network that [`Self::run`] takes.
+    /// The network model that [`Self::run`] uses.
     pub fn network(&self) -> NetworkKind {
         self.network
     }
 
-    /// The groups, as [`CollectiveRecord::group`](crate::CollectiveRecord::group) numbers them.
+    /// The groups, in the numbering of [`CollectiveRecord::group`](crate::CollectiveRecord::group).
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
             id: group.id,
@@ -207,28 +207,28 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Names, for people, the algorithms of a collective of a group with a buffer of `bytes`.
+    /// Returns a readable name of the algorithms for a collective of a group with a buffer of `bytes`.
     pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
         let topology = self.machine.topology();
         self.describer.say(kind, group.extent, topology, bytes)
     }
 
-    /// Whether the machine's host launches nodes, which no trace says how long the host took for.
+    /// Whether the machine's host launches nodes, because the trace states no host times.
     pub fn is_launched(&self) -> bool {
         self.launched.is_some()
     }
 
-    /// Whether nodes are launched as they are where no option says how.
+    /// Whether nodes are launched in the default way.
     pub fn has_default_launches(&self) -> bool {
         self.prices.launch == self.prices.default_launch
     }
 
-    /// Relative error that the machine's correction leaves, if one holds.
+    /// Remaining relative error of the machine's correction, if one applies.
     pub fn corrected_to(&self) -> Option<f64> {
         self.prices.corrected_to
     }
 
-    /// Whether collectives of `kind` in `group` last as measured on such a machine, where nothing disturbs them.
+    /// Whether undisturbed collectives of `kind` in `group` take measured times.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
         let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
         let curves = self.machine.collective_curves();
@@ -238,8 +238,8 @@ impl<'a> CompiledReplay<'a> {
                 .is_some()
     }
 
-    /// Returns the dimension of measured collectives of `kind` in `group` and the links that they were measured on, if these
-    /// are other links than the machine's.
+    /// If collectives of `kind` in `group` take times that were measured on other links than the machine's, returns
+    /// their dimension and those links.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
@@ -251,7 +251,7 @@ impl<'a> CompiledReplay<'a> {
         measured.then(|| measured_elsewhere(curves, kind, lie))?
     }
 
-    /// The NPU on which `rank` sits.
+    /// The NPU of `rank`.
     pub fn npu(&self, rank: Rank) -> Npu {
         self.plan.npu_of[rank.index()]
     }
@@ -263,7 +263,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
-    /// The group behind a collective node, and the index of its call among those of the group, from 0.
+    /// The group of a collective node, and the index of its call in the group, from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph(of);
@@ -273,7 +273,7 @@ impl<'a> CompiledReplay<'a> {
         (planned.slots[call.group as usize].group, sequence)
     }
 
-    /// The machine's named memory that a load or store reaches, if it names one.
+    /// The machine's memory that a load or store names, if it names one.
     pub fn named_memory(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let slot = self.workload().graph(of).remote_memory(node)?;
@@ -281,7 +281,7 @@ impl<'a> CompiledReplay<'a> {
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
 
-    /// The lane of its NPU that nodes hold while they run, for each lane of an instance's graph, if they hold one.
+    /// For each lane of an instance's graph, the lane of the NPU that its nodes occupy, if any.
     pub fn lanes_of(
         &self,
         instance: InstanceId,
@@ -296,7 +296,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
-    /// The number that a send and its receive share; `None` when the other end has no trace.
+    /// The common number of a send and its receive; `None` if the other end has no trace.
     pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let message = self.workload().graph(of).message_index(node);
@@ -304,7 +304,7 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Refuses a launch at an NPU that the program cannot run on; `None` is where it was compiled for.
+    /// Fails if the program cannot run on the NPU; `None` means the NPU for which it was compiled.
     pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npus());
@@ -336,7 +336,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance at an NPU; `None` is where it was compiled for.
+    /// Returns the plan of an instance on an NPU; `None` means the NPU for which it was compiled.
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
@@ -350,29 +350,29 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// The workload, with a host that launches its nodes where [`ReplayOptions::launch`] asks for one.
+    /// The workload, with launch nodes if [`ReplayOptions::launch`] requests them.
     pub fn workload(&self) -> &Workload {
         self.launched.as_ref().unwrap_or(self.given)
     }
 
-    /// The workload as it was given.
+    /// The workload without added launches.
     pub fn given(&self) -> &'a Workload {
         self.given
     }
 
-    /// Runs to the end, watched by `observer`.
+    /// Runs to the end and notifies `observer`.
     pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
         let outcome = self.run_watched(&mut observer)?;
         Ok((outcome, observer))
     }
 
-    /// Compiles the loop once, here, for all that come this way: a virtual call for what an observer is told.
+    /// Compiles the loop once for all observers, at the cost of one virtual call per notification.
     #[inline(never)]
     fn run_watched(&self, observer: &mut dyn Observer) -> Result<ReplayOutcome, ReplayError> {
         self.run_inline(observer)
     }
 
-    /// As [`Self::run`], with the loop compiled for this observer: for those of every report.
+    /// Like [`Self::run`], with the loop compiled for this observer type; for the observers that every report uses.
     pub fn run_inline<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
@@ -381,7 +381,7 @@ impl<'a> CompiledReplay<'a> {
         run_over_network(LaunchSource::one(self, &mut feed), observer)
     }
 
-    /// Runs to the end over a network of the caller's own, with the machine's algorithms of collectives.
+    /// Runs to the end over the caller's network, with the machine's collective algorithms.
     ///
     /// # Errors
     ///
@@ -401,7 +401,7 @@ impl<'a> CompiledReplay<'a> {
         self.run_with_backend(observer, network, backend)
     }
 
-    /// Runs to the end over `network`, with collectives by the `backend` that this was compiled for.
+    /// Runs to the end over `network`, with the collectives of `backend`, for which this must have been compiled.
     pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
         &self,
         observer: &mut O,
@@ -419,7 +419,7 @@ impl<'a> CompiledReplay<'a> {
     }
 }
 
-/// Refuses models that do not know the links of a machine, and links of too many NPUs.
+/// Fails if the network model does not support the machine's links, or if there are too many NPUs for them.
 fn check_links(
     machine: &Machine,
     network: NetworkKind,

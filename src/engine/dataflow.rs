@@ -1,4 +1,4 @@
-//! Dataflow: the nodes of launches in flight, their open dependencies, and what becomes ready.
+//! Dataflow: the nodes of launches in flight, their open dependencies and their readiness.
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
@@ -13,13 +13,13 @@ use std::ops::Range;
 
 mod open_dependencies;
 
-/// Packs a node of an instance into one word that sorts by instance, then id.
+/// Packs a node of an instance into one word, which sorts by instance and then by id.
 #[inline]
 pub(super) fn key(instance: InstanceIndex, node: NodeIndex) -> u64 {
     u64::from(instance.0) << 32 | u64::from(node.0)
 }
 
-/// Returns the instance and node of a word.
+/// Unpacks the instance and node of a word.
 #[inline]
 pub(super) fn node_of(word: u64) -> InstanceNode {
     InstanceNode {
@@ -30,16 +30,16 @@ pub(super) fn node_of(word: u64) -> InstanceNode {
 
 /// Flag of an instance: its kernels are submitted to a processor.
 pub(super) const SERVED: u8 = 1;
-/// Flag: its launch has prices of its own.
+/// Flag: its launch has its own prices.
 pub(super) const REPRICED: u8 = 2;
 /// Flag: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
 /// Flag: it waits for its feed to release it.
 pub(super) const HELD: u8 = 4;
-/// Flag: its lanes serve several launches in turn.
+/// Flag: several launches take turns on its lanes.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance of a launch in flight. References replace look-ups in the loop, and all of it is on one line of a cache.
+/// An instance of a launch in flight. It has references, to avoid look-ups in the loop, and fits in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct RunningInstance<'a> {
@@ -50,27 +50,27 @@ pub(super) struct RunningInstance<'a> {
     first_node: usize,
     /// Index of its first lane.
     pub first_lane: u32,
-    /// Nodes that have yet to complete.
+    /// Number of nodes that have yet to complete.
     pub left: u32,
-    /// Collectives that hold a lane.
+    /// Number of collectives that occupy a lane.
     pub collectives: u32,
-    /// What observers know it by.
+    /// Its id for observers.
     pub id: InstanceId,
     pub npu: Npu,
-    /// Frame of its launch.
+    /// Index of the run state of its launch.
     pub frame: u32,
     /// [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
     pub flags: u8,
 }
 
 impl RunningInstance<'_> {
-    /// Returns the duration of a node as compiled.
+    /// Returns the compiled duration of a node.
     #[inline]
     pub fn duration(&self, node: NodeIndex) -> Span {
         self.shared.prices[node.index()]
     }
 
-    /// Returns the lane that a node takes, if it takes one.
+    /// Returns the lane that a node occupies, if any.
     #[inline]
     pub fn lane(&self, node: NodeIndex) -> Option<u32> {
         match self.shared.lanes[self.graph.lane(node) as usize] {
@@ -90,7 +90,7 @@ impl RunningInstance<'_> {
     }
 }
 
-/// Numbers of a program's first instance and group, and of the first table of what pairs exchange, among those of all.
+/// Offsets of a program in the global numbering of instances, groups and tables of pair sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchNumbers {
     pub first_instance: InstanceId,
@@ -98,7 +98,7 @@ pub(super) struct LaunchNumbers {
     pub first_splits: u32,
 }
 
-/// Ranks of a launch in flight, and the indices of its first instance, group and pair.
+/// Plan of a launch in flight, and the indices of its first instance, group and pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchPlace<'a> {
     pub plan: &'a ReplayPlan,
@@ -110,24 +110,24 @@ pub(super) struct LaunchPlace<'a> {
     pub first_pair: u32,
 }
 
-/// Nodes of launches in flight: dependencies that are open, and what is ready.
+/// Nodes of launches in flight, with their open dependencies and readiness.
 #[derive(Debug)]
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
-    /// By frame.
+    /// By run state.
     places: Vec<LaunchPlace<'a>>,
     open: OpenDependencies,
-    /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
+    /// Only in insertion order: nodes that became ready through a node that completed immediately. They wait until
     /// another node of their instance completes.
     dormant: Vec<u64>,
-    /// Nodes that have completed, of all launches.
+    /// Number of completed nodes of all launches.
     completed: u64,
-    /// Completion time of the last of them.
+    /// Completion time of the last completed node.
     last: Time,
 }
 
 impl<'a> Dataflow<'a> {
-    /// Without instances, with room for `nodes`.
+    /// Creates a dataflow without instances, with capacity for `nodes` nodes.
     pub fn new(nodes: usize) -> Self {
         Self {
             instances: Vec::new(),
@@ -160,12 +160,12 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Makes room for exactly `count` instances more.
+    /// Reserves memory for exactly `count` more instances.
     pub fn reserve(&mut self, count: usize) {
         self.instances.reserve_exact(count);
     }
 
-    /// Adds the instances of a frame, whose graphs are with them.
+    /// Adds the instances of a run state, each with its graph.
     pub fn add(
         &mut self,
         place: LaunchPlace<'a>,
@@ -193,7 +193,7 @@ impl<'a> Dataflow<'a> {
         self.places.push(place);
     }
 
-    /// Sets the dependencies of an instance up that begins; `used` says that it ran before.
+    /// Initialises the dependencies of an instance that begins; `used` means that it ran before.
     pub fn open(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
@@ -211,7 +211,7 @@ impl<'a> Dataflow<'a> {
         &self.places[frame as usize]
     }
 
-    /// Numbers the launch of a frame.
+    /// Sets the launch number of a run state.
     pub fn number(&mut self, frame: u32, serial: u64) {
         self.places[frame as usize].serial = serial;
     }
@@ -222,7 +222,7 @@ impl<'a> Dataflow<'a> {
         self.place_of(instance).serial
     }
 
-    /// Returns what an instance is of in its workload.
+    /// Returns the workload's instance that this instance executes.
     #[inline]
     pub fn rank_of(&self, instance: InstanceIndex) -> &'a RankInstance {
         let place = self.place_of(instance);
@@ -254,7 +254,7 @@ impl<'a> Dataflow<'a> {
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
-    /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
+    /// Returns the match of a message of an instance; [`NONE`] if the other end is absent.
     #[inline]
     pub fn pair(&self, instance: InstanceIndex, message: usize) -> u32 {
         match self.instance(instance).planned.pairs[message] {
@@ -279,14 +279,14 @@ impl<'a> Dataflow<'a> {
         Some(place.first_instance.after(own.0))
     }
 
-    /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
+    /// Returns the content key that orders a node within an instant: its NPU, launch and id.
     pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
         let InstanceNode { instance, node } = node_of(word);
         let running = self.instance(instance);
         (running.npu, self.serial(instance), node)
     }
 
-    /// Orders the events of each class that instances have, in a round that is sorted, by NPU, launch and node.
+    /// Sorts the instances' events of each class by NPU, launch and node. The round must already be sorted by class.
     pub fn sort_by_launch(&self, round: &mut [Event]) {
         for alike in round.chunk_by_mut(|a, b| a.class() == b.class()) {
             let class = alike[0].class();
@@ -303,8 +303,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Completes a node. Calls `ended` with its instance and kind, and then lets its successors go: they are ready, or
-    /// delayed.
+    /// Completes a node. Calls `ended` with its instance and type, and then makes its successors ready or delayed.
     #[inline(always)]
     pub fn complete(
         &mut self,
@@ -334,12 +333,12 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Counts nodes as completed that another instance ran.
+    /// Counts completed nodes that another instance simulated.
     pub fn count_completed(&mut self, nodes: u64) {
         self.completed += nodes;
     }
 
-    /// Lets the nodes of an instance without dependencies go.
+    /// Makes the nodes without dependencies of an instance ready or delayed.
     pub fn release_roots(&self, effects: &mut Effects, instance: InstanceIndex) {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
@@ -352,18 +351,19 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Returns the nodes that have completed, and when the last did.
+    /// Returns the number of completed nodes, and the time of the last completion.
     pub fn completed(&self) -> (u64, Time) {
         (self.completed, self.last)
     }
 
-    /// Returns the dependencies that a node waits for, [`None`] if it is complete.
+    /// Returns the number of open dependencies of a node; [`None`] if it is complete.
     pub fn waits_for(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.left(first + node.index())
     }
 
-    /// Returns whether all dependencies of a node are complete, its delay is over, and it is not.
+    /// Returns whether a node is ready or issued: its dependencies are complete and its delay is over, but it is not
+    /// complete.
     pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
         self.open.is_met(first + node.index())
@@ -380,7 +380,7 @@ impl<'a> Dataflow<'a> {
         running.first_node..running.first_node + running.graph.len()
     }
 
-    /// Nodes of all instances, of launches in flight and of those whose room is kept.
+    /// Number of nodes of all instances: of launches in flight, and of ended launches whose state is kept for reuse.
     #[cfg(test)]
     pub fn nodes_held(&self) -> usize {
         self.open.len()
@@ -405,7 +405,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Nodes that wait, in insertion order, until another of their instance completes.
+    /// Nodes that wait until another node of their instance completes; only in insertion order.
     pub fn dormant(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }

@@ -1,8 +1,8 @@
-//! Effects: what events cause, in typed lists that the loop drains in the order of the contract.
+//! Effects of events, in typed lists that the loop drains in the order of the contract.
 //!
-//! Components append, and carry nothing out that depends on what other events of the instant do. Later events go to the
-//! agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder) what follows from an event is carried out before
-//! anything else: components leave it as a stack of work, the last to be done first.
+//! Components only append to the lists, because the consequences may depend on other events of the instant. Later
+//! events go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder) the consequences of
+//! an event come before anything else: components push them on a stack of work, and the last one pushed is done first.
 
 use super::agenda::Agenda;
 use super::discipline::Discipline;
@@ -16,47 +16,49 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// See the module. Lists are in the order in which they are drained: the first five after each event, the others when a
-/// round is over, arrivals only once no event is left at the instant. To the first four things are added by methods.
+/// See the module. Fields are in the order in which they are drained: the first five after each event, the others after
+/// a round, and arrivals only when no event is left at the instant. Methods add to `began`, `records`, `ends` and
+/// `work`.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Later events.
     pub agenda: Agenda,
-    /// Parts of collectives that began. Observers are told.
+    /// Parts of collectives that began. Observers are notified.
     pub began: Vec<(InstanceId, NodeIndex)>,
-    /// Collectives that ended. Observers are told.
+    /// Collectives that ended. Observers are notified.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes of instances of which the network, a memory or a collective says when they end.
+    /// Nodes whose end the network, a memory or a collective has determined, with its time.
     pub ends: Vec<(Time, InstanceNode)>,
-    /// In insertion order, ends of this instant and all else that is to be done before anything else.
+    /// In insertion order, ends of this instant and all other work that comes before the next event.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
-    /// Lanes that were freed, as instance and lane. They take the nodes that queue for them, by rank and lane.
+    /// Freed lanes, as instance and lane. They take the nodes that queue for them, by rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready, as instance and node in one word. They are posted by rank and id.
     pub ready: Vec<u64>,
-    /// Instances that ended. Their feeds are told, and may launch.
+    /// Ended instances. Their feeds are notified and may launch.
     pub ended: Vec<InstanceIndex>,
-    /// Loads and stores over the network. They are submitted in the order of their lanes.
+    /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
-    /// Messages. They are submitted by content.
+    /// Messages, submitted in content order.
     pub sends: Vec<PendingSend>,
-    /// Runs of collectives with members that arrived. They are settled.
+    /// Runs of collectives with new arrivals, to be settled.
     pub arrivals: Vec<RunIndex>,
-    /// Reason for which the replay cannot go on after this instant.
+    /// Reason why the replay cannot continue after this instant.
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopProgress,
-    /// True if one of the first four lists may hold something: one look after each event in place of four.
+    /// True if `ends`, `work`, `began` or `records` may have entries: one check after each event instead of four.
     is_stirred: bool,
 }
 
 /// A message submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
-    /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
+    /// Content key: NPU of the sender, then its launch and node or, for a step of a collective, group and sequence,
+    /// chunk, stage and step. Messages are submitted in this order, so it does not depend on op numbers or other
+    /// messages.
     pub key: SendOrderKey,
     /// The message.
     pub message: NetworkMessage,
@@ -68,23 +70,23 @@ pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
 /// Progress of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LoopProgress {
-    /// Events handled so far.
+    /// Number of events handled so far.
     pub events: u64,
     /// The present instant.
     at: Time,
-    /// Settlements of the instant so far.
+    /// Number of settlements of the instant so far.
     settled: u32,
-    /// Rounds of events handled since.
+    /// Number of rounds since the last settlement.
     rounds: u32,
 }
 
 impl LoopProgress {
-    /// Settlements of the instant so far.
+    /// Number of settlements of the instant so far.
     pub fn settled(&self) -> u32 {
         self.settled
     }
 
-    /// Rounds of events handled since the last of them.
+    /// Number of rounds since the last settlement.
     pub fn rounds(&self) -> u32 {
         self.rounds
     }
@@ -105,7 +107,7 @@ impl LoopProgress {
     }
 }
 
-/// Work that is to be done, in insertion order, before anything else.
+/// Work that, in insertion order, must be done before anything else.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
     /// A node of an instance ends.
@@ -114,14 +116,14 @@ pub(super) enum FollowUp {
     Leave(Npu, ChunkQueueSpec),
     /// A queue admits chunks.
     Admit(Npu, ChunkQueueSpec),
-    /// The message of a channel is there for its receive.
+    /// The message of a channel has arrived for its receive.
     Deliver(u32),
-    /// All members of a run have been told that it ended.
+    /// All members of a run have been notified of its end.
     Record(RunIndex),
 }
 
 impl Effects {
-    /// Returns whether observers have to be told of something, or ends to be scheduled or carried out.
+    /// Returns whether notifications of observers, ends or other work are pending.
     #[inline]
     pub fn leave_something(&self) -> bool {
         let held = self.ends.len() | self.work.len() | self.began.len() | self.records.len();
@@ -132,41 +134,41 @@ impl Effects {
         self.is_stirred
     }
 
-    /// Notes that the first four lists are about to be drained.
+    /// Resets the flag, because the lists are about to be drained.
     #[inline]
     pub fn calm(&mut self) {
         self.is_stirred = false;
     }
 
-    /// Has observers told that a node's part of a collective begins.
+    /// Notifies observers that a node's part of a collective begins.
     #[inline]
     pub fn begin(&mut self, instance: InstanceId, node: NodeIndex) {
         self.is_stirred = true;
         self.began.push((instance, node));
     }
 
-    /// Has observers told that a collective ended.
+    /// Notifies observers that a collective ended.
     #[inline]
     pub fn record(&mut self, record: CollectiveRecord) {
         self.is_stirred = true;
         self.records.push(record);
     }
 
-    /// Notes when a node of an instance ends, of which the network, a memory or a collective says so.
+    /// Records the end of a node, as determined by the network, a memory or a collective.
     #[inline]
     pub fn end_said(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Has something done, in insertion order, after what was left before.
+    /// Pushes work, which in insertion order is done before all earlier pushed work.
     #[inline]
     pub fn leave(&mut self, work: FollowUp) {
         self.is_stirred = true;
         self.work.push(work);
     }
 
-    /// Has a node of an instance end now.
+    /// Completes a node at `now`.
     #[inline]
     pub fn end<D: Discipline>(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if D::AT_ONCE {
@@ -183,7 +185,8 @@ impl Effects {
         self.agenda.push(at, event);
     }
 
-    /// Schedules the end of a node that holds its lane. In insertion order, ends of one NPU at one instant come together.
+    /// Schedules the end of a node that occupies its lane. In insertion order, ends of one NPU at one instant are
+    /// batched.
     #[inline]
     pub fn end_held<D: Discipline>(
         &mut self,
@@ -206,7 +209,7 @@ impl Effects {
         self.progress.events += round.len() as u64;
     }
 
-    /// Adds what was caused beside this, at instants of its own.
+    /// Appends effects that a separate simulation caused at its own instants.
     pub fn append(&mut self, mut other: Self) {
         debug_assert!(
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),

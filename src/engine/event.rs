@@ -1,15 +1,15 @@
-//! Events of the agenda, a word each.
+//! Events of the agenda, packed into one word each.
 
 use super::ids::{CellIndex, InstanceIndex, InstanceNode, RunCell, RunIndex};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::NetworkEvent;
 
-/// Bits of an event for its payload.
+/// Number of bits of an event's payload.
 const PAYLOAD_BITS: u32 = 32;
-/// Bits of an event for its rank.
+/// Number of bits of an event's rank.
 const RANK_BITS: u32 = 27;
-/// An event: class, rank and payload in one word, so that numerical order is the order in which events of one instant
-/// are handled.
+/// An event: class, rank and payload in one word. The numerical order of these words is the order in which an instant
+/// handles its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event(u64);
 
@@ -21,7 +21,7 @@ pub(super) enum EventClass {
     Failure,
     /// A node of the rank is complete; the payload is the node.
     Node,
-    /// A collective answered by closed form is complete; the payload is its run.
+    /// An analytically answered collective is complete; the payload is its run.
     Run,
     /// The network has injected the message of an op.
     Injected,
@@ -37,30 +37,30 @@ pub(super) enum EventClass {
     Alarm,
     /// A member's endpoint is ready to send in a phase; the rank is the run, the payload the cell.
     Opened,
-    /// A member's endpoint has taken in a message; likewise.
+    /// A member's endpoint has processed a received message; likewise.
     EndpointDone,
     /// The reduction of a received message is complete; likewise.
     Reduced,
     /// A member receives a message that arrived before it was ready; likewise.
     Found,
-    /// A message leaves whose rendezvous request came before it was ready; the payload is its op.
+    /// A message leaves; its rendezvous request had arrived before the message was ready. The payload is its op.
     Requested,
     /// In insertion order, a wait of a script is over; the rank is the run, the payload the cell.
     ScriptEvent,
-    /// A script receives a message that had arrived, or, in content order, a wait of it is over; the payload is an
+    /// A script receives a message that had arrived or, in content order, one of its waits is over; the payload is an
     /// op.
     ScriptReceived,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,
-    /// A member has no part in its collective; the rank is the run, the payload its position.
+    /// A member does not take part in its collective; the rank is the run, the payload its position.
     Vacant,
-    /// Something happens on the NPU's bus; the payload is the bus's own.
+    /// An event of the NPU's bus, which defines the payload.
     Bus,
-    /// The network's: a message is at the next device of its route.
+    /// Network event: a message has reached the next device of its route.
     Hop,
-    /// The network's: a link has sent what it was given.
+    /// Network event: a link has sent its current message.
     LinkFree,
-    /// Accesses to remote memory have streamed; the payload is the remote memory's own.
+    /// Accesses to remote memory have streamed; the memory defines the payload.
     Memory,
     /// A feed is woken; the rank is the feed.
     Wake,
@@ -95,7 +95,7 @@ impl EventClass {
 }
 
 impl Event {
-    /// Whether it is the end of a node, or of the delay of one.
+    /// Returns whether it is the end of a node or of a node's delay.
     pub fn is_of_node(self) -> bool {
         matches!(self.class(), EventClass::Node | EventClass::Ready)
     }
@@ -110,25 +110,25 @@ impl Event {
         Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
     }
 
-    /// The event of a node of an instance, or of the instance if the class is its release.
+    /// Creates the event of a node of an instance, or of the instance itself if the class is `Release`.
     #[inline]
     pub fn of_node(class: EventClass, instance: InstanceIndex, node: NodeIndex) -> Self {
         Self::new(class, instance.0, node.0)
     }
 
-    /// The event of a collective in flight; `number` is what the class adds to it.
+    /// Creates the event of a collective in flight; the meaning of `number` depends on the class.
     #[inline]
     pub fn of_run(class: EventClass, run: RunIndex, number: u32) -> Self {
         Self::new(class, number, run.0)
     }
 
-    /// The event of an op, among those of one instant in ascending `order`.
+    /// Creates the event of an op. Events of one class and instant are handled in ascending `order`.
     #[inline]
     pub fn of_op(class: EventClass, order: u32, op: OpIndex) -> Self {
         Self::new(class, order, op.0)
     }
 
-    /// The event of a cell of a collective.
+    /// Creates the event of a cell of a collective.
     #[inline]
     pub fn of_cell(class: EventClass, at: RunCell) -> Self {
         Self::new(class, at.run.0, at.cell.0)
@@ -164,7 +164,7 @@ impl Event {
         }
     }
 
-    /// Returns what the network scheduled, if it is of the network.
+    /// Returns the network's view of the event, if it is a network event.
     #[inline]
     pub fn of_network(self) -> Option<NetworkEvent> {
         let (order, op) = (self.rank(), self.op());
@@ -183,7 +183,7 @@ impl Event {
         self.0
     }
 
-    /// Returns the event of a word.
+    /// Unpacks an event.
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }

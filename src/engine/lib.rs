@@ -1,42 +1,42 @@
-//! The replay: one loop over one agenda.
+//! The replay: one event loop over one agenda.
 //!
 //! # The ordering contract
 //!
-//! All pending events lie in one queue. The events of an instant are taken together as a *round* and handled in
-//! content order (class, rank, node or op), never in the order in which they happened to be scheduled. Handling them
-//! frees lanes and makes nodes ready; when the round is over, freed lanes take the nodes that queue for them, and
-//! then newly ready nodes are posted, by rank and id. If that schedules events at the same instant, another round
-//! follows. When no event is left at the instant, it is *settled*: collectives whose members arrived proceed, by
-//! closed form if all members arrived together and one is proved, message by message otherwise; loads and stores that
-//! contend on their way to a memory pool share its links anew, after their chunks have come to the network's ports,
-//! behind all messages of the instant. An unrelated event, or a closed form in place of messages, therefore reorders
-//! nothing.
+//! All pending events are in one queue. The loop takes all events of an instant together as a *round* and handles them
+//! in content order (class, rank, node or op), independent of the order in which they were scheduled. Handling them
+//! frees lanes and makes nodes ready. After the round, freed lanes take the nodes that queue for them, and then newly
+//! ready nodes are posted, by rank and id. If this schedules events at the same instant, another round follows. When no
+//! event is left at the instant, it is *settled*. Collectives whose members arrived proceed: analytically if all
+//! members arrived together and a closed form is proved, otherwise message by message. Loads and stores that contend on
+//! the way to a memory pool share its links again, after their chunks have reached the network's ports and after all
+//! messages of the instant. So an unrelated event, or an analytical answer in place of messages, never changes the
+//! order of other events.
 //!
 //! # The life of a node
 //!
-//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay: host time, after
-//! which it is ready. The end of a delay is an event like any other, ordered by rank and node; a node without a delay
-//! is ready in the round that completes its last dependency. A collective then waits for its place in the launch
-//! order of its group; a receive is posted, and nodes that do nothing complete at once. Everything else queues for
-//! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the lane until it is
-//! *complete*: a kernel or a load after its price, a send when its last byte has left or, if the machine says so, has
-//! arrived, a collective when this member's part is done.
+//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay (host time before it
+//! is ready). The end of a delay is a normal event, ordered by rank and node; a node without a delay is ready in the
+//! round that completes its last dependency. A collective then waits for its place in the launch order of its group, a
+//! receive is posted, and nodes without an operation complete immediately. All other nodes queue for their lane, first
+//! ready, first served. When the lane is free the node is *issued*. It holds the lane until it is *complete*: a kernel
+//! or a load after its price, a send when its last byte has left (or has arrived, if the machine requires this), a
+//! collective when this member's part is done.
 //!
-//! Where communication lasts as recorded ([`CommTiming`]), the network takes no part: a member's part begins when all
-//! that it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
-//! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
-//! order.
+//! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated: a member's part begins
+//! when all ranks that it waits for have started, and completes after its own recorded duration. Starts are collected
+//! and settled like the arrivals above, and lanes and launch order work the same way. A node that does not wait for
+//! other ranks needs no place in the launch order.
 //!
 //! # Launches
 //!
-//! Nodes are of a *launch*, one execution of a program, and launches come from a [`Feed`]; a job is a feed with one launch
-//! at 0. With several, "by rank" above is by NPU and then by the number of the launch. When a round is over feeds are
-//! told what ended in it, then those are woken that asked for it, and what they launch begins in the next round.
-//! [`ProcessorModel`]s settle when no event is left at the instant, before collectives do.
+//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a job is a feed with
+//! one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round, feeds
+//! are notified of ended launches, and then feeds that asked to be woken are woken. Their new launches begin in the
+//! next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
-//! Message by message a collective takes as long as in closed form:
+//! A collective takes the same time message by message and analytically:
 
 use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Span, Time};
@@ -135,29 +135,28 @@ pub struct ReplayOutcome {
     /// Completion time of the last node.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Nodes completed, which is all of them.
+    /// Number of completed nodes, that is, of all nodes.
     pub nodes: u64,
-    /// Messages that the network carried, steps of collectives included.
+    /// Number of messages that the network carried, including steps of collectives.
     pub messages: u64,
-    /// Collectives answered by closed form.
+    /// Number of collectives answered analytically.
     #[serde(rename = "collectives_analytical")]
     pub closed: u64,
-    /// Of those carried out message by message, collectives that were answered by closed form until other
-    /// traffic touched their links.
+    /// Number of simulated collectives whose analytical answer was withdrawn because other traffic used their links.
     #[serde(rename = "collectives_materialized")]
     pub unfolded: u64,
-    /// Collectives carried out message by message.
+    /// Number of collectives simulated message by message.
     #[serde(rename = "collectives_simulated")]
     pub stepwise: u64,
-    /// Collectives that lasted as recorded or captured.
+    /// Number of collectives that took their recorded or captured duration.
     #[serde(rename = "collectives_recorded")]
     pub recorded: u64,
-    /// Failures of parts of the machine, in the order of its file and then of the replay's options.
+    /// Failures of parts of the machine: first from its file, then from the replay's options, each in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureOutcome>,
 }
 
-/// The loop of one replay: components, each with a state of its own, and what they cause.
+/// The loop of one replay: components, which own separate states, and their effects.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
     launches: Launches<'a>,
@@ -171,14 +170,14 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     failures: RunFailures<'a>,
     effects: Effects,
     observer: &'a mut O,
-    /// Events of a round; kept for its allocation.
+    /// Events of a round; reused to keep the allocation.
     round: Vec<Event>,
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers return no errors: a refusal is left among the effects and found before the next round.
+    /// Handlers return no errors. They store a refusal in the effects, which is checked before the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();
@@ -204,7 +203,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     fn new(source: LaunchSource<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
         let prepared = &source.programs[0];
-        // Of a single launch the number of nodes is known, and many are on huge pages.
+        // A single launch has a known number of nodes, so its state is allocated in advance, on huge pages if it is
+        // large.
         let nodes = if source.many {
             0
         } else {
@@ -278,7 +278,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         Ok(())
     }
 
-    /// Calls `say` with what a diagnosis looks at.
+    /// Calls `say` with the state that a diagnosis needs.
     fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
         let chunks = self.collectives.chunks();
         say(&StuckDiagnosis {
@@ -294,8 +294,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         })
     }
 
-    /// Submits the loads and stores of this instant that cross the network, and its messages, once no closed form reserves
-    /// links on their way.
+    /// Submits the messages of this instant, and the loads and stores that cross the network. First withdraws
+    /// analytical answers that reserve links on their way.
     #[inline]
     fn send(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
@@ -311,7 +311,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.follow_up(now);
     }
 
-    /// Settles collectives with new arrivals, when no event is left at `now`.
+    /// Settles collectives with new arrivals. To be called when no event is left at `now`.
     fn settle(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
@@ -329,14 +329,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.effects.arrivals = arrivals;
     }
 
-    /// Shares the links of memories anew, if accesses began or ended at this instant and no event of it is left. Returns
-    /// whether it did.
+    /// Shares the links of memories again if accesses began or ended at this instant and no event of it is left.
+    /// Returns whether it did.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // What one of them ended at this instant may concern the next, which is then settled after it.
+            // An access that one memory ends at this instant may lead to new accesses of the next memory, so that one
+            // is settled later.
             if !self.effects.agenda.has(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.follow_up(now);
@@ -346,7 +347,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         settled
     }
 
-    /// Carries out what components left to be told and done.
+    /// Delivers the notifications and follow-up work that components left in the effects.
     #[inline]
     fn follow_up(&mut self, now: Time) {
         if self.effects.leave_something() {

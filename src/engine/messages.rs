@@ -1,7 +1,7 @@
 //! Messages between ranks: sends, receives, and their matches.
 //!
-//! In content order matches are made before the run, and a match is a pair; in insertion order halves meet in a channel, in
-//! the order in which they are issued. Where messages last as recorded, no network takes part.
+//! In content order, sends and receives are paired before the run. In insertion order, halves meet in a channel, in the
+//! order in which they are issued. With recorded durations the network is not simulated.
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
@@ -20,17 +20,17 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks, and the half that waits for the other.
+/// Progress of a message between two ranks, and the half that is waiting, if any.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
-    /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
+    /// Set when the last byte has arrived or, with recorded durations, when the send has started.
     delivered: bool,
-    /// Set when the send has been issued, where the network carries messages.
+    /// Set when the send has been issued; only for messages over the network.
     sent: bool,
-    /// Node of the waiting half, plus one; zero before. Always the receive, except where messages last as recorded:
-    /// there a send may wait for its receive.
+    /// Node of the waiting half plus one; zero if none waits. Always the receive, except that with recorded durations a
+    /// send may wait for its receive.
     posted: u32,
-    /// Instance of that half.
+    /// Instance of the waiting half.
     waiter: InstanceIndex,
 }
 
@@ -48,16 +48,17 @@ impl Default for MessageState {
 /// Messages between two ranks with one tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
 struct MessageChannel {
-    /// Messages that have arrived and that no receive has taken.
+    /// Number of arrived messages that no receive has taken.
     arrived: u32,
     /// Posted receives, as instance and node.
     listening: VecDeque<InstanceNode>,
     /// Issued halves whose other half is not issued yet: sends or receives, never both.
     unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
-    /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
+    /// Number of rendezvous requests that arrived before their send. Requests have no size, so the first channel counts
+    /// them for all sizes.
     asked: u32,
-    /// Ops of sends that wait for their request; likewise.
+    /// Ops of sends that wait for their request; also only in the first channel.
     expected: VecDeque<OpIndex>,
 }
 
@@ -65,13 +66,14 @@ struct MessageChannel {
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     comm: CommTiming,
-    /// Whether a send is complete when its message has arrived.
+    /// Whether a send completes when its message has arrived, rather than when it has left.
     ends_on_arrival: bool,
     /// Matches in content order.
     pairs: Vec<MessageState>,
     /// Matches in insertion order.
     channels: Vec<MessageChannel>,
-    /// By channel, that which counts its requests; in insertion order there is one launch.
+    /// For each channel, the channel that counts its requests. A reference is enough, because insertion order has only
+    /// one launch.
     request_channels: &'a [u32],
 }
 
@@ -108,8 +110,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds the matches of a program's launch, `as_issued` if that is how they are made, and returns the index of the
-    /// first.
+    /// Adds the matches of a program's launch and returns the index of the first. `as_issued` means that halves are
+    /// matched in the order of issue.
     pub fn add(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
         if as_issued {
@@ -125,19 +127,19 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Makes matches that were used as new.
+    /// Resets used matches for another launch.
     pub fn reset(&mut self, first: u32, count: u32) {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
-    /// Returns whether no network carries a message: all last as recorded, or nobody knows its size.
+    /// Returns whether a message bypasses the network, because durations are recorded or its size is unknown.
     #[inline]
     fn lasts_as_recorded<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
         self.comm != CommTiming::Model || unknown()
     }
 
-    /// Starts a send that holds its lane.
+    /// Starts a send that has its lane.
     #[inline]
     pub fn send<D: Discipline, N: NetworkBackend>(
         &mut self,
@@ -165,7 +167,7 @@ impl<'a> Messages<'a> {
             node,
             ports,
         });
-        // Where a send completes when its message has arrived, nobody asks when it has left.
+        // If a send completes on arrival, no one needs the time at which it left.
         let tell = !self.ends_on_arrival;
         let message = between_ranks(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
@@ -211,8 +213,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Has observers told which halves an issued send lets begin: a receive begins when its send is issued, and so does
-    /// the send, unless its receiver has to request it.
+    /// Notifies observers of the halves that begin with an issued send: the receive, and the send itself unless its
+    /// receiver must request it.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -236,8 +238,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Matches an issued half of a channel with the oldest half of the other sort, and has observers told that both
-    /// begin; an eager send has begun by itself. Requests carry no size, so with them messages of all sizes match.
+    /// Matches an issued half with the oldest opposite half of the channel, and notifies observers that both begin; an
+    /// eager send has already begun. Requests have no size, so with requests messages of all sizes match.
     fn meet(
         &mut self,
         flow: &Dataflow<'_>,
@@ -281,7 +283,7 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin(running.id, node);
-        // By receiver: nothing else leaves the NPU in this launch but collectives.
+        // Keyed by receiver: in this launch the sender's NPU sends nothing else except collectives.
         let (serial, InstanceId(id)) = (flow.serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open(2);
@@ -311,7 +313,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notes the arrival of a message that `sender` sent. Where the send ends by that, it does before the receive.
+    /// Handles the arrival of a message from `sender`. If the arrival also ends the send, the send ends before the
+    /// receive.
     #[inline]
     pub fn arrived<D: Discipline>(
         &mut self,
@@ -337,7 +340,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Has the message of a channel end a receive, or wait for one.
+    /// Ends a receive with the channel's message, or stores the message until one is posted.
     pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {

@@ -1,4 +1,4 @@
-//! What a replay tells those who watch it.
+//! Observers: notifications about the progress of a replay.
 //!
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an observer asks for it.
 
@@ -9,21 +9,21 @@ use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an instant, in order of precedence; idle is what is left.
+/// Category of an NPU's time, in order of precedence; idle is the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {
     /// A kernel runs.
     Compute,
-    /// A message or collective is under way or waited for, and no kernel runs.
+    /// A message or collective is in progress or waits for partners, and no kernel runs.
     Communication,
-    /// Nothing is transferred, and the communication that started first waits for another stage of a pipeline.
+    /// Nothing is transferred, and the earliest communication waits for another pipeline stage.
     Bubble,
-    /// A load or store, and none of the above.
+    /// A load or store runs, and none of the above applies.
     Memory,
-    /// The host works, or a node's delay passes, and none of the above.
+    /// The host works or a node is delayed, and none of the above applies.
     Host,
-    /// Nothing is issued.
+    /// No node is issued.
     Idle,
 }
 
@@ -31,13 +31,13 @@ impl TimeCategory {
     /// Number of categories.
     pub const COUNT: usize = 6;
 
-    /// What is exposed of communication, and what a bubble is, for legends.
+    /// Definition of exposed communication, for legends.
     pub const EXPOSED: &'static str =
         "exposed: communication, and waiting for it, while no kernel runs";
-    /// As [`Self::EXPOSED`].
+    /// Definition of a bubble, for legends.
     pub const BUBBLE: &'static str = "bubble: waiting for another stage";
 
-    /// Every part with its name, in order of precedence.
+    /// All categories with their names, in order of precedence.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Compute, "compute"),
         (Self::Communication, "exposed communication"),
@@ -57,8 +57,8 @@ impl TimeCategory {
         "idle",
     ];
 
-    /// Returns the part that nodes of `kind` belong to, if they take time. Nodes of communication may wait, and their
-    /// time is then a bubble where it is another stage that they wait for.
+    /// Returns the category of nodes of `kind`, if they take time. While communication waits for another pipeline
+    /// stage, its time counts as a bubble instead.
     pub fn of(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
@@ -72,18 +72,18 @@ impl TimeCategory {
     }
 }
 
-/// A part of the critical path; each begins where the one before it ends.
+/// A segment of the critical path; each begins at the end of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
-    /// The instance that it is on.
+    /// Instance on which it is.
     pub instance: InstanceId,
-    /// The node that runs, or that is about to.
+    /// The node that runs or is about to run.
     pub node: NodeIndex,
     /// Its beginning.
     pub from: Time,
     /// Its end.
     pub to: Time,
-    /// Category of the time: the node's own category, host for its delay, idle for what no node accounts for.
+    /// Category of the time: the node's category, host for its delay, idle for time without a node.
     pub category: TimeCategory,
 }
 
@@ -94,72 +94,71 @@ pub struct CollectiveRecord {
     pub group: ReplayGroupId,
     /// The kind of collective.
     pub kind: CollectiveKind,
-    /// The whole buffer.
+    /// Bytes of the whole buffer.
     pub buffer: u64,
     /// Arrival of the last member.
     pub last_start: Time,
     /// Completion of the last member.
     pub end: Time,
-    /// From `last_start` to `end`; where communication lasts as recorded or captured, the longest
-    /// recorded duration of a member.
+    /// Time from `last_start` to `end`. For communication with recorded or captured durations, the longest recorded
+    /// duration of a member.
     pub transfer: Span,
-    /// The rank that the others waited for longest, and how much of `waited` was for it: the one with a
-    /// trace that arrived last, of several the lowest; where communication lasts as recorded, perhaps
-    /// the root. `None` when nobody waited, and in a replay as captured, where nobody waits for anyone.
+    /// The rank that caused the longest wait, and its share of `waited`. It is the last arrival among ranks with a
+    /// trace (the lowest of several); with recorded durations it may be the root. `None` if no member waited, and in a
+    /// replay as captured.
     pub waited_for: Option<(Rank, Span)>,
-    /// The sum over present members of the time from arriving to `last_start`; where communication
-    /// lasts as recorded, to the last arrival of those that the member waits for; in a replay as
-    /// captured, of the captured waits.
+    /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, the time to
+    /// the last arrival among the ranks that the member waits for; in a replay as captured, the captured waits.
     pub waited: Span,
-    /// Whether it went message by message, and not by closed form.
+    /// Whether it was simulated message by message rather than answered analytically.
     pub stepwise: bool,
-    /// Whether it was answered by closed form before, until other traffic touched its links.
+    /// Whether an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
-    /// Messages that the network carried for it.
+    /// Number of messages that the network carried for it.
     pub messages: u64,
 }
 
-/// Watches a replay.
+/// Receiver of notifications from a replay, in the order of simulated time.
 pub trait Observer {
-    /// `node` of `instance` is given to hardware.
+    /// `node` of `instance` was issued.
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// `node` is complete.
     fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// All partners that the collective, send or receive `node` waits for have begun, and its transfer begins; of an
-    /// issued one. A receive waits for its send, a send for its receive where it needs the receiver's request or lasts as
-    /// recorded.
+    /// The transfer of an issued collective, send or receive `node` begins, because all partners that it waits for have
+    /// begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's request or
+    /// takes its recorded duration.
     fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
-    /// All that `node` waits for is complete, and its delay begins; nodes without one are not told of.
+    /// The dependencies of `node` are complete and its delay begins. Not called for nodes without a delay.
     fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// `node` is ready, and waits for its lane, which another node holds.
+    /// `node` is ready and waits for its lane, which another node occupies.
     fn waits(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// A launch begins; a job is one.
+    /// A launch begins; a job is one launch.
     fn launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
     /// All nodes of a launch are complete.
     fn launch_ended(&mut self, _now: Time, _launch: &LaunchRecord) {}
-    /// A processor has said when a kernel that was issued to it runs.
+    /// A processor has determined when an issued kernel runs.
     fn occupied(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
-    /// The replay is over, and this is its critical path, where that was followed; first segment first.
+    /// At the end of the replay, its critical path in order of time, if it was recorded.
     fn critical_path(&mut self, _path: &[RunSegment]) {}
-    /// The replay is over, and this is what passed each link, where that was counted.
+    /// At the end of the replay, the load of each link, if it was counted.
     fn links(&mut self, _loads: &[LinkLoad]) {}
 
-    /// The replay is over, and links and memory ports of tiles were busy so long.
+    /// At the end of the replay, the busy times of links and of the tiles' memory ports.
     fn network(&mut self, _occupancy: &NetworkOccupancy) {}
 
-    /// The replay is over, and this is how many events it took.
+    /// At the end of the replay, the statistics of its loop.
     fn counted(&mut self, _counts: &LoopCounts) {}
-    /// Whether it need not be told anything.
+    /// Returns whether it ignores all notifications, so that the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
     }
 }
 
-/// Nobody.
+/// An observer that ignores everything.
 impl Observer for () {
     fn is_nobody(&self) -> bool {
         true
@@ -169,7 +168,7 @@ impl Observer for () {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// One that its owner keeps, whatever becomes of the replay.
+/// An observer that its owner keeps even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
@@ -226,7 +225,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     }
 }
 
-/// An observer that is there only if it was asked for.
+/// An optional observer.
 impl<O: Observer> Observer for Option<O> {
     fn is_nobody(&self) -> bool {
         self.as_ref().is_none_or(O::is_nobody)

@@ -21,49 +21,50 @@ pub use rules::OptionRefusal;
 pub struct ReplayOptions {
     /// Source of the durations of kernels.
     pub compute: ComputeModel,
-    /// Source of the durations of host work: nodes on the host, and delays in front of nodes.
+    /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
-    /// Launching, by the machine's host, of the nodes of graphs in which the host has no work of its own.
+    /// Launching by the machine's host, for graphs without host work.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
     pub missing_ranks: MissingRankPolicy,
-    /// NPU of each rank; rank r sits on NPU r if absent.
+    /// NPU of each rank; by default rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
-    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out
-    /// collectives and messages.
+    /// Network model; by default the machine's. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
-    /// Source of the uncontended time of collectives; if absent, curves where kernels are priced by curves.
+    /// How to time uncontended collectives; by default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
-    /// Factor on kernels by curves, launches and measured collectives; if absent, that of the machine's
-    /// [corrections](chakram_hardware::machine::Machine::corrections) of the workload's most frequent product, or none.
+    /// Factor on launches, measured collectives and kernels priced by curves. By default the machine's
+    /// [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix product,
+    /// if it has one.
     pub correction: Option<f64>,
-    /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
-    /// [`CommTiming::Model`] carries out collectives at all.
+    /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
+    /// [`CommTiming::Model`].
     pub stepwise: bool,
-    /// Kernels and collectives that last otherwise than they are priced, slow ranks and jitter.
+    /// Changed durations of kernels and collectives, slow ranks and jitter.
     pub changes: PriceChanges,
-    /// Parts of the machine that fail, besides those that its file says.
+    /// Failures of parts of the machine, in addition to failures in its file.
     pub failures: Vec<MachineFailure>,
-    /// Let one of several ranks that do the same at the same time run for all of them, for as long as they do; the answer is
-    /// the same. Has no effect unless [`CommTiming::Model`] carries out collectives and messages.
+    /// Use tile groups: one of several ranks that do the same work at the same time simulates all of them while this is
+    /// true. The result does not change. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
-    /// Models of the caller's own, in place of the machine's.
+    /// Models of the caller that replace the machine's.
     pub extensions: Extensions,
-    /// Replay communication of which neither size nor duration is known without time, so that the makespan is a lower bound;
-    /// it is refused otherwise.
+    /// Replay communication of unknown size and duration as if it took no time, so that the makespan is a lower bound.
+    /// Otherwise such communication is an error.
     pub lower_bound: bool,
-    /// Count the bytes over every link; every collective is carried out message by message for that.
+    /// Count the bytes over every link. This simulates every collective message by message.
     pub links: bool,
-    /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have
-    /// scripts. Have an effect only where [`CommTiming::Model`] carries out collectives natively.
+    /// Custom algorithms. Each replaces the machine's algorithm in collectives of its kind whose group has one member
+    /// per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<CustomCollective>,
-    /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
-    /// a receive never does. In insertion order only ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
+    /// Allow sends and receives without a matching half. Such a send completes when its message has arrived; such a
+    /// receive never completes. Only in insertion order
+    /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
-    /// Answer a collective by closed form only where the order in which its members end at one instant is proved, too. In
-    /// insertion order only, as above.
+    /// Answer a collective analytically only if the order in which its members end at an instant is also proved. Only
+    /// in insertion order.
     pub ordered_ends: bool,
 }
 
@@ -73,7 +74,7 @@ impl ReplayOptions {
         !self.changes.is_empty() || !self.failures.is_empty()
     }
 
-    /// Returns the defaults as `change` leaves them.
+    /// Returns the default options, modified by `change`.
     pub fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
@@ -81,18 +82,18 @@ impl ReplayOptions {
     }
 }
 
-/// Launching of work by a host.
+/// How a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
-    /// Eagerly where kernels are priced by curves, and in no time otherwise.
+    /// `Eager` if kernels are priced by curves, otherwise `None`.
     #[default]
     Auto,
-    /// In no time.
+    /// Launches cost nothing.
     None,
-    /// Every kernel, collective and message by itself, as long as the machine's [`Host`](chakram_hardware::machine::Host) takes;
-    /// in no time where it has none.
+    /// Every kernel, collective and message is launched separately, at the cost of the machine's
+    /// [`Host`](chakram_hardware::machine::Host); launches cost nothing if the machine has none.
     Eager,
-    /// All of a step at once, as CUDA graphs do.
+    /// All nodes of a step are launched together, as by CUDA graphs.
     Graph,
 }
 
@@ -115,8 +116,8 @@ impl SettingChoice for LaunchMode {
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveTiming {
-    /// What was measured on such a machine, where it has curves, the members lie along one dimension, and nothing
-    /// disturbs them.
+    /// Measured times, if the machine has curves, the members are along one dimension, and no other traffic disturbs
+    /// them.
     Curves,
     /// The machine's algorithms and links.
     Algorithms,
@@ -139,25 +140,24 @@ impl SettingChoice for CollectiveTiming {
 
 /// Source of the durations of collectives and messages.
 ///
-/// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
-/// ready.
+/// A communication node *starts* when it gets its lane; a receive has no lane and starts when it is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CommTiming {
-    /// By the model of the machine's network.
+    /// The machine's network model.
     #[default]
     Model,
-    /// As captured, waiting included, every rank by itself: start + wait + recorded duration. No rank waits for
-    /// another, so the replay shows what the conversion of a capture kept.
+    /// As captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits for
+    /// another, so the replay shows how well the conversion of a capture preserved it.
     Captured,
-    /// Transfers last as recorded, and waiting results from the replay: a member's part ends at the last start of
-    /// those that it waits for, plus its own recorded duration.
+    /// Transfers take their recorded duration, and waiting follows from the replay: a member's part ends at the last
+    /// start among the members that it waits for, plus its own recorded duration.
     ///
-    /// A member waits for all members and itself; in broadcast, scatter, reduce and gather the root waits for all,
-    /// and any other member for itself and the root. Both halves of a message wait for each other. An *eager* member
-    /// waits for nobody; a receive always waits for its send. A member without a trace starts with the last that has
-    /// one, and the half of a message without a trace with the other half.
+    /// A member waits for all members including itself. In broadcast, scatter, reduce and gather the root waits for all
+    /// members, and any other member for itself and the root. Both halves of a message wait for each other. An *eager*
+    /// member does not wait, but a receive always waits for its send. A member without a trace starts together with the
+    /// last member that has one, and a message half without a trace starts together with the other half.
     Recorded,
 }
 

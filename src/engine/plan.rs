@@ -1,4 +1,4 @@
-//! Everything that can be decided before the run: placement, prices, lanes, groups and matches.
+//! Everything that is decided before the run: placement, prices, lanes, groups and matches.
 
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
@@ -28,20 +28,20 @@ mod prices;
 
 use prices::price_graph;
 
-/// Sentinel in arrays of indices: none.
+/// Sentinel for "none" in arrays of indices.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A collective that all members of a group carry out together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CallPlan {
     pub kind: CollectiveKind,
-    /// The whole buffer ([`CollectiveKind::buffer`]).
+    /// Bytes of the whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
-    /// Where nobody knows its size: the longest recorded transfer of a member, which it takes.
+    /// For a collective of unknown size, its duration: the longest recorded transfer of a member.
     pub recorded: Option<Span>,
-    /// Time that was asked for, instead of what carrying it out takes.
+    /// Duration that an option sets in place of the simulated one.
     pub changed: Option<ChangedTime>,
 }
 
@@ -49,36 +49,35 @@ pub(super) struct CallPlan {
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
-    /// Name in the traces; `None` where they name none.
+    /// Name in the traces; `None` if they name none.
     pub name: Option<String>,
-    /// Mask of the dimensions that take part, if not all.
+    /// Mask of the participating dimensions, if not all.
     pub dimensions: Option<u32>,
     pub members: Vec<Rank>,
-    /// Members that have a trace.
+    /// Number of members with a trace.
     pub present: u32,
     pub extent: GroupExtent,
-    /// Per phase: the paths that messages have in common.
+    /// Per phase, the paths that messages share.
     pub paths: Vec<SharedPaths>,
-    /// Ports of a member along a phase: two where it may be wired to neighbours on both sides. A group that is no sub-grid
-    /// has two of every dimension.
+    /// Number of ports of a member along a phase: two if it may be wired to neighbours on both sides. A group that is
+    /// not a sub-grid has two for every dimension.
     pub sides: u32,
-    /// Its collectives, in their order. Groups that make the same ones share the list.
+    /// Its collectives, in order. Groups with equal collectives share the list.
     pub calls: Arc<[CallPlan]>,
-    /// By collective: number among [`ReplayPlan::splits`] of what pairs of members exchange, where that is not equal.
+    /// By collective with unequal parts, the index in [`ReplayPlan::splits`] of the bytes between pairs of members.
     pub splits: BTreeMap<u32, u32>,
-    /// Whether some member's lane for these collectives serves anything else too, so that they launch only when every
-    /// member is ready.
+    /// Whether some member's lane for these collectives also serves other nodes. The collectives then launch only when
+    /// every member is ready.
     pub launches_together: bool,
 }
 
 impl GroupPlan {
-    /// Returns the number of ports that a collective of the group opens: each member has one on each side along each
-    /// phase.
+    /// Returns the number of ports that a collective of the group opens: one per member, phase and side.
     pub fn ports(&self) -> u32 {
         self.extent.size() * self.extent.phases.len() as u32 * self.sides
     }
 
-    /// Returns the number of the port of a member along a phase.
+    /// Returns the index of a member's port along a phase.
     #[inline]
     pub fn port(&self, phase: usize, position: Position, side: u32) -> u32 {
         (phase as u32 * self.extent.size() + position.0) * self.sides + side
@@ -102,9 +101,9 @@ impl GroupPlan {
 /// A group slot of an instance, bound to a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundSlot {
-    /// The group among the plan's.
+    /// The group in the plan.
     pub group: ReplayGroupId,
-    /// The instance among its members.
+    /// The instance's index among the group's members.
     pub member: MemberIndex,
 }
 
@@ -115,38 +114,39 @@ pub(super) struct InstancePlan {
     /// Index into prices and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group, where it differs from the one in the graph because two slots are the
-    /// same group here.
+    /// Sequence of each call within its group, if it differs from the graph's, because two slots are bound to the same
+    /// group.
     pub sequences: Option<Vec<u32>>,
-    /// Match of each message of the graph, [`NONE`] when the other end is absent.
+    /// Match of each message of the graph; [`NONE`] if the other end is absent.
     pub pairs: Vec<u32>,
 }
 
-/// Plan that instances of one graph on one NPU class share.
+/// Plan shared by all instances of one graph on one NPU class.
 #[derive(Debug)]
 pub(super) struct SharedGraphPlan {
-    /// Duration of each node, where it does not depend on others; of communication that lasts as recorded, the
+    /// Duration of each node that does not depend on other nodes. For communication with recorded durations, the
     /// duration after waiting.
     pub prices: Vec<Span>,
     /// Lane of the NPU for each lane of the graph, [`NONE`] for no lane.
     pub lanes: Vec<u32>,
-    /// For each memory beyond NPUs that the graph names, the machine's.
+    /// For each remote memory that the graph names, the machine's memory.
     pub memories: Vec<u32>,
     /// Number of lanes of the NPU in use.
     pub lane_count: u32,
-    /// Per group slot: whether its collectives share a lane with anything else.
+    /// Per group slot, whether its collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
-    /// Nodes on each lane of the NPU, once asked for.
+    /// Number of nodes on each lane of the NPU; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodes>>,
     /// Basis of the prices.
     pub basis: PricingCoverage,
     /// Kernels without a price.
     unpriced: UnpricedKernels,
-    /// Factor on kernels that begin while a collective runs on their NPU; 1 where prices are recorded, in which that is.
+    /// Slowdown of kernels that begin while a collective runs on their NPU; 1 for recorded prices, which already
+    /// include it.
     pub beside_collectives: f64,
 }
 
-/// Nodes that hold a lane, by whether they are kernels.
+/// Number of nodes on a lane: kernels and others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LaneNodes {
     pub kernels: u32,
@@ -154,7 +154,7 @@ pub(super) struct LaneNodes {
 }
 
 impl SharedGraphPlan {
-    /// Returns the nodes of `graph`, whose plan this is, on each lane of the NPU.
+    /// Returns the number of nodes on each lane of the NPU; `graph` must be the graph of this plan.
     pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodes] {
         self.lane_nodes.get_or_init(|| {
             let mut nodes = vec![LaneNodes::default(); self.lane_count as usize];
@@ -188,20 +188,20 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// Of a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on which a kernel has no
-    /// price. Empty for all other jobs.
+    /// For a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on which some kernel has
+    /// no price. Empty for all other jobs.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
-    /// Bytes between pairs of members in all-to-alls of unequal parts.
+    /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
-    /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
-    /// first of those that differ from it in message size alone.
+    /// For each channel, the channel that counts its rendezvous requests, if messages are matched in issue order: the
+    /// first channel with the same ends and tag, whatever its message size.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Refusal of reports, if most kernels have no price and that was not asked for.
+    /// Error for reports, if most kernels have no price and the user did not ask for this.
     pub mostly_free: Option<ReplayRefusal>,
-    /// What each change of prices that was asked for did.
+    /// Effect of each requested price change.
     pub changes: Vec<PriceChangeCount>,
 }
 
@@ -233,8 +233,8 @@ impl ReplayPlan {
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
-            // Prices depend on the graph and the NPU class alone, so ranks that share both share them, unless some of their own
-            // were asked for.
+            // Prices depend only on the graph and the NPU class, so ranks with equal ones share prices, unless an
+            // option gives a rank its own prices.
             let own = changes.own_prices_of(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
@@ -291,7 +291,7 @@ impl ReplayPlan {
         }
         let (free, mostly_free) = unpriced.settle(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // Some recorded durations are enough: nodes without one are counted in the report.
+        // A few recorded durations are enough; the report counts the nodes without one.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(
@@ -335,8 +335,8 @@ impl ReplayPlan {
         Ok(plan)
     }
 
-    /// Counts communication that takes no time because neither its size nor its duration is known, and refuses it unless a
-    /// lower bound is asked for.
+    /// Counts communication that takes no time because neither its size nor its duration is known. Rejects it unless a
+    /// lower bound is requested.
     fn settle_untimed(
         &mut self,
         workload: &Workload,
@@ -359,7 +359,7 @@ impl ReplayPlan {
         (index != NONE).then_some(InstanceId(index))
     }
 
-    /// Gives half of a message, of an instance, the number of the next match.
+    /// Assigns the number of the next match to one half of a message.
     pub(super) fn pair(&mut self, (instance, message): CommRef) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }

@@ -1,7 +1,7 @@
-//! Changes of prices that ask "what if": kernels and collectives that last otherwise, slow ranks, and jitter.
+//! Price changes for what-if questions: changed durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! A change is made when nodes are priced, so the loop knows nothing of it. In order: the changes of kernels as they are given,
-//! each on what the one before left; the factor of a slow rank; jitter.
+//! Changes apply when nodes are priced, before the loop. Order: kernel changes as given, each on the result of the
+//! previous one; then the factor of a slow rank; then jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -20,20 +20,20 @@ mod pattern;
 
 use pattern::{KernelMatches, KernelPattern, PatternField, check_class, fields_of, matches_glob};
 
-/// Names that a refusal lists.
+/// Maximum number of names that an error lists.
 const NAMED: usize = 5;
 
-/// A time in place of another.
+/// Change of a duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChangedTime {
-    /// So many times as long.
+    /// Multiplies the duration.
     Factor(f64),
-    /// As long.
+    /// Replaces the duration.
     Time(Span),
 }
 
 impl ChangedTime {
-    /// Returns what `span` becomes.
+    /// Applies the change to `span`.
     pub fn of(self, span: Span) -> Span {
         match self {
             Self::Factor(factor) => span.scaled(factor),
@@ -57,7 +57,7 @@ impl FromStr for ChangedTime {
     }
 }
 
-/// Kernels that last otherwise.
+/// Changed duration of the kernels that match a pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelChange {
     pattern: KernelPattern,
@@ -82,7 +82,7 @@ impl FromStr for KernelChange {
 }
 
 impl KernelChange {
-    /// Returns the change of kernels that `pattern` means.
+    /// Creates the change for kernels that match `pattern`.
     pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
         let (field, glob) = fields_of(pattern);
         Self {
@@ -96,7 +96,7 @@ impl KernelChange {
     }
 }
 
-/// Collectives that last otherwise, by kind or name.
+/// Changed duration of collectives, selected by kind or name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveChange {
     glob: String,
@@ -118,7 +118,7 @@ impl FromStr for CollectiveChange {
 }
 
 impl CollectiveChange {
-    /// Returns the change of collectives whose kind or name is as `glob` says.
+    /// Creates the change for collectives whose kind or name matches `glob`.
     pub fn of_kind(glob: &str, time: ChangedTime) -> Self {
         Self {
             glob: glob.to_owned(),
@@ -127,14 +127,14 @@ impl CollectiveChange {
         }
     }
 
-    /// Returns whether a collective of `kind` called `name` is meant.
+    /// Returns whether the change applies to a collective of `kind` called `name`.
     fn is_of(&self, kind: CollectiveKind, name: &str) -> bool {
         matches_glob(&self.glob.replace('_', "-"), &kind.to_string())
             || matches_glob(&self.glob, name)
     }
 }
 
-/// Splits `PATTERN=TIME` at the last `=`, since shapes have some too.
+/// Splits `PATTERN=TIME` at the last `=`, because shapes also contain `=`.
 fn split(text: &str) -> Result<(&str, &str), String> {
     text.rsplit_once('=')
         .filter(|(pattern, _)| !pattern.is_empty())
@@ -143,10 +143,10 @@ fn split(text: &str) -> Result<(&str, &str), String> {
         })
 }
 
-/// Times of kernels that vary at random.
+/// Random variation of kernel durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelJitter {
-    /// Most that a time is longer or shorter, as a part of it, below 1; all between are equally likely.
+    /// Maximum relative change of a duration in both directions, below 1; uniformly distributed.
     pub spread: f64,
     /// Seed of the draws.
     pub seed: u64,
@@ -194,30 +194,30 @@ impl KernelJitter {
 /// Changes of prices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PriceChanges {
-    /// Kernels that last otherwise, in order.
+    /// Changes of kernels, applied in order.
     pub kernels: Vec<KernelChange>,
-    /// Collectives that last otherwise; of several that mean one, the last holds.
+    /// Changes of collectives; the last match wins.
     pub collectives: Vec<CollectiveChange>,
-    /// Ranks whose kernels last so many times as long.
+    /// Ranks with a factor on the durations of their kernels.
     pub slow: Vec<(Rank, f64)>,
-    /// Times of kernels that vary.
+    /// Random variation of kernels.
     pub jitter: Option<KernelJitter>,
 }
 
-/// A change, and what it was about.
+/// Effect of one change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriceChangeCount {
     /// The change, as `KEY TEXT`.
     pub change: String,
-    /// Whether it is about collectives, each of which is counted once for all of its members.
+    /// Whether it concerns collectives. Each collective counts once, not once per member.
     pub of_collectives: bool,
-    /// Nodes that it is about, of all ranks.
+    /// Number of matching nodes of all ranks.
     pub matched: u64,
-    /// Those whose time it changed.
+    /// Number of nodes whose duration it changed.
     pub changed: u64,
-    /// Their times together before it, where they are known before the replay.
+    /// Total duration of the matching nodes before the change, if known before the replay.
     pub before: Option<Span>,
-    /// And with it.
+    /// Total duration after the change, if known before the replay.
     pub after: Option<Span>,
 }
 
@@ -227,13 +227,13 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns which ranks have prices of their own.
+    /// Returns `rank` if the changes give it its own prices, otherwise `None`.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
     }
 
-    /// Returns the counts of the changes, all of nothing so far.
+    /// Returns one count per change, all zero.
     pub(crate) fn counts(&self) -> Vec<PriceChangeCount> {
         let count = |change: String, of_collectives| PriceChangeCount {
             change,
@@ -264,8 +264,8 @@ impl PriceChanges {
             .collect()
     }
 
-    /// Changes the `prices` of the nodes of `graph` on `rank`, and returns what each change did, in the order of
-    /// [`Self::counts`]. Collectives have prices where they last as they did.
+    /// Changes the `prices` of the nodes of `graph` on `rank`. Returns the effect of each change, in the order of
+    /// [`Self::counts`]. Collectives have prices only if they take their recorded or captured time.
     pub(crate) fn apply(
         &self,
         graph: &Graph,
@@ -320,7 +320,7 @@ impl PriceChanges {
         counts
     }
 
-    /// Refuses changes that are about nothing.
+    /// Fails on changes that match nothing.
     pub(crate) fn check(
         &self,
         counts: &[PriceChangeCount],
@@ -381,7 +381,7 @@ impl PriceChanges {
         ))
     }
 
-    /// Returns the changes of a collective of `kind` called `name`, each with its number among them; the last holds.
+    /// Returns the changes that match a collective of `kind` called `name`, with their indices; the last one wins.
     pub(crate) fn of_collective(
         &self,
         kind: CollectiveKind,
@@ -394,7 +394,7 @@ impl PriceChanges {
 }
 
 impl PriceChangeCount {
-    /// A node that lasts `price` has `new` from now on.
+    /// Counts and applies a change of a node from `price` to `new`.
     fn change(&mut self, price: &mut Span, new: Span) {
         self.matched += 1;
         self.changed += u64::from(new != *price);
@@ -403,14 +403,14 @@ impl PriceChangeCount {
         *price = new;
     }
 
-    /// Counts a collective whose time is not known before the replay.
+    /// Counts a collective whose duration is not known before the replay.
     pub(crate) fn count_call(&mut self) {
         self.matched += 1;
         self.changed += 1;
         (self.before, self.after) = (None, None);
     }
 
-    /// Adds what the same change did elsewhere.
+    /// Adds the effect of the same change on other ranks.
     pub(crate) fn add(&mut self, other: &Self) {
         self.matched += other.matched;
         self.changed += other.changed;
@@ -485,7 +485,7 @@ mod tests {
             .map(|i| jitter.factor(Rank(i % 7), NodeIndex(i)))
             .collect();
         assert!(draws.iter().all(|draw| (0.9..1.1).contains(draw)));
-        // Of a uniform draw on 0.9 to 1.1: mean 1, standard deviation 0.2 / sqrt(12) = 0.0577.
+        // Uniform distribution on 0.9 to 1.1: mean 1, standard deviation 0.2 / sqrt(12) = 0.0577.
         let mean = draws.iter().sum::<f64>() / 1e4;
         let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 1e4;
         assert!(

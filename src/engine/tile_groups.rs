@@ -1,21 +1,21 @@
-//! Tile groups: ranks that do the same at the same time, of which one runs for all.
+//! Tile groups: ranks that do the same work at the same time, simulated by one of them.
 //!
-//! The ranks of a stage carry out one graph, and as long as they end everything at the same instants their states are
-//! equal. So one instance of them, the *leader*, is enough: it has dependencies, lanes and kernels for all *members*. What
-//! members have of their own, messages, collectives, loads and stores, is carried out for each of them, over its own
-//! links, and a node of the leader has ended when it has for all members. This is the virtual tile of Fang et al.,
-//! "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training".
+//! The ranks of a stage execute one graph, and while they end all nodes at the same instants their states are equal. So
+//! the engine simulates dependencies, lanes and kernels only for one instance, the *leader*, on behalf of all
+//! *members*. Messages, collectives, loads and stores are carried out for each member, over its own links. Such a node
+//! of the leader ends when it has ended for all members. This is the virtual tile of Fang et al., "PALM: A Efficient
+//! Performance Simulator for Tiled Accelerators with Large-scale Model Training".
 //!
-//! The answer is that of running every rank, to the picosecond. By induction over rounds: while all members end their nodes
-//! in the same rounds, each would do what the leader does; messages are submitted in content order whoever posts them, and
-//! loads and stores in the order of instances. When some members have ended a node in a round and others have not, the group
-//! is *split* before anything follows from it: into runs of neighbouring instances that agree, each with a copy of the
-//! leader's state, and pending kernels (`split`). From then on they are groups, or ranks, by themselves, until a collective
-//! that they end together finds them in the same state, which joins neighbours again (`rejoin`).
+//! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: while all members
+//! end their nodes in the same rounds, each would do what the leader does. Messages are submitted in content order,
+//! whichever instance posts them, and loads and stores in the order of instances. If only some members end a node in a
+//! round, the group is *split* before this has any consequence: into ranges of neighbouring instances that agree, each
+//! with a copy of the leader's state and pending kernels (`split`). These are then separate groups or single ranks.
+//! When they end a collective together in equal states, neighbours join again (`rejoin`).
 //!
-//! Groups are runs of instances with one graph on one class of NPUs that exchange no messages among themselves, which keeps
-//! stages apart. They are neighbours in number, since launch orders may depend on who is ready first at an instant. Observers
-//! are told of all members, so reports do not differ.
+//! A group is a range of instances with the same graph and NPU class that exchange no messages with each other; this
+//! separates pipeline stages. The instances are consecutive, because launch orders may depend on which rank is ready
+//! first at an instant. Observers are notified for every member, so reports do not change.
 
 mod rank_differences;
 mod rejoin;
@@ -39,73 +39,74 @@ pub(super) const GROUPED: u8 = 32;
 /// First split of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSplit {
-    /// When.
+    /// Time of the split.
     pub at: Time,
     /// The node that members did not end together.
     pub node: String,
-    /// The lowest member that had ended it, or could begin it.
+    /// The lowest member that had ended it or could begin it.
     pub ahead: Rank,
-    /// The lowest that had not.
+    /// The lowest member that had not.
     pub behind: Rank,
 }
 
-/// Tile groups of a replay, and the work of its loop.
+/// Statistics of a replay: events and tile groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoopCounts {
     /// Events that the loop handled.
     pub events: u64,
-    /// Groups at the start, with their ranks.
+    /// Number of groups at the start.
     pub groups: u32,
-    /// Ranks in them.
+    /// Number of ranks in these groups.
     pub ranks: u32,
-    /// Groups that were never split.
+    /// Number of groups that were never split.
     pub together: u32,
-    /// Times that parts of a group that had been split were joined again.
+    /// Number of times that parts of a split group joined again.
     pub rejoined: u64,
     /// The first split.
     pub split: Option<GroupSplit>,
 }
 
-/// Steps of a node that members take together.
+/// Steps in the life of a node that all members of a group must take in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberStep {
-    /// It may queue for its lane: the launch order of a collective's group allows it.
+    /// It may queue for its lane, because the launch order of the collective's group allows it.
     Queued,
-    /// The instant of its end is known, and no event says so yet.
+    /// The instant of its end is known but not scheduled yet.
     Announced,
     /// It has ended.
     Ended,
 }
 
-/// A node whose step some members have taken.
+/// A node whose step only some members have taken so far.
 #[derive(Debug)]
 struct OpenNode {
     node: NodeIndex,
     step: MemberStep,
-    /// Members, with the instant of the end where it is announced.
+    /// Members that have taken the step, with the instant of the end if the step is `Announced`.
     present: Vec<(InstanceIndex, Time)>,
 }
 
-/// Instances of which the first runs for all.
+/// Instances that are simulated by the first of them.
 #[derive(Debug, Default)]
 struct TileGroup {
-    /// The group that it was at the start.
+    /// Index of the original group, at the start.
     origin: u32,
-    /// Collectives that gather, are ready and do not queue for their lanes yet.
+    /// Number of ready collectives that wait for all members before they queue for their lanes.
     parked: u32,
-    /// In ascending order; empty once the group was split.
+    /// Members in ascending order; empty after the group was split.
     members: Vec<InstanceIndex>,
     open: Vec<OpenNode>,
-    /// Nodes whose end is announced by one event of the leader for all members.
+    /// Nodes for which one event of the leader ends all members.
     whole: Vec<NodeIndex>,
 }
 
-/// A group as it was at the start.
+/// State shared by all parts of an original group.
 #[derive(Debug)]
 struct GroupOrigin {
-    /// Groups and single instances that it is now.
+    /// Number of groups and single instances into which it is now split.
     parts: u32,
-    /// By lane of the NPU, whether a collective that gathers shares it with other nodes; empty where none does.
+    /// By lane of the NPU, whether a collective that waits for all members shares it with other nodes; empty if none
+    /// does.
     shared_lanes: Vec<bool>,
 }
 
@@ -116,30 +117,30 @@ pub(super) struct TileGroups {
     origins: Vec<GroupOrigin>,
     /// By instance, its group.
     of: Vec<u32>,
-    /// By instance, its group at the start.
+    /// By instance, its original group.
     origin_of: Vec<u32>,
-    /// Collectives that parts of groups ended in this round: origin, node, and the instance that ran.
+    /// Collectives that parts of split groups ended in this round: original group, node and leader.
     ended: Vec<(u32, NodeIndex, InstanceIndex)>,
-    /// Groups with open nodes that have to be looked at.
+    /// Groups with open nodes, which must be checked for a split.
     uneven: Vec<u32>,
-    /// Loads and stores that were issued since the last were started.
+    /// Loads and stores that were issued but not submitted yet.
     accesses: Vec<InstanceNode>,
     counts: LoopCounts,
 }
 
 impl TileGroups {
-    /// The groups, and the number of events that the loop handled.
+    /// Returns the statistics; `events` is the number of events that the loop handled.
     pub fn counts(&self, events: u64) -> LoopCounts {
         let counts = self.counts.clone();
         LoopCounts { events, ..counts }
     }
 
-    /// Returns whether there are any.
+    /// Returns whether there are any groups.
     pub fn exist(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// Returns whether members have to be looked at.
+    /// Returns whether any group must be checked for a split.
     pub fn are_uneven(&self) -> bool {
         !self.uneven.is_empty()
     }
@@ -148,12 +149,12 @@ impl TileGroups {
         self.of[instance.index()] as usize
     }
 
-    /// The instance that runs for `instance`.
+    /// Returns the instance that simulates `instance`.
     pub fn leader_of(&self, instance: InstanceIndex) -> InstanceIndex {
         self.groups[self.group_of(instance)].members[0]
     }
 
-    /// Notes that `instance` has taken a step of a node. Returns the members with their instants once all have.
+    /// Records that `instance` has taken a step of a node. Once all members have, returns them with their instants.
     fn gather(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
@@ -182,7 +183,7 @@ impl TileGroups {
     }
 }
 
-/// Returns whether a node involves what members have of their own.
+/// Returns whether a node must be carried out for each member separately.
 pub(super) fn is_shared(kind: NodeKind) -> bool {
     matches!(
         kind,
@@ -191,7 +192,7 @@ pub(super) fn is_shared(kind: NodeKind) -> bool {
 }
 
 impl TileGroups {
-    /// Forms the groups of a launch whose instances begin at `first`.
+    /// Forms the groups of a launch with `count` instances from `first` on.
     pub fn form(&mut self, flow: &mut Dataflow<'_>, first: InstanceIndex, count: u32) {
         let last = first.0 + count;
         self.of.resize(last as usize, NONE);
@@ -227,36 +228,36 @@ impl TileGroups {
         }
     }
 
-    /// Number of instances for which the leader runs, itself included.
+    /// Returns the number of instances that the leader simulates, including itself.
     pub fn members(&self, leader: InstanceIndex) -> usize {
         self.groups[self.group_of(leader)].members.len()
     }
 
-    /// One of these instances.
+    /// Returns one of these instances.
     pub fn member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
         self.groups[self.group_of(leader)].members[index]
     }
 
-    /// Returns whether another instance runs for this one.
+    /// Returns whether another instance simulates this one.
     pub fn follows(&self, flow: &Dataflow<'_>, instance: InstanceIndex) -> bool {
         flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
     }
 
-    /// Keeps a load or store until all of this dispatch are known.
+    /// Stores a load or store until all accesses of this dispatch are known.
     pub fn defer_access(&mut self, instance: InstanceIndex, node: NodeIndex) {
         self.accesses.push(InstanceNode { instance, node });
     }
 
-    /// Returns the loads and stores that were kept, by instance and then as they were issued: the order in which ranks that run
-    /// by themselves issue them.
+    /// Removes the stored loads and stores, sorted by instance and then by order of issue: the order in which
+    /// separately simulated ranks would issue them.
     pub fn take_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);
         accesses
     }
 
-    /// Schedules the end of a node that involves what the instance has of its own; of a group one event for all members,
-    /// if they end together.
+    /// Schedules the end of a node that is carried out for each member separately. For a group, one event ends all
+    /// members if they end together.
     #[inline]
     pub fn announce(
         &mut self,
@@ -276,7 +277,7 @@ impl TileGroups {
         }
     }
 
-    /// Schedules the ends of all members of a part of a group that was split.
+    /// Schedules the ends of all members of one part of a split group.
     pub fn announce_part(
         &mut self,
         effects: &mut Effects,
@@ -310,7 +311,7 @@ impl TileGroups {
         }
     }
 
-    /// Notes that a collective of a leader is ready.
+    /// Records that a collective of a leader is ready.
     pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: InstanceIndex, node: NodeIndex) {
         if flow.instance(leader).gathers(node) {
             let number = self.group_of(leader);
@@ -318,7 +319,7 @@ impl TileGroups {
         }
     }
 
-    /// Notes that a member may queue for the lane of a node. Returns the leader once all may.
+    /// Records that a member may queue for the lane of a node. Returns the leader once all members may.
     pub fn queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -334,7 +335,7 @@ impl TileGroups {
         Some(leader)
     }
 
-    /// Notes that a member has ended a node. Returns the leader once all have.
+    /// Records that a member has ended a node. Returns the leader once all members have.
     pub fn ended(
         &mut self,
         flow: &Dataflow<'_>,
@@ -355,7 +356,7 @@ impl TileGroups {
     }
 }
 
-/// Returns whether `next` does the same as the instances from `start` up to it, as far as can be told before.
+/// Returns whether `next` does the same work as the preceding instances from `start` on, as far as the plan shows.
 fn joins(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));

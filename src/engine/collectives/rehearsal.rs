@@ -1,18 +1,19 @@
-//! Rehearsed answers: a collective that starts on idle links goes as it went when it was tried out alone.
+//! Rehearsed answers: a collective on idle links behaves as in an earlier trial run alone.
 //!
-//! Networks that keep a time for each link until which it is taken ([`RehearsedLinks`]) have no closed form
-//! for members in uneven places, but a collective on idle links always goes alike: shifted by its start, if its members
-//! arrive in the same *pattern* of times. So the second collective of a schedule is *rehearsed*: carried out message by
-//! message over a network in which nothing else is, which tells when each member ends and how long each link is used. From
-//! then on a collective in that pattern that finds these links idle takes them and is answered at once.
+//! Networks that store for each link the time until which it is taken ([`RehearsedLinks`]) have no closed form for
+//! irregularly placed members. But a collective on idle links always behaves the same, shifted by its start, if its
+//! members arrive in the same *pattern* of times. So the second collective of a schedule is *rehearsed*: simulated
+//! message by message over an otherwise empty network. This gives the end of each member and the use of each link.
+//! Later collectives with this pattern that find these links idle reserve them and are answered immediately.
 //!
-//! Where no member ends before all have arrived, as in sums, gathers and exchanges, the first to arrive *holds* the links
-//! and sends nothing yet; the last shows the pattern, and the answer begins in the past. Other collectives, such as
-//! broadcasts, are answered if nothing was sent before the last arrived, as where that is the root.
+//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers no member ends before all have arrived. So
+//! the first arrival *holds* the links and sends nothing yet. The last arrival completes the pattern, and the answer
+//! then starts in the past. Other collectives, such as broadcasts, are answered only if nothing was sent before the
+//! last arrival, for example if the root arrives last.
 //!
-//! A link is reserved until the last message of the collective that passes it has been submitted; later ones queue behind it as
-//! they would anyway. A message, load or store that would take a reserved link has the collective
-//! [materialized](super::fast_forward) before, and it goes on message by message. Members that have ended by then stay so.
+//! A link is reserved until the collective's last message over it has been submitted; later traffic queues after that
+//! message in any case. Before a message, load or store takes a reserved link, the collective is
+//! [materialized](super::fast_forward) and continues message by message. Members that have ended by then remain ended.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -28,35 +29,35 @@ use chakram_hardware::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
 use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
-/// Patterns of arrival that are kept of a schedule.
+/// Maximum number of arrival patterns kept per schedule.
 const MOST_PATTERNS: usize = 8;
 
-/// A collective as it goes alone; times are those since its first arrival.
+/// Course of a collective that runs alone; times are relative to its first arrival.
 #[derive(Debug)]
 pub(super) struct CollectiveRehearsal {
-    /// Arrival of each member; absent ones arrive with the last.
+    /// Arrival of each member; absent members arrive with the last one.
     pattern: Vec<Span>,
-    /// The end of each member, with its position, in order.
+    /// End and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
-    /// Links that it takes.
+    /// Links that it uses.
     pub links: Vec<RehearsedLink>,
 }
 
-/// Knowledge of how the collectives of a schedule go alone.
+/// Rehearsals of a schedule.
 #[derive(Clone, Debug, Default)]
 pub(super) enum RehearsalState {
-    /// None was carried out.
+    /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One was: a rehearsal for a single collective would not pay.
+    /// One has run. A rehearsal starts only with the second, because it does not pay for a single collective.
     UsedOnce,
-    /// Rehearsals were held.
+    /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsal>>),
     /// It cannot be rehearsed.
     Impossible,
 }
 
-/// Whether every member needs something of every other, so that none ends before all have arrived.
+/// Returns whether every member needs data from every other, so that none ends before all have arrived.
 fn awaits_all(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
@@ -71,7 +72,7 @@ fn awaits_all(run: &CollectiveRun) -> bool {
     )
 }
 
-/// Arrival of each member since the first, or of all together at the last.
+/// Returns each member's arrival relative to the first; zeros if all count as arrived `together`.
 fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
@@ -84,8 +85,8 @@ fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Settles the arrivals of a run, `all` of its members with those of before, without a message: its answer is known, or it
-    /// holds its links. Returns whether it could.
+    /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all` members have arrived,
+    /// otherwise by holding its links. Returns whether it could.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -117,7 +118,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return false;
         };
         if !together && !is_held {
-            // Known for the next one in this pattern.
+            // Messages were already sent, so the new rehearsal serves only later collectives with this pattern.
             return false;
         }
         let run = &self.chunks.runs[id];
@@ -141,7 +142,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.number()
         };
         let run = &mut self.chunks.runs[id];
-        // Members that came before have enrolled and wait for the others.
+        // Earlier members have already enrolled for simulation; withdraw this.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
             self.answers.stepwise -= 1;
@@ -159,7 +160,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Has the first members of a run hold its links, if these are known and idle. Returns whether they do.
+    /// Holds the links of a run for its first members, if the links are known and idle. Returns whether it does.
     fn hold<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -188,7 +189,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Has more members of a run wait that holds its links.
+    /// Records further arrivals of a run that holds its links. Returns whether it still holds them.
     fn hold_on<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -198,7 +199,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
-            // Messages of the first of two arrivals at one instant would leave before those of the second.
+            // Two settlements at one instant: messages of the first arrivals would leave before the second arrivals,
+            // which a rehearsal does not reproduce.
             self.materialize(fabric, effects, now, id);
             return false;
         }
@@ -213,8 +215,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.answer.settlement = effects.progress.settled();
     }
 
-    /// Returns how a run whose members have all arrived goes alone. The second of its schedule finds out, and each
-    /// in a new pattern while these are few.
+    /// Returns the rehearsal of a run whose members have all arrived. Rehearses the second run of a schedule, and later
+    /// runs with a new pattern while there are at most `MOST_PATTERNS`.
     fn rehearsal<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -264,7 +266,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         found
     }
 
-    /// Carries out a run as if nothing else were in flight, and forgets that it did.
+    /// Simulates a run as if nothing else were in flight, and restores the state afterwards.
     fn rehearse<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -306,7 +308,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .map(|(at, position)| (at.since(start), position))
             .collect();
         ends.sort_unstable();
-        // What takes no time belongs to the rounds of an instant, of which an answer says nothing.
+        // An end at the instant of an arrival depends on the order of rounds, which an answer cannot express.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         (lasts && ends.len() == members).then_some(())?;
@@ -317,7 +319,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Ends the members of a rehearsed run that end `now`, if the event belongs to its last answer.
+    /// Ends the members of a rehearsed run that end at `now`, if the event belongs to its latest answer.
     pub(super) fn end_rehearsed(
         &mut self,
         effects: &mut Effects,

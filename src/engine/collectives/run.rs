@@ -1,4 +1,4 @@
-//! A collective in flight, message by message: its chunks, and the progress of each at each member.
+//! A collective in flight. If it is simulated message by message, also the progress of each chunk at each member.
 
 use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
@@ -15,50 +15,50 @@ use chakram_hardware::network::PortRange;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Stage of a chunk that has not begun any at a member.
+/// Stage of a chunk that has not begun its first stage at a member.
 pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
 pub struct CollectiveRun {
-    /// Index among the groups of launches in flight.
+    /// Index of the group among the groups of all launches in flight.
     pub(super) group: GroupIndex,
-    /// Number of the group among those of all launches.
+    /// Number of the group, counted over all launches.
     pub(super) number: u32,
-    /// Number of the group's collectives before this one.
+    /// Number of earlier collectives of the group.
     pub(super) sequence: u32,
-    /// Collective that is carried out.
+    /// The operation and its sizes.
     pub(super) request: Option<CollectiveRequest>,
     /// The root's position.
     pub(super) root: Position,
     pub(super) arrivals: MemberArrivals,
     /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
-    /// Number of each position's schedule, where members carry out different collectives whose messages are the same
-    /// along each common line; empty otherwise.
+    /// Number of each position's schedule, if members carry out different collectives that exchange equal messages
+    /// along each common line; otherwise empty.
     pub(super) own_schedules: Vec<u32>,
-    /// Chunks, as the schedule has them.
+    /// Number of chunks in the schedule.
     pub(super) chunks: u32,
-    /// Strands of a chunk, at most: 2 where a stage goes both ways round a ring.
+    /// Maximum number of strands of a chunk: 2 if a stage uses both directions of a ring.
     pub(super) strands: u32,
-    /// Stages that each chunk passes.
+    /// Number of stages that each chunk passes.
     pub(super) length: usize,
     pub(super) recorded: RecordedParts,
     pub(super) answer: ClosedAnswer,
-    /// Messages that the network has carried for it.
+    /// Number of messages that the network has carried for it.
     pub(super) messages: u64,
-    /// State of the stepwise run, once it goes message by message.
+    /// State of the simulation message by message, once it has begun.
     pub(super) progress: Option<StepwiseProgress>,
 }
 
 /// Members of a collective that have arrived.
 #[derive(Debug, Default)]
 pub(super) struct MemberArrivals {
-    /// Node of each member, [`NONE`] before it arrives and for absent members.
+    /// Node of each member; [`NONE`] before the member arrives and for absent members.
     pub nodes: Vec<u32>,
     /// Arrival time of each member.
     pub starts: Vec<Time>,
-    /// Present members that have arrived.
+    /// Number of present members that have arrived.
     pub arrived: u32,
     /// Arrival time of the first member.
     pub first: Time,
@@ -66,44 +66,44 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members in the order of their ends, where that is proved; empty where they end in their own order.
+    /// Members in the proved order of their ends; empty if they end in the order of members.
     pub ends: Vec<MemberIndex>,
 }
 
 /// Parts of the members of a collective that lasts as recorded.
 #[derive(Debug, Default)]
 pub(super) struct RecordedParts {
-    /// Start of each member's part, [`Time::END`] before.
+    /// Start of each member's part; [`Time::END`] until it is known.
     pub begins: Vec<Time>,
-    /// End of the last of those parts.
+    /// End of the last part.
     pub end: Time,
     /// The longest recorded duration of a member.
     pub transfer: Span,
 }
 
-/// Answer of a collective by closed form.
+/// Analytical answer of a collective.
 #[derive(Debug, Default)]
 pub(super) struct ClosedAnswer {
-    /// Number of the closed-form answer that can still be taken back; 0 if there is none.
+    /// Number of the analytical answer while it can still be withdrawn; otherwise 0.
     pub number: u32,
-    /// Settlement of its instant in which that answer was given.
+    /// Settlement, within its instant, in which the answer was given.
     pub settlement: u32,
-    /// Whether it was answered by closed form until other traffic touched its links.
+    /// Whether an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
     /// Start of the answer.
     pub start: Time,
-    /// Whether its links are held until all members have arrived, and when the last of those before did.
+    /// Whether its links are held until all members have arrived, and the time of the latest arrival so far.
     pub is_held: bool,
     pub last_wave: Time,
-    /// Whether members arrived at instants of their own, and not all count as arrived at the start.
+    /// Whether members arrived at different instants that count. If false, all count as arrived at `start`.
     pub is_skewed: bool,
-    /// The rehearsal that answers it, and the number of members that have been told their end.
+    /// The rehearsal that gives the answer, and the number of members whose end has already been delivered.
     pub rehearsal: Option<Arc<CollectiveRehearsal>>,
     pub told: u32,
 }
 
 impl ClosedAnswer {
-    /// Whether the member at a position has ended by a rehearsal.
+    /// Returns whether the rehearsal's end of the member at a position has been delivered.
     pub fn has_told(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
@@ -112,7 +112,7 @@ impl ClosedAnswer {
 }
 
 impl MemberArrivals {
-    /// Members that have arrived and are settled, all at `start` or each when it arrived.
+    /// Returns the settled members, grouped by time of arrival if `skewed`; otherwise all at `start`.
     pub fn waves(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
         let members = (0..)
             .map(MemberIndex)
@@ -133,21 +133,22 @@ impl MemberArrivals {
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkProgress {
-    /// Stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
+    /// Current stage; [`OUTSIDE`] before the first, and the number of stages after the last.
     pub stage: StageIndex,
-    /// Whether it has been admitted to its stage, and, where that has two strands, has not ended it.
+    /// Whether it has been admitted to its stage and, in a stage with two strands, has not ended it.
     pub begun: bool,
-    /// Whether a message whose departure matters, the last of the stage or any paced one, has yet to leave.
+    /// Whether a message whose departure matters has yet to leave: the last message of the stage, or any paced message.
     pub leaving: bool,
-    /// Steps taken in its stage.
+    /// Number of steps taken in its stage.
     pub taken: u32,
-    /// Messages that have arrived and whose receive was posted.
+    /// Number of messages that have arrived and whose receive was posted.
     pub arrived: u32,
-    /// Credits earned, those that steps have used included.
+    /// Number of credits earned, including used ones.
     pub credits: u32,
 }
 
-/// Place of a cell: its stage, its queue slot, and its position on the line; no position where its member has no part in the stage.
+/// Place of a cell: its stage, its queue slot, and its position on the line, or no position if its member does not take
+/// part in the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellPlace {
     pub stage: StageRef,
@@ -155,7 +156,7 @@ pub(super) struct CellPlace {
     pub line: Option<LinePosition>,
 }
 
-/// Place of a cell whose member has a part in the stage.
+/// Place of a cell whose member takes part in the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinePlace {
     pub stage: StageRef,
@@ -168,7 +169,7 @@ pub(super) struct LinePlace {
 pub(super) struct AdmissionProgress {
     /// Index of the next passage.
     pub next: u32,
-    /// Chunks inside.
+    /// Number of chunks in the phase.
     pub inside: u32,
 }
 
@@ -176,39 +177,39 @@ pub(super) struct AdmissionProgress {
 #[derive(Debug)]
 pub(super) struct StepwiseProgress {
     pub ports: PortRange,
-    /// By chunk, strand and position. The second strand is in use in stages that have one.
+    /// By chunk, strand and position. The second strand is used only in stages with two.
     pub cells: Vec<ChunkProgress>,
     /// Queue, direction and tree of each passage through a stage ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)), by cell and
     /// stage.
     pub queue_slots: Vec<u16>,
-    /// By position and phase, where chunks are admitted in a fixed order.
+    /// By position and phase, if chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,
-    /// Messages that arrived before their receiver was in their stage, by cell and stage as members know it.
+    /// Messages that arrived before their receiver entered their stage, by cell and the members' common stage number.
     pub waiting: Vec<u32>,
-    /// Messages and rendezvous requests that came in their stage but before their step: by cell, stage, number of
-    /// steps that the cell has to have taken, and whether it is a request.
+    /// Messages and rendezvous requests that arrived in their stage but before their step. Key: cell, stage, number of
+    /// steps that the cell must have taken, and whether it is a request.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
-    /// Chunks that are done, by position.
+    /// Number of completed chunks, by position.
     pub done: Vec<u32>,
-    /// Positions of which all chunks are done.
+    /// Number of positions whose chunks are all complete.
     pub ended: u32,
-    /// Messages and requests that came before their receiver was enrolled, by cell, where members may run one stage
-    /// in different directions.
+    /// Messages and requests that arrived before their receiver was enrolled, by cell. Used only if members may run one
+    /// stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
-    /// In that case, the position that was enrolled first.
+    /// In that case, the first enrolled position.
     pub first: Option<Position>,
-    /// In that case, whether members do run different directions: a message may then have no receiver.
+    /// In that case, whether members really run in different directions. A message may then have no receiver.
     pub mixed: bool,
-    /// Positions of a sender and a receiver that never receives from it, the first such pair.
+    /// The first pair of positions whose sender sends a message that the receiver never receives.
     pub crossing: Option<(Position, Position)>,
 }
 
-/// A collective as its first member finds it.
+/// Properties of a collective that are known when its first member arrives.
 pub(super) struct RunStart {
     pub group: GroupIndex,
-    /// The group's number among all of the replay.
+    /// Number of the group, counted over all launches.
     pub number: u32,
-    /// Number of the group's collectives before this one.
+    /// Number of earlier collectives of the group.
     pub sequence: u32,
     pub request: CollectiveRequest,
     pub root: Position,
@@ -240,12 +241,12 @@ impl Default for CollectiveRun {
 }
 
 impl CollectiveRun {
-    /// Node of each member, [`NONE`] before it arrives and for absent members.
+    /// Node of each member; [`NONE`] before the member arrives and for absent members.
     pub fn nodes(&self) -> &[u32] {
         &self.arrivals.nodes
     }
 
-    /// Number of the group's collectives before this one.
+    /// Number of earlier collectives of the group.
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
@@ -254,7 +255,7 @@ impl CollectiveRun {
     pub(super) fn reset<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
-        // Lists keep their allocations: the loop allocates nothing once it is warm.
+        // Lists keep their allocations, so that the loop allocates nothing after its warm-up.
         self.arrivals.nodes.clear();
         self.arrivals.nodes.resize(of.members, NONE);
         self.arrivals.starts.clear();
@@ -284,7 +285,7 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank with a trace that started last; of several the lowest.
+    /// Returns the present rank that started last, the lowest of several.
     pub(super) fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals
@@ -293,12 +294,13 @@ impl CollectiveRun {
             .zip(&self.arrivals.nodes)
             .zip(&plan.members)
             .filter(|((start, node), _)| **start == self.arrivals.last && **node != NONE);
-        // The lowest rank, so that the order of arrivals within the instant does not matter.
+        // The lowest rank, so that the result does not depend on the order of arrivals within the instant.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
     }
 
-    /// Returns the total time that members waited for the last to start, and that rank with its share.
+    /// Returns the total time that members waited for the last member to start, that member's rank, and its share of
+    /// the total.
     pub(super) fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self
             .arrivals
@@ -314,11 +316,11 @@ impl CollectiveRun {
         (waited, late)
     }
 
-    /// Begins to run message by message through `ports`, with `phases` phases at each member to which chunks are
-    /// admitted in a fixed order.
+    /// Begins the simulation message by message through `ports`. Each member has `phases` phases that admit chunks in a
+    /// fixed order.
     pub(super) fn begin(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
-        // Bounded by `too_large` before.
+        // `too_large` has already bounded this product.
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = ChunkProgress {
             stage: OUTSIDE,
@@ -354,7 +356,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the cell of a chunk at a position; where chunks have strands, that of the first strand.
+    /// Returns the cell of a chunk at a position, in the first strand.
     #[inline]
     pub(super) fn cell(&self, chunk: u32, position: Position) -> CellIndex {
         CellIndex(chunk * self.strands * self.arrivals.nodes.len() as u32 + position.0)
@@ -374,7 +376,7 @@ impl CollectiveRun {
     #[inline]
     pub(super) fn strand(&self, cell: CellIndex) -> u32 {
         match self.strands {
-            // One strand is the common case, and spares the division.
+            // One strand is the common case; it avoids the division.
             1 => 0,
             strands => cell.0 / self.arrivals.nodes.len() as u32 % strands,
         }
@@ -389,7 +391,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the chunk of a cell, or any other if all chunks have one schedule.
+    /// Returns the chunk of a cell, or chunk 0 if all chunks have the same schedule.
     #[inline]
     pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: CellIndex) -> u32 {
         if schedule.is_uniform() {
@@ -408,8 +410,9 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the place of a cell, `None` when it is done or outside.
-    // Always inline: values that are written to memory piece by piece and read as a whole stall the processor.
+    /// Returns the place of a cell; `None` before its first stage and after its last.
+    // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
+    // stores to one large load.
     #[inline(always)]
     pub(super) fn place<M: CollectiveModel>(
         &self,
@@ -444,7 +447,7 @@ impl CollectiveRun {
 }
 
 impl StepwiseProgress {
-    /// Defers a message or request until `cell` has taken `taken` steps.
+    /// Stores a message or request until `cell` has taken `taken` steps.
     pub(super) fn defer(
         &mut self,
         cell: CellIndex,
@@ -458,7 +461,7 @@ impl StepwiseProgress {
             .or_insert(0) += 1;
     }
 
-    /// Removes the messages or requests deferred until `cell` had taken `taken` steps, and returns their number.
+    /// Removes the messages or requests that wait for `cell` to take `taken` steps, and returns their number.
     #[inline]
     pub(super) fn take_deferred(
         &mut self,

@@ -1,6 +1,6 @@
-//! Rules of options: which go together, and which have an effect on a machine and a workload.
+//! Rules of options: valid combinations, and options that need certain machines or workloads.
 //!
-//! The command line, sweeps, scores and archives ask here, so that all of them accept and refuse the same.
+//! The command line, sweeps, scores and archives all use these rules, so that they accept and reject the same options.
 
 use super::{CollectiveTiming, CommTiming, LaunchMode, ReplayOptions};
 use chakram_base::setting::SettingKey;
@@ -13,45 +13,45 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
 
-/// Reason why an option is refused: it would have no effect, or the machine lacks what it needs.
+/// Reason why an option is rejected: it would have no effect, or the machine lacks a required property.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptionRefusal {
-    /// Kernels by curves, on a machine without curves of kernels.
+    /// Kernels are to be priced by curves, but the machine has no curves of kernels.
     NoKernelCurves {
         /// The machine.
         machine: String,
     },
-    /// Collectives by curves, on a machine without curves of collectives.
+    /// Collectives are to be timed by curves, but the machine has no curves of collectives.
     NoCollectiveCurves {
         /// The machine.
         machine: String,
     },
-    /// Launches by a host, on a machine without one.
+    /// A host is to launch nodes, but the machine has none.
     NoHost {
         /// The machine.
         machine: String,
     },
-    /// Ranks on all NPUs of each rack, on a machine whose jobs leave none free.
+    /// Ranks are to fill all NPUs of each rack, but jobs on this machine do so anyway.
     NoFreeNpus {
         /// The machine.
         machine: String,
     },
-    /// An efficiency of the roofline beside a model that prices no kernel by it.
+    /// A roofline efficiency is given, but the compute model does not use the roofline.
     NotByRoofline(Box<ComputeModel>),
-    /// An efficiency of the roofline for kernels that keep their recorded durations.
+    /// A roofline efficiency is given, but all kernels keep their recorded durations.
     AllRecorded(Box<ComputeModel>),
-    /// A machine of the recording, for kernels of which none was recorded.
+    /// A machine of the recording is given, but no kernel has a recorded duration.
     NoneRecorded,
-    /// Kernels of the devices that captures name, where this capture names none, or one that no preset describes.
+    /// Kernels are to be scaled from the device in the capture, but the capture names none, or one without a preset.
     DeviceUnknown(Option<String>),
-    /// A factor on the host's time, for a workload without any.
+    /// A factor on host time is given, but the workload has no host time.
     NoHostTime,
-    /// An option of simulated communication, beside communication that lasts as it did.
+    /// An option needs simulated communication, but communication takes its recorded or captured time.
     NotSimulated(SettingKey, CommTiming),
 }
 
 impl OptionRefusal {
-    /// Returns the option that is refused.
+    /// Returns the rejected option.
     pub fn key(&self) -> SettingKey {
         match self {
             Self::NoKernelCurves { .. } => SettingKey::Compute,
@@ -66,7 +66,7 @@ impl OptionRefusal {
     }
 }
 
-/// With options by their names in messages, and `{:#}` by their keys, as in files.
+/// Names options as in messages, or with `{:#}` by their keys in files.
 impl fmt::Display for OptionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -166,11 +166,11 @@ impl fmt::Display for OptionRefusal {
 impl std::error::Error for OptionRefusal {}
 
 impl ReplayOptions {
-    /// Sets the part of their peak rates that kernels by roofline reach.
+    /// Sets the fraction of peak rates that kernels reach in the roofline model.
     ///
     /// # Errors
     ///
-    /// If the compute model prices no kernel by roofline.
+    /// If the compute model does not use the roofline.
     pub fn set_efficiency(&mut self, efficiency: RooflineEfficiency) -> Result<(), OptionRefusal> {
         let model = self.compute.at(efficiency);
         self.compute = model.ok_or_else(|| OptionRefusal::NotByRoofline(Box::new(self.compute)))?;
@@ -181,19 +181,19 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// The first option that has none, or for which the machine lacks something.
+    /// The first option without an effect, or for which the machine lacks something.
     pub fn check(&self, machine: &Machine, workload: &Workload) -> Result<(), OptionRefusal> {
         self.check_together()?;
         self.check_machine(machine)?;
         self.check_workload(workload)
     }
 
-    /// Checks that options have an effect beside one another; part of [`Self::check`], for callers that have no machine
+    /// Checks that options have an effect in combination; part of [`Self::check`], for callers that have no machine
     /// yet.
     ///
     /// # Errors
     ///
-    /// The first option that has none.
+    /// The first option without an effect.
     pub fn check_together(&self) -> Result<(), OptionRefusal> {
         let of_networks = [
             (self.network.is_some(), SettingKey::Network),
@@ -211,7 +211,7 @@ impl ReplayOptions {
         }
     }
 
-    /// Checks that `machine` has what options need; part of [`Self::check`], for callers that have no workload yet.
+    /// Checks that `machine` supports the options; part of [`Self::check`], for callers that have no workload yet.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// The first option that has none.
+    /// The first option without an effect.
     pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {
@@ -289,7 +289,7 @@ fn has_unrecorded_kernels(graph: &Graph) -> bool {
     graph.captured().is_none() && graph.nodes().any(unrecorded)
 }
 
-/// Returns true if anything in `graph` is time of the host.
+/// Returns true if `graph` has any host time.
 fn has_host_time(graph: &Graph) -> bool {
     let on_host = |node| graph.kind(node) == NodeKind::Host && graph.recorded(node) > Span::ZERO;
     graph.has_delays() || graph.nodes().any(on_host)
