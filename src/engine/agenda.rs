@@ -1,11 +1,11 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so an event lies in the bucket of the highest bit in which its instant differs from the
-//! last one taken; each event moves down at most 64 buckets, in practice two or three, however many are pending.
+//! Time never runs backward, so an event is in the bucket of the highest bit in which its instant differs from the last
+//! instant taken. Each event moves down at most 64 buckets, in practice two or three, for any number of pending events.
 //! Events of one instant keep the order in which they were scheduled.
 //!
-//! Delays of one NPU can be batched: those that end at one instant are then delivered together, in their order, where
-//! the first of them was scheduled ([`Agenda::delay`]). ASTRA-sim orders them so.
+//! Delays of one NPU can be batched ([`Agenda::delay`]): delays that end at one instant are then delivered together, in
+//! order, at the position of the first one scheduled. This is ASTRA-sim's order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;
@@ -13,19 +13,19 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
-/// Sentinel number of a batched delay: none.
+/// Sentinel for "no batched delay".
 const NONE: u32 = u32::MAX;
 
 /// Pending events.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Bucket 0 holds events due at `last`; bucket b those whose instants differ from it in bit
-    /// b - 1 and in none above.
+    /// Bucket 0 has the events due at `last`; bucket b has the events whose instants differ from it in bit b - 1 but in
+    /// no higher bit.
     buckets: [Vec<(Time, Event)>; 65],
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,
     last: Time,
-    /// Kept for its allocation.
+    /// Scratch space, kept for its allocation.
     spill: Vec<(Time, Event)>,
     /// Pending batches of each NPU, by instant.
     pending: Vec<VecDeque<(Time, u32)>>,
@@ -68,7 +68,7 @@ impl Default for Agenda {
 }
 
 impl Agenda {
-    /// Adds an event at `at`, which must not lie before the instant last taken.
+    /// Adds an event at `at`, which must not be before the instant last taken.
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         debug_assert!(at >= self.last, "time runs forward");
@@ -80,8 +80,8 @@ impl Agenda {
         }
     }
 
-    /// Adds an event that ends a delay of `npu` at `at`: to the batch of that NPU and instant, if one is pending or
-    /// being delivered, and otherwise as a new [`EventClass::Alarm`].
+    /// Adds an event that ends a delay of `npu` at `at`. It joins the batch of this NPU and instant if one is pending
+    /// or being delivered; otherwise it starts a new one as [`EventClass::Alarm`].
     #[inline]
     pub fn delay(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
         let delay = BatchedDelay {
@@ -102,7 +102,7 @@ impl Agenda {
         if npu.index() >= self.pending.len() {
             self.pending.resize_with(npu.index() + 1, VecDeque::new);
         }
-        // New delays mostly end last, or with the last, so the back is looked at before the search.
+        // New delays mostly end last or together with the last, so the back is checked before the search.
         let pending = &mut self.pending[npu.index()];
         let place = match pending.back() {
             Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),
@@ -143,8 +143,8 @@ impl Agenda {
         self.push(at, Event::new(EventClass::Alarm, npu.0, gathering));
     }
 
-    /// Returns the next delay of a batch that is due, with its payload. After the last the batch is closed: a delay
-    /// that is added for this instant afterwards begins another.
+    /// Returns the next delay of a due batch, with its payload. After the last delay the batch is closed, and a delay
+    /// added later for this instant starts a new one.
     #[inline]
     pub fn next_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
@@ -168,7 +168,8 @@ impl Agenda {
         Some((event, detail))
     }
 
-    /// Returns the instant of the next events, `None` when nothing is pending.
+    /// Returns the instant of the next events; `None` if nothing is pending. Afterwards only events from this instant
+    /// on can be added.
     #[inline]
     pub fn next_time(&mut self) -> Option<Time> {
         if self.buckets[0].is_empty() {
@@ -180,8 +181,7 @@ impl Agenda {
         Some(self.last)
     }
 
-    /// Returns the instant of the next events, as [`Self::next_time`] does, and leaves time where it is: what is due
-    /// before them can still be added.
+    /// Like [`Self::next_time`], but does not advance time, so that earlier events can still be added.
     pub fn peek_time(&self) -> Option<Time> {
         if !self.buckets[0].is_empty() {
             return Some(self.last);
@@ -203,7 +203,7 @@ impl Agenda {
     fn refill(&mut self) {
         let lowest = self.filled.trailing_zeros() as usize + 1;
         self.filled &= self.filled - 1;
-        // One event, the common case in sparse traces, needs no redistribution.
+        // A single event, the common case in sparse traces, needs no redistribution.
         if let [single] = self.buckets[lowest][..] {
             self.last = single.0;
             self.buckets[0].push(single);
@@ -213,7 +213,7 @@ impl Agenda {
         std::mem::swap(&mut self.buckets[lowest], &mut self.spill);
         let earliest = self.spill.iter().map(|(at, _)| *at).min();
         self.last = earliest.expect("a filled bucket holds events");
-        // Relative to the new `last` all of these differ in a lower bit, so each moves down at least one bucket.
+        // All of these differ from the new `last` only in lower bits, so each moves down at least one bucket.
         for i in 0..self.spill.len() {
             let (at, event) = self.spill[i];
             self.push(at, event);
@@ -221,7 +221,7 @@ impl Agenda {
         self.spill.clear();
     }
 
-    /// Pushes copies of those pending nodes of the instance `from` that `is_copied` accepts, with each of `to` in its place.
+    /// Copies the pending node events of the instance `from` that `is_copied` accepts, once for each instance in `to`.
     pub fn copy(
         &mut self,
         from: InstanceIndex,
@@ -241,7 +241,7 @@ impl Agenda {
         }
     }
 
-    /// Moves the events due at [`Self::next_time`] into `batch`, in the order they were scheduled.
+    /// Moves the events due at [`Self::next_time`] into `batch`, in the order of scheduling.
     #[inline]
     pub fn take(&mut self, batch: &mut Vec<Event>) {
         batch.clear();
@@ -259,7 +259,7 @@ mod tests {
     fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
         let mut agenda = Agenda::default();
         let event = |payload| Event::new(EventClass::Node, 0, payload);
-        // At 5: NPU 1's gathering, then a message, then NPU 0's; what NPU 1 adds later joins its own.
+        // At 5: NPU 1's batch, then a message, then NPU 0's batch. NPU 1's later delays join its batch.
         agenda.delay(Npu(1), Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
         agenda.delay(Npu(0), Time(5), event(30), 0);
@@ -279,7 +279,7 @@ mod tests {
                     agenda.next_delay(Npu(event.rank()), event.payload())
                 {
                     order.push((delayed.payload(), detail));
-                    // A delay of no length, made while the gathering is taken, joins it.
+                    // A zero-length delay that is added while the batch is delivered joins it.
                     if delayed.payload() == 10 {
                         agenda.delay(Npu(1), Time(5), Event::new(EventClass::Node, 0, 12), 0);
                     }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map from instant to list: the same instants, and within one the same order.
+        /// Compared with a map from instants to lists: the same instants, and the same order within each.
         #[test]
         fn events_come_in_order_of_time_and_then_of_scheduling(
             steps in prop::collection::vec((0_u32..4, prop::collection::vec(0_u64..2000, 0..5)), 1..200)

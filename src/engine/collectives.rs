@@ -1,8 +1,8 @@
 //! Collectives in flight: from the arrival of their members to the completion of the last.
 //!
-//! Members arrive when they hold their lanes ([`Collectives::arrive`]). What follows is events of the agenda, of which those
-//! of collectives are handled here, and notices of the network about messages of collectives. The ends of members' nodes,
-//! and what observers are told, are [`Effects`].
+//! Members arrive when they get their lanes ([`Collectives::arrive`]). After that, this module handles the agenda's
+//! events of collectives and the network's notices about their messages. Ends of members' nodes and notifications of
+//! observers leave as [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -52,19 +52,19 @@ pub(super) struct Collectives<'a, M: CollectiveModel> {
     chunks: ChunkExecutor<'a, M>,
     settings: RunSettings<'a>,
     answers: AnswerCounts,
-    /// Collectives requested so far.
+    /// Number of collectives requested so far.
     requests: u32,
-    /// First collective that a member issued with another kind or size than the member before it.
+    /// First collective that a member issued with a different kind or size than an earlier member.
     mismatch: Option<IssueMismatch>,
 }
 
-/// A collective node of a member that holds its lane.
+/// A collective node of a member that has its lane.
 #[derive(Clone, Copy)]
 pub(super) struct MemberCall<'x, 'a> {
     pub running: &'x RunningInstance<'a>,
     pub instance: InstanceIndex,
     pub node: NodeIndex,
-    /// Its member of its group, and its number among the group's collectives.
+    /// Its group and member, and its number in the group.
     pub slot: GroupSlot,
     pub sequence: u32,
     /// Whether its trace names the group.
@@ -93,29 +93,29 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// What is carried out message by message.
+    /// Returns the state of simulated collectives.
     #[inline]
     pub fn chunks(&self) -> &ChunkExecutor<'a, M> {
         &self.chunks
     }
 
-    /// What is carried out message by message, to go on with it.
+    /// Returns the state of simulated collectives, to advance it.
     #[inline]
     pub fn chunks_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
         &mut self.chunks
     }
 
-    /// First disagreement of members on what they issue.
+    /// Returns the first mismatch between members.
     pub fn mismatch(&self) -> Option<IssueMismatch> {
         self.mismatch
     }
 
-    /// Adds the numbers of collectives to an outcome.
+    /// Writes the counts of collectives into an outcome.
     pub fn count(&self, outcome: &mut ReplayOutcome) {
         self.answers.count(outcome);
     }
 
-    /// Has a member that holds its lane join its collective.
+    /// Adds a member that has its lane to its collective.
     pub fn arrive<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -145,8 +145,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(now, call, slot.group, run);
         }
-        // In insertion order a member whose collective is not answered by closed form proceeds at once, because the order of
-        // arrivals at an instant may matter.
+        // In insertion order, a member of a collective without an analytical answer proceeds immediately, because the
+        // order of arrivals within an instant may matter.
         if M::Order::AT_ONCE && !self.may_be_closed(fabric, run) {
             self.enroll(fabric, effects, now, run, slot.member);
             return;
@@ -156,7 +156,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if arrived.len() > 1 {
             return;
         }
-        // The first member of an instant has its run settled.
+        // Only the first member of an instant schedules the settling of its run.
         if M::Order::AT_ONCE {
             let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
@@ -165,7 +165,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Adds the run of a collective whose first member arrives.
+    /// Creates the run of a collective when its first member arrives.
     fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
         let run = self.chunks.runs.take();
         let (request, root) = self.request(call, slot, sequence);
@@ -209,7 +209,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         } = call;
         let extent = &self.chunks.groups[group].plan.extent;
         if let Some(request) = self.chunks.runs[run].request {
-            // The run's request is that of the member that came first.
+            // The run stores the request of its first member, so the node must be replaced.
             let node = running.graph.id(node);
             let request = CollectiveRequest { node, ..request };
             self.chunks
@@ -245,8 +245,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 let splits = splits.map(|splits| running.first_splits + splits);
                 (request(call.buffer, splits), call.root)
             }
-            // Where calls are matched in issue order there is no plan of them: the first member to come defines the
-            // call.
+            // If calls are matched in the order of issue, there is no plan: the first arriving member defines the call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX), None), Position(0))
@@ -254,8 +253,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Returns what a run is settled by among those of an instant: the order in which members happened to arrive within it
-    /// must not matter.
+    /// Returns the key that orders the settling of runs within an instant, so that the order of arrivals does not
+    /// matter.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)

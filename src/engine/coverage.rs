@@ -1,8 +1,8 @@
-//! Origins of the durations of a replay.
+//! Sources of the durations of a replay.
 
 use chakram_hardware::compute::{CurveClass, KernelTiming};
 
-/// Basis of the durations of a replay, counted in nodes.
+/// Sources of the durations of a replay, as numbers of nodes and total times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
     /// Kernels priced by the chosen compute model.
@@ -11,57 +11,57 @@ pub struct PricingCoverage {
     pub estimated: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
-    /// Sum of their durations, in picoseconds.
+    /// Total duration of these kernels, in picoseconds.
     pub fell_back_time: u128,
-    /// Kernels that kept their recorded duration, because they were recorded on an NPU of another maker.
+    /// Kernels that kept their recorded duration, because they were recorded on another vendor's NPU.
     pub kept: u64,
-    /// Sum of their durations, in picoseconds, which is part of `recorded_time`.
+    /// Total duration of these kernels, in picoseconds; part of `recorded_time`.
     pub kept_time: u128,
-    /// Whether kernels were recorded on an NPU of other rates than a class that they run on.
+    /// Whether kernels were recorded on an NPU whose rates differ from a class on which they run.
     pub carried: bool,
-    /// Of `fell_back`, kernels whose FLOPs alone are unknown.
+    /// Kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,
-    /// Sum of their durations, in picoseconds.
+    /// Total duration of these kernels, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Kernels priced by their bytes alone, a lower bound, as their FLOPs are unknown; they are among `estimated`.
+    /// Kernels priced by their bytes only, a lower bound, because their FLOPs are unknown; included in `estimated`.
     pub by_bytes: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
     /// Kernels priced by curves.
     pub by_curves: u64,
-    /// Sum of the durations of kernels by curves, in picoseconds.
+    /// Total duration of kernels priced by curves, in picoseconds.
     pub curve_time: u128,
-    /// Sum of their standard deviations, by [`CurveClass`], in picoseconds.
+    /// Sum of the standard deviations of these kernels, by [`CurveClass`], in picoseconds.
     pub curve_deviations: [u128; CurveClass::COUNT],
-    /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
+    /// Total duration of kernels priced from recorded durations, in picoseconds.
     pub recorded_time: u128,
-    /// Sum of the durations of kernels by roofline, in picoseconds.
+    /// Total duration of kernels priced by roofline, in picoseconds.
     pub roofline_time: u128,
-    /// Kernels priced by loop nests, which are among `priced`.
+    /// Kernels priced by loop nests; included in `priced`.
     pub mapped: u64,
-    /// Sum of their durations, in picoseconds, which is part of `roofline_time`.
+    /// Total duration of these kernels, in picoseconds; part of `roofline_time`.
     pub mapped_time: u128,
-    /// Sum of their energy, in picojoules.
+    /// Total energy of these kernels, in picojoules.
     pub mapped_energy: f64,
-    /// Whether kernels by roofline run at the peak rates because nobody states a part of them.
+    /// Whether roofline kernels run at peak rates because no efficiency is given.
     pub at_peaks: bool,
-    /// Collectives and messages that last as recorded or captured, counted by their nodes.
+    /// Nodes of collectives and messages that take their recorded or captured duration.
     pub as_recorded: u64,
-    /// Of those, nodes without a duration in the trace; they take no time.
+    /// Nodes among these without a duration in the trace; they take no time.
     pub unrecorded: u64,
-    /// Nodes of collectives and messages that last as recorded because nobody knows their size.
+    /// Nodes of collectives and messages that take their recorded duration because their size is unknown.
     pub size_unknown: u64,
-    /// Sum of their recorded transfers, in picoseconds.
+    /// Total recorded transfer time of these nodes, in picoseconds.
     pub size_unknown_time: u128,
-    /// Of those, nodes without a duration in the trace; they take no time.
+    /// Nodes among these without a duration in the trace; they take no time.
     pub size_unknown_free: u64,
-    /// Nodes of communication whose operation or partners nobody knows; they last as recorded.
+    /// Nodes of communication with unknown operation or partners; they take their recorded duration.
     pub comm_unknown: u64,
-    /// Sum of their recorded durations, in picoseconds.
+    /// Total recorded duration of these nodes, in picoseconds.
     pub comm_unknown_time: u128,
-    /// Of those, nodes without a duration in the trace; they take no time.
+    /// Nodes among these without a duration in the trace; they take no time.
     pub comm_unknown_free: u64,
-    /// Lanes of the traces beyond those of the machine, which share one.
+    /// Number of trace lanes that exceed the machine's lanes and therefore share one.
     pub sharing: u64,
 }
 
@@ -100,7 +100,7 @@ impl PricingCoverage {
         self.sharing += other.sharing;
     }
 
-    /// Part of the time of kernels that loop nests do not price; 0 where there are no kernels.
+    /// Returns the fraction of kernel time that loop nests do not price; 0 if there are no kernels.
     pub fn unmapped_share(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);

@@ -1,4 +1,4 @@
-//! Discipline: what depends on the order of events at an instant, in one trait with two implementations.
+//! Discipline: all rules that depend on the order of events at an instant, as one trait with two implementations.
 //!
 //! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both.
 
@@ -9,29 +9,29 @@ use chakram_hardware::collective::{EndpointModel, IssueDiscipline};
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-/// All that the engine needs of a way of carrying out collectives.
+/// All traits that the engine requires of a collective backend.
 pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
-/// Order of the events of an instant, and what follows from it: matching, how lanes are taken, and when a send is
-/// complete. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own, and
+/// Order of the events of an instant, and the rules that follow from it: matching, assignment of lanes, and completion
+/// of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own, and
 /// [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's.
 pub trait Discipline: Sized {
     /// True if all consequences of an event are carried out within it, so that the order of events at an instant
     /// matters; false if they are collected, and settled when no event of the instant is left.
     const AT_ONCE: bool;
 
-    /// True if every send is complete when its message has arrived, those of algorithms of collectives included; false if
-    /// theirs when its last byte has left, and others as the machine says
+    /// True if every send completes when its message has arrived, including sends of collectives. False if sends of
+    /// collectives complete when their last byte has left, and other sends according to the machine
     /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
-    /// True if collectives and messages are matched in the order in which they are issued, false if before the run,
+    /// True if collectives and messages are matched in the order of issue; false if they are matched before the run,
     /// from program order.
     const MATCHES_AS_ISSUED: bool;
 
-    /// True if an operation's messages leave and enter through ports of its own.
+    /// True if each operation has separate ports for its messages.
     const OPENS_PORTS: bool;
 
     /// Takes the events of the next instant, `now`, and handles them.
@@ -40,18 +40,18 @@ pub trait Discipline: Sized {
         now: Time,
     );
 
-    /// Carries out what comes after the events of a round. Breaks where the run cannot go on.
+    /// Carries out the work after the events of a round. Breaks if the run cannot continue.
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()>;
 
-    /// Carries out what components left to be done after what was handled: the ends of nodes.
+    /// Carries out the follow-up work that components left, such as ends of nodes.
     fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     );
 
-    /// Returns whether a lane that was freed is offered to others; `waiting` says whether its queue has nodes.
+    /// Returns whether a freed lane is offered to other nodes; `waiting` is whether its queue has nodes.
     fn offers_lane(waiting: bool) -> bool;
 }

@@ -2,7 +2,8 @@
 //!
 //! Components only append to the lists, because the consequences may depend on other events of the instant. Later
 //! events go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder) the consequences of
-//! an event come before anything else: components push them on a stack of work, and the last one pushed is done first.
+//! an event come before anything else: components append them as work, which is done in order, each entry with all its
+//! consequences before the next entry (depth first).
 
 use super::agenda::Agenda;
 use super::discipline::Discipline;
@@ -161,7 +162,7 @@ impl Effects {
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Pushes work, which in insertion order is done before all earlier pushed work.
+    /// Appends work, which in insertion order is done after earlier work from the same event.
     #[inline]
     pub fn leave(&mut self, work: FollowUp) {
         self.is_stirred = true;

@@ -5,10 +5,10 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::interrupt::Interruption;
 use std::fmt;
 
-/// A node as messages refer to it.
+/// Reference to a node in error messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeRef {
-    /// Launch that it belongs to, where there are several.
+    /// Its launch, if there are several.
     pub launch: Option<LaunchSerial>,
     /// Rank of its trace.
     pub rank: Rank,
@@ -33,18 +33,18 @@ impl fmt::Display for NodeRef {
     }
 }
 
-/// Reason, found before the run, for which a job cannot be replayed.
+/// Reason, found before the run, why a job cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {
-    /// Finding and expectation.
+    /// What was found and what was expected.
     pub found: String,
-    /// Hint: what to try.
+    /// What to try.
     pub hint: String,
 }
 
 impl ReplayRefusal {
-    /// Creates a refusal that says what was found and what to try.
+    /// Creates a refusal with a finding and a hint.
     pub fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             found: found.into(),
@@ -53,29 +53,29 @@ impl ReplayRefusal {
     }
 }
 
-/// A node that never completed although its dependencies did, and what it waits for.
+/// A node that never completed although its dependencies did, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNode {
     /// The node.
     pub node: NodeRef,
-    /// Reason in words.
+    /// What it waits for.
     pub why: String,
 }
 
 /// A replay that deadlocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Nodes that completed.
+    /// Number of completed nodes.
     pub completed: u64,
-    /// Nodes of the workload.
+    /// Number of nodes of the workload.
     pub total: u64,
-    /// Failures of the machine that kept nodes from ending, and what they left undone.
+    /// Failures of the machine that prevented nodes from ending, with the affected work.
     pub failures: Vec<String>,
     /// Waiting nodes in order of rank and id, at most a few of each rank.
     pub waiting: Vec<WaitingNode>,
-    /// Number of waiting nodes that `waiting` does not name.
+    /// Number of waiting nodes that are not in `waiting`.
     pub unnamed: u64,
-    /// Dependency cycle: nodes that wait for one another, each for the next; empty if there is none.
+    /// Dependency cycle, in which each node waits for the next; empty if there is none.
     pub cycle: Vec<NodeRef>,
 }
 
@@ -112,23 +112,23 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// Reason for which a replay has no result.
+/// Reason why a replay has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// Known before the run.
+    /// Rejected before the run.
     #[error(transparent)]
     Refused(#[from] ReplayRefusal),
-    /// Found by the run.
+    /// Deadlocked during the run.
     #[error("{0}")]
     Stuck(Box<Stuck>),
-    /// Simulated time ran out of 64 bits.
+    /// Simulated time overflowed.
     #[error(
         "the replay passes 213 days of simulated time, which is all that picoseconds in 64 bits \
          hold\n  try: look for a node with an absurd duration or size, or a bandwidth with a wrong \
          unit"
     )]
     TooLong,
-    /// Interrupted from outside, or out of memory.
+    /// The run was interrupted or is out of memory.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
 }

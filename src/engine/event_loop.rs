@@ -1,32 +1,33 @@
-//! The loop: one function of components, which say themselves how far they go.
+//! The event loop. Components decide when it ends.
 
 use chakram_base::interrupt::Interruption;
 use chakram_base::units::Time;
 use std::ops::ControlFlow;
 
-/// Components whose events are handled round by round: all of a replay, or a collective by itself.
+/// Components whose events are handled round by round: a whole replay, or a single collective.
 pub(super) trait LoopComponents {
-    /// Returns the instant of the next round, `None` when nothing is pending or the end is reached.
+    /// Returns the instant of the next round; `None` if nothing is pending or the end is reached.
     fn next(&mut self) -> Option<Time>;
 
     /// Takes the events of the round and handles them.
     fn round(&mut self, now: Time);
 
-    /// Carries out what comes after them. Breaks where the run cannot go on.
+    /// Carries out the work after the events of a round. Breaks if the run cannot continue.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
-    /// Checks that the run may go on, every [`ROUNDS_BETWEEN_CHECKS`] rounds.
+    /// Checks for an interruption; called every [`ROUNDS_BETWEEN_CHECKS`] rounds.
     fn check(&self) -> Result<(), Interruption>;
 }
 
-/// Rounds take from a tenth of a microsecond to milliseconds, and a check a few nanoseconds.
+/// Number of rounds between checks. A round takes 0.1 µs to milliseconds, and a check a few
+/// nanoseconds.
 const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 
 /// Runs components to their end.
 ///
 /// # Errors
 ///
-/// Fails if the run is interrupted; its components are then anywhere on their way.
+/// Fails if the run is interrupted; the state of its components is then unspecified.
 #[inline]
 pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interruption> {
     let mut rounds_left = 1;

@@ -1,4 +1,4 @@
-//! Fabric: the network and memories, and what is in flight on them.
+//! Fabric: the network and memories, and their traffic in flight.
 
 use super::agenda::Agenda;
 use super::compiled_replay::CompiledReplay;
@@ -25,7 +25,7 @@ pub(super) use in_flight::InFlightOp;
 use accesses::RemoteState;
 use in_flight::OpSlab;
 
-/// Resources beyond an NPU that its nodes reach: the network, and memories.
+/// Resources outside NPUs: the network and memories.
 #[derive(Debug)]
 pub(super) struct Fabric<'a, N> {
     topology: &'a Topology,
@@ -33,21 +33,21 @@ pub(super) struct Fabric<'a, N> {
     /// Ops of all messages in flight.
     ops: OpSlab,
     notices: Vec<DeliveryNotice>,
-    /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
+    /// Bytes of a rendezvous request, if receivers must request messages.
     request_bytes: Option<u64>,
-    /// Messages that wait for their rendezvous request, by op.
+    /// Messages that wait for their rendezvous request.
     withheld: BTreeMap<OpIndex, NetworkMessage>,
-    /// Bytes over links, where they are counted.
+    /// Bytes over links, if they are counted.
     traffic: Option<Box<LinkTraffic<'a>>>,
-    /// The memory without a name, if there is one, and those that have names.
+    /// The unnamed memory, if any, followed by the named memories.
     memories: Vec<Option<RemoteState<'a>>>,
 }
 
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant commute, because they touch ports and counters of their own; except for first bytes at
-        // one port and messages at one link, which are ordered by content before their number.
+        // Ops of one instant commute, because they use separate ports and counters. The exceptions are first bytes at
+        // one port and messages at one link: these are ordered by content, which comes before their number.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
@@ -60,7 +60,7 @@ impl EventScheduler for Agenda {
 }
 
 impl<'a, N: NetworkBackend> Fabric<'a, N> {
-    /// The idle fabric of the machine of `prepared`.
+    /// Creates the idle fabric of the machine of `prepared`.
     pub fn new(prepared: &CompiledReplay<'a>, mut network: N, request_bytes: Option<u64>) -> Self {
         let topology = prepared.machine.topology();
         let traffic = if prepared.links {
@@ -80,7 +80,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// The model of the network, which knows costs and reservations.
+    /// Returns the network model.
     #[inline]
     pub fn network(&self) -> &N {
         &self.network
@@ -104,42 +104,42 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the lowest run whose reserved links bytes between `ends` would touch `now`, if any.
+    /// Returns the lowest run that has reserved a link which bytes between `ends` would use at `now`, if any.
     #[inline]
     pub fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network.reservations()?.reservation(now, ends)
     }
 
-    /// Takes an op for a message.
+    /// Allocates an op for a message, and counts the message.
     #[inline]
     pub fn op(&mut self, of: InFlightOp) -> OpIndex {
         self.ops.insert(of)
     }
 
-    /// Takes an op that is no message and is not counted.
+    /// Allocates an op that is not a message and is not counted.
     #[inline]
     pub fn handle_of(&mut self, of: InFlightOp) -> OpIndex {
         self.ops.reserve(of)
     }
 
-    /// The context of an op.
+    /// Returns the context of an op.
     #[inline]
     pub fn of_op(&self, op: OpIndex) -> InFlightOp {
         self.ops.get(op)
     }
 
-    /// Gives an op back.
+    /// Frees an op and returns its context.
     #[inline]
     pub fn forget_op(&mut self, op: OpIndex) -> InFlightOp {
         self.ops.remove(op)
     }
 
-    /// Does not count so many messages that were tried out.
+    /// Subtracts messages of a rehearsal from the count.
     pub fn forget_messages(&mut self, messages: u64) {
         self.ops.forget(messages);
     }
 
-    /// Hands a message to the network.
+    /// Passes a message to the network.
     #[inline]
     pub fn put(&mut self, now: Time, message: &NetworkMessage, effects: &mut Effects) {
         if let Some(traffic) = &mut self.traffic {
@@ -149,7 +149,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.submit(now, message, &mut effects.agenda);
     }
 
-    /// Submits a message, at once or with the others of its instant, by their keys.
+    /// Submits a message: in insertion order immediately, in content order together with the others of its instant,
+    /// sorted by key.
     #[inline]
     pub fn submit<D: Discipline>(
         &mut self,
@@ -165,7 +166,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Submits the collected messages of this instant in content order.
+    /// Submits the collected messages of this instant, in content order.
     pub fn submit_pending(&mut self, now: Time, effects: &mut Effects) {
         let mut leaving = std::mem::take(&mut effects.sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
@@ -178,7 +179,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects.sends = leaving;
     }
 
-    /// Returns whether messages have to be requested by their receiver.
+    /// Returns whether receivers must request messages.
     #[inline]
     pub fn needs_requests(&self) -> bool {
         self.request_bytes.is_some()
@@ -197,7 +198,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.withheld.insert(message.op, message);
     }
 
-    /// Submits a message that was withheld.
+    /// Submits a withheld message.
     pub fn release(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
             self.put(now, &message, effects);
@@ -221,13 +222,13 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effect
     }
 
-    /// Returns the ends of messages between which failed links left no way.
+    /// Returns the ends of messages for which failed links left no route.
     pub fn cut_off(&mut self) -> Vec<(EndpointId, EndpointId)> {
         let failing = self.network.failing_links();
         failing.map_or_else(Vec::new, |failing| failing.cut_off())
     }
 
-    /// Names an endpoint, for people.
+    /// Returns a readable name of an endpoint.
     pub fn name_endpoint(&self, endpoint: EndpointId) -> String {
         match endpoint.0.checked_sub(self.topology.npus()) {
             None => format!("NPU {endpoint}"),
@@ -235,24 +236,24 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Handles an event of the network. What it says about messages is then there as notices.
+    /// Handles a network event. Resulting notices about messages are available from `notice`.
     #[inline]
     pub fn handle(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
         let (agenda, notices) = (&mut effects.agenda, &mut self.notices);
         self.network.handle(now, event, agenda, notices);
     }
 
-    /// Takes the next notice about an op. One whose message has arrived is to be given back.
+    /// Removes the next notice about an op. If its message has arrived, the caller must free the op.
     #[inline]
     pub fn notice(&mut self) -> Option<DeliveryNotice> {
         self.notices.pop()
     }
 
-    /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
-    /// they were submitted, not in that of their op slots, which are reused.
+    /// Sorts the events of a round into content order. Messages of one NPU at ports or links keep the order of
+    /// submission, not of op slots, because slots are reused.
     #[inline]
     pub fn sort(&self, round: &mut [Event]) {
-        // Equal words are equal events, so an unstable sort keeps the result deterministic.
+        // Equal words are equal events, so an unstable sort is deterministic.
         round.sort_unstable();
         if !N::SHARED {
             return;
@@ -265,12 +266,12 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Messages that the network has carried.
+    /// Returns the number of messages that the network has carried.
     pub fn messages(&self) -> u64 {
         self.ops.inserted()
     }
 
-    /// Tells an observer what links have carried.
+    /// Reports the load of links to an observer.
     pub fn report<O: Observer + ?Sized>(&self, observer: &mut O) {
         if let Some(traffic) = &self.traffic {
             observer.links(&traffic.loads());

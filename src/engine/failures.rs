@@ -1,8 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
-//! A failure comes before all else that happens at its instant. Of the ranks on a failed NPU, and of messages and collectives with
-//! them, what has not ended by then never ends: a run with work left there is stuck, and its error says why. A failed link is taken
-//! out of the network, which carries on over the others.
+//! A failure comes before all other events of its instant. Nodes on a failed NPU, and messages and
+//! collectives with its ranks, never end if they have not ended before. A run with such work left
+//! is stuck, and its error explains why. A failed link is removed from the network, which continues
+//! over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
@@ -24,24 +25,24 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: some NPU has failed, so that each end is checked.
+/// Flag of an instance: some NPU has failed, so each end must be checked.
 pub(super) const WATCHED: u8 = 64;
 
-/// What a failure did.
+/// Consequences of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FailureOutcome {
-    /// The part that failed and when, for people.
+    /// Readable text with the failed part and the time.
     pub failure: String,
-    /// Links in one direction that it took out of service.
+    /// Number of directed links taken out of service.
     pub links: u64,
-    /// Messages in flight that had to take another way.
+    /// Number of messages in flight that had to take another route.
     pub rerouted_messages: u64,
-    /// Bytes that were on the links and were sent again, to the nearest.
+    /// Bytes on these links that were sent again, rounded to the nearest.
     pub resent_bytes: u64,
 }
 
-/// A failure whose part was found in the machine.
+/// A failure with its part in the machine.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: MachineFailure,
@@ -54,12 +55,13 @@ enum PlannedPart {
     Links(Vec<u32>),
 }
 
-/// Finds the parts of `machine` that fail: those that it says, and then those of `options`. `as_issued` and `measured` say whether
-/// the run keeps ASTRA-sim's order, and whether collectives last as measured.
+/// Finds the failing parts: first the failures in the file of `machine`, then those of `options`.
+/// `as_issued` means that the run uses ASTRA-sim's order, `measured` that collectives take measured
+/// times.
 ///
 /// # Errors
 ///
-/// If there is no such part, or what carries communication knows no failures.
+/// Fails if a part does not exist, or if the model of communication does not support failures.
 pub(super) fn plan_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkKind),
@@ -96,7 +98,7 @@ pub(super) fn plan_failures(
     planned.collect()
 }
 
-/// What was found, and what to try.
+/// Finding and hint of an error.
 type FoundAndHint = (String, String);
 
 fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedPart, FoundAndHint> {
@@ -127,7 +129,7 @@ fn find_links(machine: &Machine, ends: &str) -> Result<PlannedPart, FoundAndHint
     })
 }
 
-/// Checks that all communication passes links, and that what each holds is known.
+/// Checks that all communication uses links of a network model that supports failures.
 fn check_link_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkKind),
@@ -166,7 +168,7 @@ fn check_link_failures(
     ))
 }
 
-/// Returns whether some of the failures are of links.
+/// Returns whether any failure concerns links.
 pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
@@ -177,13 +179,13 @@ pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
 #[derive(Debug)]
 pub(super) struct RunFailures<'a> {
     planned: &'a [PlannedFailure],
-    /// NPUs that have failed, with the failure of each.
+    /// Failed NPUs, with their failures.
     npus: BTreeMap<Npu, &'a MachineFailure>,
     outcomes: Vec<FailureOutcome>,
 }
 
 impl<'a> RunFailures<'a> {
-    /// Returns the failures that a run is to expect, none of which has come.
+    /// Creates the failures of a run, before any has occurred.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
         let outcome = |failure: &PlannedFailure| FailureOutcome {
             failure: failure.given.to_string(),
@@ -214,13 +216,13 @@ impl<'a> RunFailures<'a> {
         !self.npus.is_empty()
     }
 
-    /// Returns what each failure did, in their order.
+    /// Returns the consequences of each failure, in order.
     pub fn outcomes(&self) -> Vec<FailureOutcome> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU keeps a node from ending: its own, that of the other half of a message, or that of a
-    /// member of a collective.
+    /// Returns the rank whose failed NPU prevents a node from ending: its own rank, its partner in
+    /// a message, or a member of its collective.
     pub fn find_stopper(
         &self,
         flow: &Dataflow<'_>,
@@ -272,7 +274,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 }
 
-/// Describes failures for the error of a run that is stuck.
+/// Describes failures for the error of a stuck run.
 pub(super) fn describe<N: NetworkBackend>(
     failures: &RunFailures<'_>,
     flow: &Dataflow<'_>,

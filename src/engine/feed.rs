@@ -1,4 +1,4 @@
-//! Feeds: where launches come from.
+//! Feeds: sources of launches.
 
 use super::launch::{Launch, LaunchQueue, LaunchRecord};
 use chakram_base::ids::Rank;
@@ -11,28 +11,28 @@ mod timed;
 pub use repeated::RepeatedLaunch;
 pub use timed::TimedLaunches;
 
-/// A source of launches. A job is one with a single launch at 0.
+/// A source of launches. A job is a feed with a single launch at 0.
 ///
-/// A feed is told what happens when the events of a round are over: first which of its ranks and launches ended, in the
-/// order of their numbers, then that it is woken. What it asks for happens at once, before it is told anything else.
-/// Feeds are told in the order in which they were given.
+/// A feed is notified after the events of a round: first of its ended ranks and launches, in the order of their
+/// numbers, then of its wake. Its requests are carried out immediately, before its next notification. Feeds are
+/// notified in the order in which they were given.
 pub trait Feed {
-    /// Returns the instant at which it wants to be woken next, `None` for never. Asked before the run and after each of
-    /// the calls below. An instant that has passed means now, so a feed has to answer with a later one in the end.
+    /// Returns the instant at which it wants to be woken next; `None` for never. Called before the run and after each
+    /// of the calls below. A past instant means now, so a feed must eventually return a later one.
     fn wake_at(&self) -> Option<Time>;
 
-    /// Wakes it: [`Self::wake_at`] is now.
+    /// Notifies it that [`Self::wake_at`] is reached.
     fn woken(&mut self, now: Time, queue: &mut LaunchQueue);
 
-    /// Returns the times of its launches that ended, in order, if it keeps them for reports.
+    /// Returns the times of its ended launches, in order, if it keeps them for reports.
     fn steps(&self) -> &[StepTimes] {
         &[]
     }
 
-    /// Tells it that all nodes of one of its launches are complete.
+    /// Notifies it that all nodes of one of its launches are complete.
     fn launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
 
-    /// Tells it that all nodes of a rank of one of its launches are complete.
+    /// Notifies it that all nodes of a rank of one of its launches are complete.
     fn rank_ended(
         &mut self,
         _now: Time,
@@ -43,28 +43,28 @@ pub trait Feed {
     }
 }
 
-/// Beginning of a step on the first rank, and its end on the last.
+/// Times of a step over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepTimes {
-    /// Beginning on the first rank to begin.
+    /// Start on the first rank.
     #[serde(rename = "begin_ps")]
     pub begin: Span,
-    /// End on the last rank to end.
+    /// End on the last rank.
     #[serde(rename = "end_ps")]
     pub end: Span,
 }
 
-/// The feed of a job: its program once, at the start.
+/// The feed of a job: launches its program once, at 0.
 #[derive(Debug, Default)]
 pub struct SingleLaunch {
-    /// Index of the program among those of the run.
+    /// Index of the program in the run.
     program: u32,
     launched: bool,
 }
 
 impl SingleLaunch {
-    /// Returns a feed that launches the program numbered `program` at 0.
+    /// Creates a feed that launches the program with the index `program` at 0.
     pub fn of(program: u32) -> Self {
         Self {
             program,

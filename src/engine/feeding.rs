@@ -1,4 +1,4 @@
-//! Feeds in the loop: they are told what ended and woken, and say what begins.
+//! Feeds in the loop: notifications, wakes and requests.
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
@@ -17,7 +17,7 @@ pub(super) struct RunningFeed<'a> {
 #[derive(Default)]
 pub(super) struct Feeds<'a> {
     all: Vec<RunningFeed<'a>>,
-    /// Feeds that are woken in this round.
+    /// Feeds to wake in this round.
     woken: Vec<u32>,
     /// Requests of a feed; kept for its allocation.
     queue: LaunchQueue,
@@ -32,7 +32,7 @@ impl<'a> Feeds<'a> {
         }
     }
 
-    /// Notes that a wake of `feed` is due, unless it has been replaced.
+    /// Records that a wake of `feed` is due, unless the wake has been replaced.
     pub fn wake(&mut self, now: Time, feed: u32) {
         let of = &mut self.all[feed as usize];
         if of.wake == Some(now) {
@@ -49,24 +49,24 @@ impl<'a> Feeds<'a> {
         self.all.len() as u32
     }
 
-    /// Returns whether a feed wants to be woken at the start.
+    /// Returns whether a feed wants to be woken at time 0.
     pub fn starts(&self, feed: u32) -> bool {
         self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
     }
 
-    /// Returns the feeds that are woken in this round, in order.
+    /// Returns the feeds to wake in this round, in order.
     pub fn take_woken(&mut self) -> Vec<u32> {
         let mut woken = std::mem::take(&mut self.woken);
         woken.sort_unstable();
         woken
     }
 
-    /// Takes the list of [`Self::take_woken`] back.
+    /// Returns the list of [`Self::take_woken`] for reuse.
     pub fn give_back(&mut self, woken: Vec<u32>) {
         self.woken = woken;
     }
 
-    /// Tells a feed something, and returns what it asks for; the next launch of the run is number `next`.
+    /// Notifies a feed through `tell` and returns its requests; `next` is the number of the next launch of the run.
     pub fn tell(
         &mut self,
         feed: u32,
@@ -79,7 +79,7 @@ impl<'a> Feeds<'a> {
         queue
     }
 
-    /// Takes back what a feed asked for once it is carried out, and schedules its next wake.
+    /// Takes back the requests after they were carried out, and schedules the feed's next wake.
     pub fn told(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);

@@ -1,7 +1,8 @@
-//! Launches in flight: the state of one, and how it begins and ends.
+//! Launches in flight: their state, beginning and end.
 //!
-//! The state of a launch lies in a frame: instances, nodes, groups and pairs one behind another, in the parts that know of them.
-//! A program's frames are all alike, and one that ended is used again, so what is in flight bounds memory.
+//! The run state of a launch (`LaunchFrame`) covers consecutive instances, nodes, groups and pairs in the components
+//! that own them. All run states of a program have the same layout and are reused after the launch ends, so memory is
+//! bounded by the launches in flight.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, SLOWED};
@@ -17,12 +18,12 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
 
-/// A launch in flight, or the room of one that ended.
+/// Run state of a launch in flight, or one that is free for reuse.
 #[derive(Debug)]
 struct LaunchFrame {
     record: LaunchRecord,
     prices: LaunchPrices,
-    /// Ranks that have yet to end.
+    /// Number of ranks that have yet to end.
     ranks_left: u32,
 }
 
@@ -33,19 +34,19 @@ pub(super) struct Launches<'a> {
     /// True if there may be more than one launch.
     many: bool,
     frames: Vec<LaunchFrame>,
-    /// Frames of launches that ended, by program.
+    /// Free run states, by program.
     free: Vec<Vec<u32>>,
     /// By program.
     numbers: Vec<LaunchNumbers>,
-    /// First lane of each NPU, by feed, where there may be several launches; [`NONE`] before the first.
+    /// First lane of each NPU, by feed; [`NONE`] before the first launch. Only if there may be several launches.
     lanes_of: Vec<Vec<u32>>,
-    /// Lanes of an NPU, at most.
+    /// Maximum number of lanes of an NPU.
     most_lanes: u32,
-    /// Frames of launches whose ranks are released by their feed.
+    /// Run states of launches whose ranks are released by their feed.
     held: BTreeMap<LaunchSerial, u32>,
     /// Number of the next launch.
     next: u64,
-    /// Nodes of all launches so far.
+    /// Number of nodes of all launches so far.
     nodes: u64,
 }
 
@@ -78,7 +79,8 @@ impl<'a> Launches<'a> {
         }
     }
 
-    /// Returns the first lane of an instance: its own where there is one launch, the NPU's where there are several.
+    /// Returns the first lane of an instance: its own lane if there is only one launch, otherwise the shared lane of
+    /// the NPU and feed.
     pub fn lanes(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
             return lanes.add(own);
@@ -105,7 +107,7 @@ impl<'a> Launches<'a> {
         self.next
     }
 
-    /// Nodes of all launches so far.
+    /// Number of nodes of all launches so far.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
@@ -115,7 +117,7 @@ impl<'a> Launches<'a> {
         self.numbers[program as usize]
     }
 
-    /// Numbers a launch that a feed asks for, and returns its program; a refusal if there is none.
+    /// Numbers a requested launch and returns its program. Fails if the program does not exist.
     pub fn number(
         &mut self,
         now: Time,
@@ -147,7 +149,8 @@ impl<'a> Launches<'a> {
         Ok((program, record))
     }
 
-    /// Takes a frame for a launch: one that was used, or a new one, for which the parts make room. Returns whether it was used.
+    /// Returns a run state for a launch, and whether it was used before. For a new one, the caller must extend the
+    /// components.
     pub fn take(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
@@ -168,19 +171,19 @@ impl<'a> Launches<'a> {
         }
     }
 
-    /// Has the ranks of a launch wait until their feed releases them.
+    /// Makes the ranks of a launch wait until their feed releases them.
     pub fn hold(&mut self, frame: u32) {
         let serial = self.frames[frame as usize].record.serial;
         self.held.insert(serial, frame);
     }
 
-    /// Returns the launch of a frame.
+    /// Returns the launch of a run state.
     #[inline]
     pub fn record(&self, frame: u32) -> &LaunchRecord {
         &self.frames[frame as usize].record
     }
 
-    /// Lets a rank begin that waits for its feed to release it.
+    /// Starts a rank that waits for its release by the feed.
     pub fn release(
         &self,
         flow: &mut Dataflow<'a>,
@@ -206,7 +209,8 @@ impl<'a> Launches<'a> {
         }
     }
 
-    /// Counts a rank of a launch as ended. Returns the launch, and whether that was its last rank; its frame is then free.
+    /// Counts an ended rank of a launch. Returns the launch, and whether this was its last rank; its run state is then
+    /// free.
     pub fn end_rank(&mut self, frame: u32) -> (LaunchRecord, bool) {
         let of = &mut self.frames[frame as usize];
         of.ranks_left -= 1;
@@ -229,7 +233,7 @@ impl<'a> Launches<'a> {
         price
     }
 
-    /// Returns the duration that a launch with prices of its own gives a node, or that it has beside collectives.
+    /// Returns the duration of a node with the launch's own prices and the slowdown by concurrent collectives.
     #[inline(never)]
     fn own_price(&self, running: &RunningInstance<'_>, node: NodeIndex, price: Span) -> Span {
         let graph = running.graph;

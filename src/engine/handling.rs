@@ -1,4 +1,4 @@
-//! Handling of events: each goes to the component whose it is, as does what the network says about messages.
+//! Dispatch of events, and of the network's notices about messages, to their components.
 
 use super::dataflow::key;
 use super::discipline::{CollectiveModel, Discipline};
@@ -24,7 +24,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Handles an event of the network, and what it says about messages.
+    /// Handles a network event and the resulting notices about messages.
     #[inline]
     fn network_event(&mut self, now: Time, event: NetworkEvent) {
         self.fabric.handle(now, event, &mut self.effects);
@@ -47,7 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     fn arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        // By far the most messages. What tells them is read where it lies: written once more, it would stall.
+        // Fast path for most messages. The fields are read in place, because copying them would stall the processor.
         if let InFlightOp::Step {
             run,
             from,
@@ -62,7 +62,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.collectives
                 .chunks_mut()
                 .step_arrived(fabric, effects, now, to, from, step);
-            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
+            // If members react to a step only after their endpoint's work, its arrival has no further consequence.
             return;
         }
         self.other_arrived(now, op);
@@ -71,7 +71,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Handles the arrival of a message that is no step of a collective.
+    /// Handles the arrival of a message that is not a step of a collective.
     fn other_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let of = fabric.forget_op(op);
@@ -114,7 +114,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             InFlightOp::Scripted {
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
-                // The part is over for the sender first.
+                // The part ends for the sender before the receiver.
                 self.collectives.chunks_mut().part_ended(
                     fabric,
                     effects,

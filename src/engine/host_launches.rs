@@ -1,4 +1,4 @@
-//! Hosts that launch work: added when a replay is prepared, so that traces stay as they are.
+//! Launches by a host, added to graphs when a replay is prepared; traces do not change.
 
 use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
@@ -9,9 +9,9 @@ use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
-/// Returns how the prices of a replay are to be found where its options leave that open: how its nodes are launched, and
-/// whether collectives take what was measured. Both, and whether the machine's corrections hold, follow from whether kernels are priced by curves: all kernels of
-/// [`ComputeModel::Curves`], and those of models that were generated, on a machine that has any.
+/// Fills in the defaults of a replay's prices: the launch mode, whether collectives take measured times, and whether
+/// the machine's corrections apply. All follow from whether kernels are priced by curves. This is true for
+/// [`ComputeModel::Curves`], and for generated models on a machine with curves.
 pub(super) fn by_default(
     workload: &Workload,
     machine: &Machine,
@@ -65,16 +65,16 @@ fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection>
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedPrices {
     pub launch: LaunchMode,
-    /// The launches that there would be without the option.
+    /// The launch mode without the option.
     pub default_launch: LaunchMode,
     pub measured_collectives: bool,
-    /// Factor on kernels by curves, launches and measured collectives.
+    /// Factor on launches, measured collectives and kernels priced by curves.
     pub correction: Option<f64>,
-    /// Relative error that the machine's correction leaves.
+    /// Remaining relative error of the machine's correction.
     pub corrected_to: Option<f64>,
 }
 
-/// Returns `workload` with launches by the host of `machine`, if it has one that takes time.
+/// Returns `workload` with launches by the host of `machine`, if it has a host whose launches take time.
 pub(super) fn launched(
     workload: &Workload,
     machine: &Machine,
@@ -112,8 +112,7 @@ pub(super) fn launched(
     }
 }
 
-/// Returns `workload` with launches by `host` in every graph in which the host has no work of its own; `None` if there
-/// is no such graph.
+/// Returns `workload` with launches by `host` in every graph without host work; `None` if there is no such graph.
 fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {
@@ -127,7 +126,7 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     })
 }
 
-/// The launch of `node`, if it takes one.
+/// Returns the launch of `node`, if it needs one.
 fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
@@ -151,7 +150,7 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     Some(HostLaunch { cost, waits })
 }
 
-/// Whether a pass may begin or end with `node`.
+/// Returns whether a pass may begin or end with `node`.
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [MovingKernel::Embedding, MovingKernel::CrossEntropy];

@@ -1,16 +1,15 @@
-//! Indices of what is in flight, and of what observers are told about: each kind its own, so that none stands for another.
+//! Typed indices of things in flight and of things reported to observers. Separate types prevent mix-ups.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
 
 index!(
-    /// An instance as observers know it: its index in its program's workload, instances of one program after those of
-    /// another.
+    /// An instance for observers: its index over the workloads of all programs, one program after another.
     InstanceId
 );
 index!(
-    /// A group as observers know it: its index among [`CompiledReplay::groups`](crate::CompiledReplay::groups), groups of
-    /// one program after those of another.
+    /// A group for observers: its index over [`CompiledReplay::groups`](crate::CompiledReplay::groups) of all programs,
+    /// one program after another.
     ReplayGroupId
 );
 index!(
@@ -30,12 +29,13 @@ index!(
     CellIndex
 );
 index!(
-    /// A stage as the members of a collective know it: that of the first member's schedule along the same line.
+    /// Common number of a stage for all members of a collective: its index in the first member's schedule along the
+    /// same line.
     SharedStage: u16
 );
 
 impl InstanceIndex {
-    /// The instance after this one, by as many as `index` says.
+    /// Returns the instance that is `index` places after this one.
     #[inline]
     pub fn after(self, index: u32) -> Self {
         Self(self.0 + index)
@@ -56,7 +56,7 @@ pub struct RunCell {
     pub cell: CellIndex,
 }
 
-/// A step of a stage of a collective in flight, or how many there have been.
+/// A step of a stage of a collective in flight, or the number of steps so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedStep {
     pub stage: SharedStage,
@@ -64,14 +64,14 @@ pub struct SharedStep {
 }
 
 impl CellIndex {
-    /// The same chunk at another position of the group.
+    /// Returns the cell of the same chunk at another position of the group.
     #[inline]
     pub fn moved(self, from: Position, to: Position) -> Self {
         Self(self.0 - from.0 + to.0)
     }
 }
 
-/// The place of an instance in a group of its launch.
+/// A group of a launch, and an instance's index among its members.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSlot {
     pub group: GroupIndex,

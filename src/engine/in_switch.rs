@@ -1,9 +1,9 @@
 //! In-switch collectives of the memory pool: loads that switches gather and stores that they reduce, by all NPUs of
 //! the machine.
 //!
-//! No member waits for the others: an access carries its part of what the links bear when all do the same, which is
-//! right when they do. So it is refused where they do not: the k-th of them, in the order of ids, has to be the same
-//! on all ranks, and every NPU has to have a rank.
+//! Members do not wait for each other: each access accounts for its share of the link load, under the assumption that
+//! all NPUs do the same access. So all must: the k-th such access, in the order of ids, must be equal on all ranks, and
+//! every NPU must have a rank. Otherwise the job is rejected.
 
 use super::error::ReplayRefusal;
 use super::matching::describe;
@@ -16,7 +16,7 @@ use chakram_trace::matching::first_difference;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Refuses in-switch accesses that are not made by all NPUs, reach no switch, or move more bytes than there are.
+/// Fails on in-switch accesses that not all NPUs make, that do not pass a switch, or that exceed the memory.
 pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
         let graph = workload.graph(instance);
@@ -78,7 +78,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
     }
     let mut seen = BTreeSet::from([instance.graph]);
     for other in workload.instances() {
-        // Ranks that share a graph agree by construction.
+        // Ranks that share a graph always agree.
         if !seen.insert(other.graph) {
             continue;
         }
@@ -103,7 +103,7 @@ fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
 
-/// Returns the memory that `node` reaches, if the machine has it.
+/// Returns the memory that `node` accesses, if the machine has it.
 fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'a RemoteMemory> {
     match name(graph, node) {
         None => machine.remote(),
@@ -111,7 +111,7 @@ fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'
     }
 }
 
-/// Returns the name of the memory that `node` reaches, if the trace states one.
+/// Returns the name of the memory that `node` accesses, if the trace states one.
 fn name(graph: &Graph, node: NodeIndex) -> Option<&str> {
     let slot = graph.remote_memory(node)?;
     Some(&graph.remote_memories()[slot as usize])
@@ -120,12 +120,12 @@ fn name(graph: &Graph, node: NodeIndex) -> Option<&str> {
 /// In-switch access: bytes, direction, and memory.
 type SwitchedAccess<'a> = (u64, Option<bool>, Option<&'a str>);
 
-/// Returns the bytes of these accesses, whether they store, and the memory that they name.
+/// Iterates over the in-switch accesses of `graph`.
 fn accesses(graph: &Graph) -> impl Iterator<Item = SwitchedAccess<'_>> {
     of(graph).map(|node| (graph.bytes(node), graph.in_switch(node), name(graph, node)))
 }
 
-/// Formats a node with its bytes, or its absence.
+/// Formats a node with its bytes, or states that it is absent.
 fn said(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {

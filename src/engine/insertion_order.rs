@@ -1,7 +1,8 @@
 //! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
 //!
-//! Consequences of an event come before anything else. Components leave it as work on a stack ([`FollowUp`]), of which the
-//! last is done first; nodes that it makes ready are issued after each.
+//! The consequences of an event come before anything else. Components append them as work ([`FollowUp`]). Entries are
+//! done in order, each with all its consequences before the next entry (depth first). After each ended node, the nodes
+//! that it made ready are issued.
 
 use super::Engine;
 use super::dataflow::node_of;
@@ -46,7 +47,7 @@ impl Discipline for InsertionOrder {
         engine.round = round;
     }
 
-    /// Everything was issued within the events, so no arrivals are left to settle.
+    /// All nodes were issued within the events, so no arrivals are left to settle.
     #[inline]
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -62,7 +63,7 @@ impl Discipline for InsertionOrder {
         ControlFlow::Continue(())
     }
 
-    /// Ends that are known are scheduled; work of this instant is done.
+    /// Schedules known ends, and does the work of this instant.
     #[inline]
     fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -78,7 +79,7 @@ impl Discipline for InsertionOrder {
         }
     }
 
-    /// Nodes wait by id elsewhere, so the lane's queue says nothing.
+    /// Nodes wait by id elsewhere, so the lane's queue is always empty.
     #[inline]
     fn offers_lane(_: bool) -> bool {
         true
@@ -86,8 +87,7 @@ impl Discipline for InsertionOrder {
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Carries out the work that components have left, in the order in which they left it, each with all that follows
-    /// from it.
+    /// Carries out the work of components in the order in which it was pushed, each entry with all its consequences.
     #[inline(never)]
     pub(super) fn carry_out(&mut self, now: Time) {
         let mut left = std::mem::take(&mut self.effects.work);
@@ -122,7 +122,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.work = left;
     }
 
-    /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
+    /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus continues.
     pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
         let Some((completion, detail)) = self
@@ -140,8 +140,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
-    /// ready by one that completes at once is not looked at before another completes, unless none would.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id; for insertion order. A node made
+    /// ready by an immediately completed node waits until another node completes, unless there is no other.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -190,14 +190,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             self.follow_up(now);
         }
-        // Completions of other nodes issue nothing meanwhile, so the list is still its own.
+        // Completions of other nodes issue nothing in between, so the list can be reused.
         issuable.clear();
         if self.effects.ready.is_empty() {
             self.effects.ready = issuable;
         }
     }
 
-    /// Completes a node without work at once. Returns the node that takes its lane next.
+    /// Immediately completes a node without work. Returns the node that takes its lane next.
     fn skip(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) -> Option<u64> {
         let id = self.flow.instance(instance).id;
         self.observer.issued(now, id, node, NodeKind::Compute);
@@ -209,8 +209,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.processors.lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances with nothing in flight: their dormant nodes would otherwise sleep for ever, as they do in
-    /// ASTRA-sim.
+    /// Wakes instances with nothing in flight. Otherwise their dormant nodes would never run, as in ASTRA-sim.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant().iter();
         let mut sleeping: Vec<InstanceIndex> =
@@ -218,7 +217,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
-            // A node of it holds a lane or is a posted receive, and so will complete.
+            // One of its nodes occupies a lane or is a posted receive, and will therefore complete.
             let is_under_way = running
                 .lanes()
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)

@@ -1,9 +1,9 @@
-//! Lanes of NPUs: who holds one, who waits for it, and whose turn it is.
+//! Lanes of NPUs: holder, queue, and turns of launches.
 //!
-//! A lane serves nodes in the order in which they became ready. Where an NPU may run several launches of one feed,
-//! the lane serves them one after another in the order in which they began: a node of a launch takes it only when no
-//! node of an earlier one is left for it. Launches begin in one order on all NPUs, so none holds a lane that another
-//! needs before it. Feeds have lanes of their own.
+//! A lane serves nodes in the order in which they became ready. If an NPU may run several launches of one feed, the
+//! lane serves the launches in the order in which they began: a node of a launch takes the lane only when no node of an
+//! earlier launch is left for it. Launches begin in the same order on all NPUs, so they cannot deadlock over lanes.
+//! Each feed has separate lanes.
 
 use super::dataflow::{Dataflow, node_of};
 use super::discipline::Discipline;
@@ -11,23 +11,23 @@ use super::ids::InstanceIndex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Holder of a free lane.
+/// Value of the holder of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// A lane of an NPU. It is looked at for every node, and its queue for few.
+/// A lane of an NPU. The loop reads it for every node, but its queue only for few, so queues are stored separately.
 #[derive(Clone, Copy, Debug)]
 struct LaneState {
     /// Node that holds the lane, as instance and node in one word, or [`FREE`].
     holder: u64,
-    /// Nodes in its queue.
+    /// Number of nodes in its queue.
     waiting: u32,
 }
 
-/// Part of a lane in a launch.
+/// A launch's turn on a lane.
 #[derive(Clone, Copy, Debug)]
 struct LaneTurn {
     instance: InstanceIndex,
-    /// Nodes that have yet to complete on the lane.
+    /// Number of nodes that have yet to complete on the lane.
     left: u32,
 }
 
@@ -35,16 +35,16 @@ struct LaneTurn {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     states: Vec<LaneState>,
-    /// By lane, nodes that wait for it, by launch, and first ready, first served.
+    /// By lane, waiting nodes: sorted by launch, then first ready, first served.
     queues: Vec<VecDeque<u64>>,
-    /// By lane, in insertion order, nodes that wait for it, lowest first.
+    /// By lane, waiting nodes in ascending order of their ids; only in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
-    /// By lane, where there may be several launches: those that have nodes left for it, in the order of their numbers.
+    /// By lane, the launches that have nodes left for it, in ascending order; only if there may be several launches.
     turns: Vec<VecDeque<LaneTurn>>,
 }
 
 impl Lanes {
-    /// Makes room for exactly `count` lanes more.
+    /// Reserves memory for exactly `count` more lanes.
     pub fn reserve(&mut self, count: usize) {
         self.states.reserve_exact(count);
         self.queues.reserve_exact(count);
@@ -68,7 +68,7 @@ impl Lanes {
         self.states[lane as usize].holder
     }
 
-    /// Enters an instance with `left` nodes on a lane, behind those that began before.
+    /// Adds a turn of an instance with `left` nodes to a lane, after earlier launches.
     pub fn enter(&mut self, lane: u32, instance: InstanceIndex, left: u32) {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
@@ -76,13 +76,13 @@ impl Lanes {
         self.turns[lane as usize].push_back(LaneTurn { instance, left });
     }
 
-    /// Returns the instance whose turn it is on a lane that serves several launches.
+    /// Returns the instance that has its turn on a lane with several launches.
     pub fn turn(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }
 
-    /// Frees a lane whose holder is complete. Returns whether it is offered to others when the round is over.
+    /// Frees a lane whose holder is complete. Returns whether it must be offered to waiting nodes after the round.
     #[inline]
     pub fn free<D: Discipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
@@ -90,7 +90,7 @@ impl Lanes {
         D::offers_lane(state.waiting > 0)
     }
 
-    /// Counts a node of the instance whose turn it is as complete, where there are turns.
+    /// Counts a completed node of the current turn; its last node ends the turn. Only for lanes with turns.
     pub fn pass(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
@@ -101,12 +101,12 @@ impl Lanes {
         }
     }
 
-    /// Takes a lane for `node` if it is free and nobody is before it, and a place in its queue otherwise. Returns
-    /// whether it took the lane.
+    /// Gives the lane to `node` if it is free and its queue is empty; otherwise queues `node`. Returns whether `node`
+    /// got the lane.
     #[inline]
     pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
-        // A free lane with a queue belongs to the queue, which is served when the round is over.
+        // A free lane with a queue is reserved for the queue, which is served after the round.
         if state.holder == FREE && state.waiting == 0 {
             state.holder = node;
             true
@@ -117,7 +117,7 @@ impl Lanes {
         }
     }
 
-    /// As [`Self::take_or_wait`], where there are turns.
+    /// Like [`Self::take_or_wait`], for lanes with turns.
     pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
         let instance = node_of(node).instance;
         let turn = self.turn(lane);
@@ -131,7 +131,7 @@ impl Lanes {
         }
         let serial = |word: u64| flow.serial(node_of(word).instance);
         let place = match queue.back() {
-            // Launches mostly come in the order of their numbers.
+            // Nodes of later launches mostly arrive later, so the back of the queue is checked first.
             Some(&last) if serial(last) > serial(node) => {
                 let before = |&word: &u64| serial(word) <= serial(node);
                 queue.partition_point(before)
@@ -143,7 +143,7 @@ impl Lanes {
         false
     }
 
-    /// Gives a lane, if it is free, to the node that is next, and returns that.
+    /// Gives a free lane to the next node and returns that node.
     #[inline]
     pub fn grant(&mut self, lane: u32) -> Option<u64> {
         let state = &mut self.states[lane as usize];
@@ -163,7 +163,7 @@ impl Lanes {
         Some(node)
     }
 
-    /// Makes lane `to` as lane `from` is, with nodes as `own` names them.
+    /// Copies the state of lane `from` to lane `to`; `own` translates the nodes.
     pub fn copy(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
         let mut state = self.states[from as usize];
         if state.holder != FREE {
@@ -174,12 +174,12 @@ impl Lanes {
         self.states[to as usize] = state;
     }
 
-    /// Whether a node holds a lane or waits for it.
+    /// Returns whether a node holds the lane or waits for it.
     pub fn knows(&self, lane: u32, word: u64) -> bool {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
-    /// Whether the same nodes, whatever their instances, hold two lanes and wait for them.
+    /// Returns whether two lanes have equal holders and queues, apart from the instances.
     pub fn are_alike(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| node_of(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
@@ -187,7 +187,7 @@ impl Lanes {
         holder(one) == holder(other) && queue(one).eq(queue(other))
     }
 
-    /// Has a node wait for a lane by its id, in insertion order.
+    /// Queues a node for a lane by its id; only in insertion order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         if self.by_id.len() < self.states.len() {
             self.by_id.resize_with(self.states.len(), BinaryHeap::new);
@@ -195,7 +195,7 @@ impl Lanes {
         self.by_id[lane as usize].push(Reverse(node));
     }
 
-    /// Gives a lane, if it is free, to the lowest node that waits for it by id.
+    /// Gives a free lane to the waiting node with the lowest id.
     #[inline]
     pub fn grant_by_id(&mut self, lane: u32) -> Option<u64> {
         let state = &mut self.states[lane as usize];

@@ -1,11 +1,11 @@
-//! Launches: executions of a program, as feeds ask for them and observers are told of them.
+//! Launches: executions of a program, as requested by feeds and reported to observers.
 
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
-/// Number of a launch among all of a run, from 0.
+/// Number of a launch in the run, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaunchSerial(pub u64);
 
@@ -15,56 +15,55 @@ impl fmt::Display for LaunchSerial {
     }
 }
 
-/// One execution of a program, from now on.
+/// Request to execute a program now.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// Index of the program among those of the run.
+    /// Index of the program in the run.
     pub program: u32,
-    /// The NPU on which a program of one rank runs; that for which it was compiled if absent. Its class has to be one
-    /// on which every kernel of the program has a price.
+    /// The NPU for a program of one rank; by default the NPU for which it was compiled. Every kernel of the program
+    /// must have a price on its class.
     pub npu: Option<Npu>,
-    /// A number of the feed's own, which records of the launch carry.
+    /// A number chosen by the feed; copied to records of the launch.
     pub tag: u64,
     /// Durations of its kernels.
     pub prices: LaunchPrices,
-    /// Beginning of its ranks.
+    /// Start of its ranks.
     pub release: LaunchRelease,
 }
 
 /// Durations of the kernels of a launch.
 #[derive(Clone, Debug, Default)]
 pub enum LaunchPrices {
-    /// Those of the program.
+    /// The program's durations.
     #[default]
     AsCompiled,
-    /// Those of the program times a factor, each to the nearest picosecond.
+    /// The program's durations times a factor, each rounded to the nearest picosecond.
     Scaled(f64),
-    /// One for each class of kernels, which is the index of a kernel's name in its graph
-    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Classes without one keep that of the
-    /// program.
+    /// Durations by class of kernels; a class is the index of the kernel's name in its graph
+    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Classes without a duration keep the program's.
     ByClass(Arc<[Option<Span>]>),
 }
 
-/// Beginning of the ranks of a launch.
+/// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
-    /// At once, each as much later as the workload says.
+    /// All now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each when its feed says so ([`LaunchQueue::release`]).
+    /// Each when its feed releases it ([`LaunchQueue::release`]).
     ByRank,
 }
 
-/// A launch as feeds and observers are told of it.
+/// Description of a launch for feeds and observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchRecord {
     /// Its number.
     pub serial: LaunchSerial,
-    /// Index of its feed among those of the run.
+    /// Index of its feed in the run.
     pub feed: u32,
-    /// Index of its program among those of the run.
+    /// Index of its program in the run.
     pub program: u32,
-    /// The feed's own number.
+    /// The number that the feed chose.
     pub tag: u64,
     /// The NPU, if the launch named one.
     pub npu: Option<Npu>,
@@ -72,7 +71,7 @@ pub struct LaunchRecord {
     pub began: Time,
 }
 
-/// Requests of a feed, collected while it is told something.
+/// Requests of a feed, collected while it handles a notification.
 #[derive(Debug, Default)]
 pub struct LaunchQueue {
     /// Number of the next launch of the run.
@@ -80,7 +79,7 @@ pub struct LaunchQueue {
     pub(super) orders: Vec<LaunchOrderEntry>,
 }
 
-/// One thing that a feed asked for.
+/// A request of a feed.
 #[derive(Debug)]
 pub(super) enum LaunchOrderEntry {
     Launch(Launch),
@@ -95,8 +94,8 @@ impl LaunchQueue {
         LaunchSerial(self.next - 1)
     }
 
-    /// Lets a rank of a launch begin now, which is of this feed and waits for that ([`LaunchRelease::ByRank`]). Has no
-    /// effect on any other.
+    /// Starts a rank of a launch now. The launch must belong to this feed and use [`LaunchRelease::ByRank`]; otherwise
+    /// this has no effect.
     pub fn release(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders.push(LaunchOrderEntry::Release(launch, rank));
     }

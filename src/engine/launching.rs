@@ -1,4 +1,5 @@
-//! Launches in the loop: feeds are told what ended, and what they ask for begins; jobs of processors begin and end.
+//! Launches in the loop: notifies feeds of ended launches, starts requested launches, and starts and ends processor
+//! jobs.
 
 use super::collectives::RunningGroups;
 use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
@@ -23,7 +24,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
-    /// Wakes the feeds that want to launch something at the start, and asks all when to wake them.
+    /// Wakes the feeds that launch at the start, and asks every feed for its next wake time.
     pub(super) fn start_feeds(&mut self) {
         self.failures.schedule(&mut self.effects);
         for feed in 0..self.feeds.count() {
@@ -38,9 +39,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Tells feeds what ended in this round, and wakes those that are due.
+    /// Notifies feeds of the ends in this round, and wakes feeds that are due.
     pub(super) fn tell_feeds(&mut self, now: Time) {
-        // Launches without nodes end as they begin.
+        // Launches without nodes end immediately, so the list may grow.
         while !self.effects.ended.is_empty() {
             self.tell_ends(now);
         }
@@ -79,7 +80,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Tells a feed something, and carries out what it asks for.
+    /// Notifies a feed and carries out its requests.
     fn ask(&mut self, now: Time, feed: u32, tell: impl FnOnce(&mut dyn Feed, &mut LaunchQueue)) {
         let mut queue = self.feeds.tell(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
@@ -135,24 +136,24 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.schedule_jobs(now);
     }
 
-    /// Tells the processor of its NPU that a kernel is complete.
+    /// Notifies the NPU's processor that a kernel is complete.
     pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
         self.processors.ended(now, &job);
         self.schedule_jobs(now);
     }
 
-    /// Tells processors that nothing is left of an instant at which they were told something.
+    /// Notifies processors that an instant with notifications is over.
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle(now);
         self.schedule_jobs(now);
-        // News of processors may have made room for launches that a feed holds back.
+        // Processors may have freed capacity, so feeds may want to launch earlier.
         for feed in 0..self.feeds.count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
         }
     }
 
-    /// Schedules the ends of the jobs whose times are known by now.
+    /// Schedules the ends of the jobs whose times are now known.
     fn schedule_jobs(&mut self, now: Time) {
         let mut started = std::mem::take(self.processors.started());
         for times in started.drain(..) {
@@ -165,9 +166,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 }
 
-/// The parts of a loop in which a launch has a place.
+/// The parts of a loop that store state of launches.
 ///
-/// It names none of the types over which the loop is generic, so that the beginning of a launch is compiled once.
+/// It does not depend on the loop's generic types, so that this code is compiled only once.
 struct LaunchParts<'x, 'a> {
     launches: &'x mut Launches<'a>,
     flow: &'x mut Dataflow<'a>,
@@ -183,7 +184,7 @@ struct LaunchParts<'x, 'a> {
 }
 
 impl<'a> LaunchParts<'_, 'a> {
-    /// Begins a launch, and returns what observers are told of it; `None` if it is refused.
+    /// Begins a launch and returns its record for observers; `None` if it was rejected.
     fn begin(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
         let (program, record) = match self.launches.number(now, feed, &launch) {
             Ok(numbered) => numbered,
@@ -263,14 +264,14 @@ impl<'a> LaunchParts<'_, 'a> {
         Some(record)
     }
 
-    /// Makes room for a launch of a program in all components.
+    /// Adds a run state for a launch of a program to all components.
     fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
         let (plan, workload) = (&program.plan, program.workload());
         let numbers = self.launches.numbers(index);
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // There is no other frame, so no room is left over. Several grow by doubling.
+            // There is only one run state, so the exact size is reserved. With several, lists grow by doubling.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors.lanes_mut().reserve(lanes.sum());

@@ -1,7 +1,7 @@
-//! Matches of a workload: collectives of a group in their order, sends with their receives.
+//! Matching within a workload: collectives by their order in a group, and sends with receives.
 //!
-//! Matches are made once, from program order, before anything runs. So ranks that disagree are named
-//! before the run, and the run never searches.
+//! Matches are computed once, from program order, before the run. So mismatches between ranks are reported before the
+//! run, and the run never searches.
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// A group slot of an instance: the group, the instance, the slot.
 type CallerNode = (ReplayGroupId, u32, u32);
 
-/// Matches the k-th collective of each member of a group, and checks that they are the same.
+/// Matches the k-th collective of each member of a group, and checks that they are equal.
 pub(super) fn collectives(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -50,7 +50,8 @@ pub(super) fn collectives(
         if options.comm == CommTiming::Model {
             change_calls(plan, workload, &options.changes, &mut calls, &members);
         }
-        // Groups of one shape mostly make the same collectives, and are numbered one after another.
+        // Similar groups mostly have equal collectives and consecutive numbers, so comparing with the previous group is
+        // enough.
         plan.groups[group].calls = match &before {
             Some(before) if **before == *calls => Arc::clone(before),
             _ => calls.into(),
@@ -61,7 +62,7 @@ pub(super) fn collectives(
     Ok(())
 }
 
-/// Returns the calls of each member that has a trace and names the group of `callers`.
+/// Returns the calls of each member that has a trace and uses the group of `callers`.
 fn members_of<'c>(
     workload: &Workload,
     calls_of: &'c [SlotCalls],
@@ -75,8 +76,8 @@ fn members_of<'c>(
     })
 }
 
-/// Returns the collectives of the group of `callers`, as its first member that has a trace makes them.
-/// Refuses members that make others.
+/// Returns the collectives of the group of `callers`, from its first member with a trace. Fails if another member's
+/// calls differ.
 fn group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
@@ -91,7 +92,7 @@ fn group_calls(
     };
     let calls = first.iter().map(|call| call_plan(workload, group, call));
     let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
-    // A member with a trace that never names the group.
+    // A member with a trace that never uses the group.
     let mut silent = None;
     if count < group.present as usize {
         let present = group.members.iter().map(|m| plan.instance_of[m.index()]);
@@ -130,7 +131,7 @@ fn group_calls(
     ))
 }
 
-/// Gives `calls`, which `members` make, the times that were asked for.
+/// Applies requested durations to `calls`, which `members` make.
 fn change_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -139,7 +140,7 @@ fn change_calls(
     members: &[MemberCalls<'_>],
 ) {
     let Some(first) = members.first() else { return };
-    // Their counts are the last.
+    // The counts of collectives come last.
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
         let (_, graph, node) = call_of(workload, at);
@@ -150,7 +151,8 @@ fn change_calls(
     }
 }
 
-/// Returns the longest recorded transfer of the members of a call whose size the first does not know; `None` if it does.
+/// Returns the longest recorded transfer among the members of a call of unknown size; `None` if the first member states
+/// the size.
 fn recorded_transfer(
     workload: &Workload,
     members: &[MemberCalls<'_>],
@@ -174,7 +176,7 @@ fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) 
     (instance.rank, graph, &graph.calls()[at.1 as usize])
 }
 
-/// A call of an instance in words.
+/// Formats a call of an instance for messages.
 fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;
@@ -190,7 +192,7 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
-/// The root; the first member if the trace does not say.
+/// Returns the root; by default the first member.
 fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],
@@ -198,7 +200,7 @@ fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     }
 }
 
-/// Numbers the calls of an instance anew where two of its slots are one group.
+/// Renumbers the calls of an instance if two of its slots are bound to the same group.
 pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
@@ -256,8 +258,8 @@ fn call_plan(
     })
 }
 
-/// Numbers the channels of messages that nothing tells apart: the ends, the tag and the size. Refuses a
-/// channel with more halves of one kind than of the other, unless `allow_unmatched`.
+/// Numbers the channels of messages; a channel is defined by ends, tag and size. Fails if a channel has different
+/// numbers of sends and receives, unless `allow_unmatched`.
 pub(super) fn channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -291,8 +293,8 @@ pub(super) fn channels(
     }
 }
 
-/// Returns the first send without a receive of its size while a receive with its ends and tag has no send of its own: the
-/// two are one message whose sizes differ. Channels of the same ends and tag are neighbours.
+/// Returns the first unmatched send for which an unmatched receive with the same ends and tag but another size exists:
+/// probably one message whose sizes differ. Channels with equal ends and tag must be neighbours.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
@@ -337,7 +339,7 @@ fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayR
     )
 }
 
-/// Matches the k-th send from one rank to another with a tag and the k-th such receive.
+/// Matches the k-th send from one rank to another with a tag to the k-th such receive.
 pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |_, _| ());
     for found in match_messages(&mut halves) {
@@ -353,7 +355,7 @@ pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(),
     Ok(())
 }
 
-/// All halves whose other end has a trace, which are of an instance and one of its messages.
+/// Returns all halves whose other end has a trace, as references to an instance and one of its messages.
 fn halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -398,7 +400,7 @@ fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> Repl
     )
 }
 
-/// `rank 3 node 17 `name``, for messages.
+/// Formats a node as `rank 3 node 17 `name`` for messages.
 pub(super) fn describe(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
     let name = escape(graph.name(node));
     format!("rank {rank} node {} `{name}`", graph.id(node))

@@ -1,4 +1,4 @@
-//! Tile groups in the loop: what one instance does for all members of its group.
+//! Tile groups in the loop: work that a leader does for all members of its group.
 
 use super::Engine;
 use super::discipline::CollectiveModel;
@@ -11,7 +11,7 @@ use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Calls `tell` with an instance, and with those for which it runs.
+    /// Calls `tell` with an instance and with all instances that it simulates.
     #[inline]
     pub(super) fn tell(
         &mut self,
@@ -38,7 +38,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a node that holds the leader's lane.
+    /// Starts a node that has the leader's lane.
     #[inline(never)]
     pub(super) fn issue_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(leader);
@@ -62,7 +62,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts loads and stores that were kept until all of a dispatch are known.
+    /// Starts loads and stores that were stored until all accesses of a dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.exist() {
@@ -72,7 +72,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective of a group: each member is ready in the launch order of its own.
+    /// Posts a collective of a tile group: marks each member ready in the launch order of its own
+    /// communicator.
     #[inline(never)]
     pub(super) fn post_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         self.tile_groups.note_ready(&self.flow, leader, node);
@@ -91,7 +92,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Has a node queue for its lane, once it may for all members of its group.
+    /// Queues a node for its lane once the launch order allows it for all members of its group.
     pub(super) fn may_queue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if !self.flow.instance(instance).has(GROUPED) {
             self.enqueue(now, instance, node);
@@ -120,7 +121,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Settles what members did not do together.
+    /// Settles steps that not all members of a group have taken.
     #[inline(never)]
     pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<LeftToPost<'_>>) {
         loop {
@@ -135,7 +136,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Has every member of a group run for itself, before a node of the leader is posted.
+    /// Splits a group into single instances, before a node of the leader is posted.
     pub(super) fn disband(&mut self, now: Time, leader: InstanceNode, ready: LeftToPost<'_>) {
         let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
         let effects = &mut self.effects;
@@ -144,7 +145,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.take_steps(now, steps);
     }
 
-    /// Carries out what parts of a group that was split have all done.
+    /// Carries out the steps of the parts of a split group.
     fn take_steps(&mut self, now: Time, steps: Vec<PartStep>) {
         for step in steps {
             match step {

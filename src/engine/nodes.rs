@@ -35,14 +35,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.delayed = delayed;
     }
 
-    /// Completes a node, for all of its group if the instance is a member of one.
+    /// Completes a node; for a member of a tile group, together with the other members.
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         if !running.has(GROUPED | WATCHED) {
             self.complete_alone(now, instance, node);
         } else if running.has(WATCHED) {
-            // Nothing is grouped where NPUs fail.
+            // Runs with failing NPUs have no tile groups.
             let node = InstanceNode { instance, node };
             let groups = &self.collectives.chunks().groups;
             if self
@@ -60,7 +60,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Completes a node of an instance, which is no member of a group or runs for all of its group.
+    /// Completes a node of an instance that is not in a tile group, or is the leader of one.
     #[inline]
     pub(super) fn complete_alone(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
@@ -107,7 +107,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 ready.sort_unstable();
             }
         }
-        // Groups that are split on the way add nodes to those that are left.
+        // Splitting a tile group adds nodes to the list during the loop.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
             let InstanceNode { instance, node } = node_of(word);
@@ -129,7 +129,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.start_deferred_accesses(now);
     }
 
-    /// Schedules the completion of a node that holds its lane until `end`.
+    /// Schedules the completion of a node that occupies its lane until `end`.
     #[inline]
     pub(super) fn complete_at(&mut self, end: Time, instance: InstanceIndex, node: NodeIndex) {
         let npu = self.flow.instance(instance).npu;
@@ -159,12 +159,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.freed = freed;
     }
 
-    /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.
+    /// Posts a ready node: completes it, or queues it for its place in the launch order or for its lane.
     #[inline]
     pub(super) fn post(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
-            // By far the most nodes: their price is known, and nothing takes turns.
+            // Fast path for most nodes: their price is known and their lanes have no turns.
             kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
                 if running.flags == 0 =>
             {
@@ -204,7 +204,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective, which queues for its lane when its place in the launch order of its group has come.
+    /// Posts a collective, which queues for its lane when the launch order of its group allows it.
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
@@ -217,7 +217,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         let (slot, sequence) = self.flow.call(instance, node);
-        // A node that waits for nobody counts as ready like all others, but has left before it is reached.
+        // A node that does not wait for others counts as ready, but starts without waiting for its place.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives
@@ -231,7 +231,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.queue_parked(now, slot.group);
     }
 
-    /// Has collectives of a group queue for their lanes whose place in its launch order has come.
+    /// Queues those collectives of a group for their lanes that the launch order now allows.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
         while let Some(InstanceNode { instance, node }) =
@@ -252,7 +252,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.follow_up(now);
     }
 
-    /// Takes the node's lane if it is free, and a place in its queue otherwise.
+    /// Takes the node's lane if it is free, otherwise queues the node.
     #[inline]
     pub(super) fn enqueue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if self.processors.take(&self.flow, instance, node) {
@@ -264,7 +264,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a node that holds its lane.
+    /// Starts a node that has its lane.
     #[inline]
     pub(super) fn issue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(instance);
@@ -295,20 +295,21 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a send that holds its lane.
+    /// Starts a send that has its lane.
     #[inline]
     pub(super) fn send_message(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let send = InstanceNode { instance, node };
         self.messages
             .send::<M::Order, N>(&self.flow, fabric, effects, now, send);
-        // Told here: what else follows is carried out in the order of the contract, after other nodes of the instant.
+        // Observers are notified here. All other consequences come in the order of the contract, after other nodes of
+        // the instant.
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.began(now, instance, node);
         }
     }
 
-    /// Has a collective of a member that holds its lane begin.
+    /// Starts the collective of a member that has its lane.
     #[inline]
     pub(super) fn arrive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (slot, sequence) = self.flow.call(instance, node);
@@ -324,7 +325,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.collectives.arrive(fabric, effects, now, call);
     }
 
-    /// Starts a load or store beyond the NPU.
+    /// Starts a load or store of remote memory.
     pub(super) fn start_access(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         let graph = running.graph;

@@ -1,4 +1,4 @@
-//! Places of ranks on a machine.
+//! Placement of ranks on a machine.
 
 use super::ReplayRefusal;
 use super::plan::NONE;
@@ -6,11 +6,11 @@ use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 
-/// Returns the NPU of each of `ranks` ranks, from `map` or as the machine places them by default.
+/// Returns the NPU of each of `ranks` ranks, from `map` or by the machine's default placement.
 ///
 /// # Errors
 ///
-/// Fails if the machine has fewer NPUs, or the map is for other ranks, or names an NPU that does not exist, or one
+/// Fails if the machine has too few NPUs, or if the map has another number of ranks, names a missing NPU, or uses one
 /// twice.
 pub fn place(
     ranks: u32,

@@ -227,7 +227,7 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes give it its own prices, otherwise `None`.
+    /// Returns `rank` if the changes affect its prices differently from other ranks', otherwise `None`.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)

@@ -1,32 +1,30 @@
-//! Processors that say themselves when kernels run, in place of the lanes of an NPU.
+//! Processor models, which determine when kernels run and replace the lanes of an NPU.
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
 
-/// Processors of NPUs whose kernels take no lane: arrays of cores, and servers that choose what runs next.
+/// Model of processors whose kernels use no lanes, such as core arrays and servers with their own scheduling.
 ///
-/// A model is passive: it is told what is ready and what has ended, and answers with times. Kernels that are ready in
-/// one round are submitted by NPU, launch and node.
+/// A model is passive: it is notified of ready and ended kernels, and answers with times. Kernels that become ready in
+/// one round are submitted in the order of NPU, launch and node.
 pub trait ProcessorModel {
     /// Returns whether the kernels of launches of `program` on an NPU are submitted here. Asked when a launch begins.
     fn serves(&self, npu: Npu, program: u32) -> bool;
 
-    /// Takes a kernel whose dependencies are complete. Appends each job whose times are known by that: this one, or
-    /// none, if it waits.
+    /// Submits a kernel whose dependencies are complete. Appends every job whose times are now known; none if this one
+    /// must wait.
     fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>);
 
-    /// Tells that a job is at its end, before anything that depends on it is submitted. Appends each job whose times are
-    /// known by that.
+    /// Notifies that a job has ended, before its successors are submitted. Appends every job whose times are now known.
     fn ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
-    /// Tells that nothing else ends or is submitted at this instant, after something did: whoever chooses among the jobs
-    /// that wait knows them all, those that came with the end of another too. Appends each job whose times are known by
-    /// that.
+    /// Notifies that no more jobs end or are submitted at this instant; called only after some did. A model that
+    /// chooses among waiting jobs then knows all of them. Appends every job whose times are now known.
     fn settle(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 
-/// A kernel of a launch on its way through a processor.
+/// A kernel of a launch in a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessorJob {
     /// The NPU.
@@ -37,23 +35,23 @@ pub struct ProcessorJob {
     pub feed: u32,
     /// Index of its program.
     pub program: u32,
-    /// The feed's own number of the launch.
+    /// The number that the feed chose for the launch.
     pub tag: u64,
-    /// The kernel in the program's graph.
+    /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration by the compute model, as the launch changes it.
+    /// Duration by the compute model, with the launch's changes.
     pub price: Span,
-    /// Name of the job in [`JobTimes`], until it ends.
+    /// Identifies the job in [`JobTimes`] until it ends.
     pub token: u64,
 }
 
 /// Times at which a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimes {
-    /// Its name ([`ProcessorJob::token`]).
+    /// The job ([`ProcessorJob::token`]).
     pub token: u64,
-    /// The beginning, now or later.
+    /// Start, not before now.
     pub start: Time,
-    /// The end, not before the start.
+    /// End, not before the start.
     pub end: Time,
 }

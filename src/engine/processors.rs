@@ -1,4 +1,4 @@
-//! Processors: what nodes run on, which is the lanes of NPUs, or a model in their place.
+//! Processors that run nodes: the lanes of NPUs, or a model that replaces them.
 
 use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, key};
 use super::discipline::Discipline;
@@ -10,14 +10,14 @@ use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
-/// Processors that nodes run on.
+/// The lanes of all NPUs, and the processor model, if any.
 #[derive(Default)]
 pub(super) struct Processors<'a> {
     lanes: Lanes,
     model: Option<&'a mut dyn ProcessorModel>,
-    /// Jobs of the model whose times are known; kept for its allocation.
+    /// Jobs of the model whose times are now known; kept for its allocation.
     started: Vec<JobTimes>,
-    /// True if the model was told anything since it settled.
+    /// True if the model was notified since it last settled.
     unsettled: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Processors<'a> {
         model.is_some_and(|model| model.serves(npu, program))
     }
 
-    /// Takes the lane of a node if it is free, and a place in its queue otherwise. Returns whether it took it.
+    /// Takes the lane of a node if it is free, otherwise queues the node. Returns whether it got the lane.
     #[inline(always)]
     pub fn take(&mut self, flow: &Dataflow<'_>, instance: InstanceIndex, node: NodeIndex) -> bool {
         let running = flow.instance(instance);
@@ -57,7 +57,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Frees the lane of a node that is complete.
+    /// Frees the lane of a complete node.
     #[inline(always)]
     pub fn free<D: Discipline>(
         &mut self,
@@ -83,7 +83,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Tells the model that a kernel is complete.
+    /// Notifies the model that a kernel is complete.
     pub fn ended(&mut self, now: Time, job: &ProcessorJob) {
         if let Some(model) = &mut self.model {
             model.ended(now, job, &mut self.started);
@@ -91,13 +91,13 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns whether the model was told anything since it settled.
+    /// Returns whether the model was notified since it last settled.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled
     }
 
-    /// Tells the model that nothing is left of an instant at which it was told something.
+    /// Notifies the model that an instant with notifications is over.
     pub fn settle(&mut self, now: Time) {
         self.unsettled = false;
         if let Some(model) = &mut self.model {
@@ -105,7 +105,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Jobs whose times are known by what the model was told; the caller empties the list.
+    /// Returns the jobs whose times are now known; the caller must empty the list.
     pub fn started(&mut self) -> &mut Vec<JobTimes> {
         &mut self.started
     }

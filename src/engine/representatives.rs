@@ -1,12 +1,13 @@
-//! Jobs of copies: ranks that stand for others, where all copies of a job must do the same at the same time.
+//! Representatives: replays one of several identical copies of a job's ranks, if all copies must do the same at the
+//! same time.
 //!
-//! A copy is a set of ranks that exchange messages among themselves alone, such as one pipeline of a job of replicas. On a
-//! network without contention, a copy learns of the others in collectives only. If copies have the same graphs, and lie
-//! alike on the machine, each arrives when the others do, and one copy says when all end.
+//! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a job of replicas. On
+//! a network without contention, copies affect each other only through collectives. If copies have the same graphs and
+//! equivalent placements on the machine, they arrive at collectives together, so one copy gives the end of all.
 //!
-//! That holds for collectives of members of one copy, such as the sum of the gradients of tied weights, however they are
-//! carried out: they are the same in each copy. Of a collective of members of several copies, those of one copy stand for
-//! all as long as it is answered by closed form, which starts with the last of them.
+//! This is true for collectives within one copy, such as the all-reduce of gradients of tied weights, whether simulated
+//! or analytical. For a collective across copies, one copy's members are enough only if it is answered analytically,
+//! because the analytical answer starts with the last member.
 
 use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
@@ -18,17 +19,17 @@ use chakram_hardware::topology::Topology;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Place of a rank: its copy, and its place in it.
+/// Place of a rank: its copy, and its index in the copy.
 type CopyPlace = (u32, u32);
 
-/// Replays the representatives of a job, or all its ranks where no copy stands for the others.
+/// Replays one copy as the representative of a job, or all ranks if this is not possible.
 ///
-/// `copies` are disjoint, of one length, and hold every rank. `replay` replays the workload that it is given on `machine` with
-/// `options`, watched by a [`RepresentativeCheck`], and returns its answer with the check's verdict.
+/// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its argument on `machine`
+/// with `options`, with a [`RepresentativeCheck`] as an observer, and return its result with the check's verdict.
 ///
 /// # Errors
 ///
-/// Those of `replay`.
+/// Returns the errors of `replay`.
 pub fn replay_representatives<T, E>(
     workload: &Workload,
     machine: &Machine,
@@ -44,16 +45,16 @@ pub fn replay_representatives<T, E>(
     Ok(replay(workload)?.0)
 }
 
-/// Observer that finds out whether representatives stood for their job in a replay.
+/// Observer that checks whether the replay of one copy was valid for the whole job.
 #[derive(Debug)]
 pub struct RepresentativeCheck {
-    /// By group, whether some members are absent.
+    /// For each group, whether some members are absent.
     partial: Vec<bool>,
     stands: bool,
 }
 
 impl RepresentativeCheck {
-    /// Of a replay of `compiled`.
+    /// Creates the check for a replay of `compiled`.
     pub fn new(compiled: &CompiledReplay<'_>) -> Self {
         let is_partial = |group: GroupView<'_>| group.members.len() > group.present as usize;
         Self {
@@ -62,7 +63,8 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Whether the replay ended when one of all ranks does: no collective with absent members went message by message.
+    /// Returns whether a replay of all ranks would have the same end: no collective with absent members was simulated
+    /// message by message.
     pub fn stands_for_all(&self) -> bool {
         self.stands
     }
@@ -78,8 +80,8 @@ impl Observer for RepresentativeCheck {
     }
 }
 
-/// Returns the part of `workload` that the ranks of the first of `copies` carry out, if that copy may stand for all on
-/// `machine`: members of the others arrive with those of the first. `None` if there is one copy, or copies may differ.
+/// Returns the part of `workload` for the first of `copies`, in which members of other copies arrive together with the
+/// first copy's. `None` if there is only one copy, or if copies may differ on `machine`.
 fn representatives(
     workload: &Workload,
     machine: &Machine,
@@ -136,7 +138,8 @@ struct CopyComparison<'a> {
 }
 
 impl CopyComparison<'_> {
-    /// Whether each member of the groups of `instance`, which is of the first copy, has the place of one in that copy.
+    /// Returns whether every member of the groups of `instance` (in the first copy) corresponds to a member in the
+    /// first copy.
     fn stands_for_members(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
@@ -153,8 +156,8 @@ impl CopyComparison<'_> {
         })
     }
 
-    /// Whether two ranks at one place of two copies execute one graph, on NPUs of one class, with groups and peers that
-    /// lie alike.
+    /// Returns whether two corresponding ranks of two copies have the same graph and NPU class, and equivalent groups
+    /// and peers.
     fn are_alike(&self, a: &RankInstance, b: &RankInstance) -> bool {
         let class = |of: &RankInstance| self.machine.class(self.npu(of.rank));
         let groups = || {
@@ -169,7 +172,7 @@ impl CopyComparison<'_> {
             pairs.all(|(&to_a, &to_b)| {
                 let [of_a, of_b] = [to_a, to_b].map(|peer| self.places[peer.index()]);
                 let [own_a, own_b] = [a.rank, b.rank].map(|rank| self.places[rank.index()]);
-                // A message stays in its copy.
+                // A message must stay in its copy.
                 of_a.0 == own_a.0
                     && of_b.0 == own_b.0
                     && of_a.1 == of_b.1
@@ -188,7 +191,7 @@ impl CopyComparison<'_> {
         self.machine.npu_of_rank(rank.0, self.workload.ranks())
     }
 
-    /// Whether two lists of ranks lie alike in every dimension of the machine.
+    /// Returns whether two lists of ranks have equivalent placements in every dimension of the machine.
     fn lie_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
         let topology = self.machine.topology();
         let npus = |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu(rank)));
@@ -198,8 +201,8 @@ impl CopyComparison<'_> {
     }
 }
 
-/// Places of `npus` along dimension `d`: where NPUs hang on one fabric, which of them share a place, by the first that
-/// is there; where they are wired to neighbours, the distance from the first.
+/// Returns the layout of `npus` along dimension `d`. In switched dimensions only equality matters, so each coordinate
+/// is numbered by its first NPU. In wired dimensions the result is the distance from the first NPU.
 fn layout(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
@@ -229,7 +232,7 @@ mod tests {
     use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
-    /// Four ranks, of which the odd ones compute for 10 us and the others for `even`, that then sum 1 MB among all.
+    /// Four ranks: odd ranks compute for 10 us, even ranks for `even` us; then all ranks all-reduce 1 MB.
     fn job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {
@@ -265,7 +268,7 @@ mod tests {
         builder.finish(None, MissingRankPolicy::Refuse).unwrap()
     }
 
-    /// Number of ranks in each replay that it took, and whether the answer is that of all ranks.
+    /// Returns the number of ranks in each replay, and whether the result equals a replay of all ranks.
     fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
@@ -293,7 +296,7 @@ mod tests {
         let free = NetworkKind::ContentionFree;
         assert_eq!(replays(10, free), (vec![2], true));
         assert_eq!(replays(4, free), (vec![2, 4], true));
-        // Messages of the others share the network.
+        // On a network with contention, messages of the other copies matter.
         assert_eq!(replays(10, NetworkKind::Ports), (vec![4], true));
     }
 }

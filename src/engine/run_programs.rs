@@ -1,4 +1,4 @@
-//! Runs of programs: what launches them, and the network and backend that carry their communication.
+//! Runs of programs: their feeds, and the network and backend for their communication.
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;
@@ -16,7 +16,7 @@ use chakram_hardware::network::{
     PortNetwork,
 };
 
-/// The programs of a run, what launches them, and what runs their kernels.
+/// The programs of a run, their feeds and their processor model.
 pub(super) struct LaunchSource<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn Feed>,
@@ -35,7 +35,7 @@ impl<'a> LaunchSource<'a> {
         }
     }
 
-    /// Returns the same for a shorter time, which the compiler cannot see by itself behind `&mut`.
+    /// Returns the same with a shorter lifetime; the compiler does not shorten lifetimes behind `&mut` by itself.
     fn shortened<'s>(self) -> LaunchSource<'s>
     where
         'a: 's,
@@ -49,16 +49,16 @@ impl<'a> LaunchSource<'a> {
     }
 }
 
-/// Runs `programs` as `feeds` launch them, to the end: until no feed wants to be woken and nothing is in flight. Kernels
-/// of NPUs that `processors` serves take no lanes.
+/// Runs the launches of `programs` by `feeds`, until no feed wants to be woken and nothing is in flight. Kernels on
+/// NPUs that `processors` serves use no lanes.
 ///
-/// A *program* is a job that is priced, placed and matched; the first is number 0. All are for one machine, and replayed
-/// with the same models. Observers know instances and groups by their numbers among those of all programs.
+/// A *program* is a job that is priced, placed and matched; the first has index 0. All programs must be for one machine
+/// and use the same models. Observers get instances and groups in a numbering over all programs.
 ///
 /// # Errors
 ///
-/// Fails if the programs are for different machines or models, if a launch names what does not exist, if launches get
-/// stuck, and when simulated time ends.
+/// Fails if the programs are for different machines or models, if a launch names a missing program or NPU, if launches
+/// deadlock, and if simulated time overflows.
 pub fn run_launches<'a>(
     programs: &'a [CompiledReplay<'a>],
     feeds: &mut [&mut dyn Feed],
@@ -87,15 +87,15 @@ pub fn run_launches<'a>(
         processors: processors.map(|processors| processors as _),
         many: true,
     };
-    // Requests are served unwatched: a loop that tells nobody anything is worth compiling once more.
+    // Serving runs without observers, so a second loop without notifications is worth its compile time.
     if observer.is_nobody() {
         return run_over_network(source, &mut ());
     }
     run_over_network(source, observer)
 }
 
-/// The backend of `machine` for collectives without a `custom` algorithm. It knows the chunks that were `chosen` on this machine
-/// before, and adds to them.
+/// Returns the collective backend of `machine` with the `custom` algorithms. It reuses the chunk counts in `chosen`,
+/// which were chosen earlier on this machine, and adds to them.
 pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
@@ -151,7 +151,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         }
         NetworkKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // Too many NPUs, which is refused where the network carries communication.
+                // Too many NPUs for this network. The network is not used here; otherwise an earlier check would have
+                // failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

@@ -1,4 +1,4 @@
-//! Options of carrying out a run.
+//! Settings of one run.
 
 use super::discipline::{CollectiveModel, Discipline};
 use super::plan::{GroupPlan, NONE};
@@ -8,20 +8,20 @@ use chakram_hardware::network::{NetworkBackend, SendCompletion};
 use chakram_hardware::topology::Topology;
 use chakram_trace::graph::NodeKind;
 
-/// Options of carrying out a run.
+/// Settings of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
-    /// Closed forms of collectives need a proved order of ends.
+    /// Whether analytical answers also need a proved order of ends.
     pub ordered_ends: bool,
-    /// True if nothing but collectives of all ranks uses the network, one after another.
+    /// True if the network carries only collectives of all ranks, one after another.
     pub collectives_alone: bool,
-    /// Let one of several ranks that do the same run for all.
+    /// Whether to use tile groups.
     pub aggregate: bool,
     pub comm: CommTiming,
-    /// True if a send between ranks, or of a script, is complete when its message has arrived, false if when its last byte
-    /// has left.
+    /// True if a send between ranks, or of a script, completes when its message has arrived; false if when its last
+    /// byte has left.
     pub sends_end_on_arrival: bool,
     pub host: HostTiming,
     /// True if there may be more than one launch.
@@ -29,7 +29,7 @@ pub(super) struct RunSettings<'a> {
 }
 
 impl<'a> RunSettings<'a> {
-    /// Returns those of a run of several launches of a program, or of one.
+    /// Creates the settings of a run of `prepared`.
     pub fn of<N: NetworkBackend, M: CollectiveModel>(
         prepared: &'a CompiledReplay<'a>,
         many: bool,
@@ -52,8 +52,8 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns whether NPUs share a channel to memory, so that the order in which members complete a collective may
-/// matter to other operations.
+/// Returns whether NPUs share a channel to memory. Then the order in which members complete a collective may affect
+/// other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.remote();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
@@ -63,7 +63,7 @@ fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
         })
 }
 
-/// Returns whether all traffic is that of collectives of all ranks, and a rank has one of them at a time.
+/// Returns whether all traffic belongs to collectives of all ranks, one at a time per rank.
 fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
     let plan = &prepared.plan;
     let ranks = plan.instances.len();

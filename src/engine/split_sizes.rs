@@ -1,8 +1,8 @@
 //! Bytes between pairs of members in all-to-alls of unequal parts, gathered from the members' traces.
 //!
-//! A member says what it sends to each member; where it does not, what the others say that they receive from it counts. Of
-//! a pair that neither says, as of two ranks without a trace, an equal part of the collective's bytes is assumed. What a
-//! member has for itself stays where it is.
+//! A sender's statement counts; otherwise the receivers' statements count. If neither member of a pair states a size,
+//! for example because both ranks lack a trace, an equal part of the collective's bytes is assumed. A member's part for
+//! itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
@@ -12,10 +12,10 @@ use chakram_trace::graph::{CallSplits, Graph};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
-/// Members of a group that such a collective may have: a table of all pairs is held.
+/// Maximum number of members, because memory has a table of all pairs.
 const MOST_MEMBERS: usize = 1 << 13;
 
-/// Finds what pairs exchange in the collectives of `group`, whose calls the members with a trace make.
+/// Finds the bytes between pairs in the collectives of `group`.
 pub(super) fn gather(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -25,7 +25,7 @@ pub(super) fn gather(
     let graph_of = |caller: &MemberCalls<'_>| -> &Graph {
         workload.graph(&workload.instances()[caller.rank as usize])
     };
-    // Traces of equal parts are passed over without a look at their calls.
+    // Fast path: graphs without unequal parts are skipped.
     if callers
         .iter()
         .all(|caller| graph_of(caller).has_equal_parts())
@@ -60,11 +60,10 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Place of a member, what its trace says, and the node that says it.
+/// Position of a member, its stated sizes, and the id of the node.
 type StatedSplits<'a> = (usize, &'a CallSplits, u64);
 
-/// Returns the bytes of each pair of positions, row by row, of a collective whose equal parts were
-/// `equal` bytes.
+/// Returns the bytes of each pair of positions, row by row; `equal` is the size of an unstated part.
 fn table(
     group: &GroupPlan,
     equal: u64,
@@ -112,7 +111,7 @@ fn table(
     }
     for &(place, splits, _) in stated {
         for (other, &received) in splits.receive.iter().enumerate() {
-            // What the sender says of itself goes before.
+            // The sender's statement takes precedence.
             bytes[at(other, place)].get_or_insert(received);
         }
     }

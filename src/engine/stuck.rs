@@ -1,4 +1,4 @@
-//! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
+//! Deadlock diagnosis: finds what incomplete nodes wait for when no event is pending.
 
 use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod insertion_order;
 
-/// Waiting nodes that are named, of one rank and in all.
+/// Maximum numbers of waiting nodes to name: per rank and in total.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
-/// The parts of a loop that say what its nodes wait for.
+/// The parts of a loop that show what its nodes wait for.
 ///
-/// It names none of the types over which the loop is generic, so that diagnosis is compiled once.
+/// It does not depend on the loop's generic types, so that the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosis<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x Launches<'a>,
@@ -39,7 +39,7 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
 }
 
 impl StuckDiagnosis<'_, '_> {
-    /// Describes the state in which the replay deadlocked, perhaps because of `failures`.
+    /// Describes the deadlock, which `failures` may have caused.
     pub(super) fn diagnose(&self, failures: Vec<String>) -> Stuck {
         let mut waiting = Vec::new();
         let mut unnamed = 0;
@@ -47,8 +47,7 @@ impl StuckDiagnosis<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
-                // another.
+                // Skips complete nodes, and nodes with open dependencies, because these wait only as a consequence.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,
@@ -56,7 +55,7 @@ impl StuckDiagnosis<'_, '_> {
                 if !self.is_posted(vertex) {
                     continue;
                 }
-                // The cycle is searched from the first waiting node whether or not it is named.
+                // The search for a cycle starts from the first waiting node, even if it is not named.
                 first.get_or_insert(vertex);
                 if named == NAMED_PER_RANK || waiting.len() == NAMED {
                     unnamed += 1;
@@ -98,7 +97,7 @@ impl StuckDiagnosis<'_, '_> {
         self.flow.waits_for(instance, node).is_none()
     }
 
-    /// Describes what a posted node waits for, with one node that it waits for.
+    /// Describes what a posted node waits for, and returns one node that it waits for.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
@@ -133,7 +132,7 @@ impl StuckDiagnosis<'_, '_> {
         }
         match kind {
             NodeKind::Receive => self.wait_for_other_half(vertex),
-            // Where messages last as recorded, a send waits for its receive.
+            // With recorded durations, a send waits for its receive.
             NodeKind::Send if self.comm == CommTiming::Recorded => self
                 .wait_for_lane(vertex)
                 .unwrap_or_else(|| self.wait_for_other_half(vertex)),
@@ -212,7 +211,7 @@ impl StuckDiagnosis<'_, '_> {
         Some((text, Some(holder)))
     }
 
-    /// Describes a free lane that is kept for an earlier launch.
+    /// Describes a free lane that is reserved for an earlier launch.
     fn wait_for_launch(
         &self,
         InstanceNode { instance, .. }: InstanceNode,
@@ -254,7 +253,7 @@ impl StuckDiagnosis<'_, '_> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // Where members launch together, there is no run before all of them are ready.
+            // If members launch together, there is no run until all of them are ready.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
@@ -314,8 +313,8 @@ impl StuckDiagnosis<'_, '_> {
         format!("{} {left}", self.reference(vertex))
     }
 
-    /// Follows waits from `start` until they close a cycle, and returns the nodes of it that wait for, or are waited
-    /// for by, more than their rank's own dependencies.
+    /// Follows waits from `start` until they close a cycle. Returns the cycle without nodes that are linked only by
+    /// dependencies within their rank.
     fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
         let mut blockers = BlockingDependencies::default();
         let mut seen = BTreeSet::new();
@@ -335,7 +334,7 @@ impl StuckDiagnosis<'_, '_> {
             }
         }
         let from = path.iter().position(|&v| v == at).unwrap_or(0);
-        // Nodes that only wait within their own rank are left out, except those that others wait for.
+        // Omits nodes that wait only within their own rank, except nodes that other ranks wait for.
         let cycle = &path[from..];
         let named = cycle.iter().enumerate().filter(|&(i, &vertex)| {
             let before = cycle[(i + cycle.len() - 1) % cycle.len()];
@@ -356,7 +355,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 }
 
-/// Per incomplete node of an instance: one incomplete dependency.
+/// For each incomplete node of an instance, one of its incomplete dependencies.
 #[derive(Default)]
 struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 
@@ -366,7 +365,7 @@ impl BlockingDependencies {
         diagnosis: &StuckDiagnosis<'_, '_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceNode> {
-        // Graphs store successors only: one pass inverts them for all later steps of the walk.
+        // Graphs store only successors, so one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(instance).or_insert_with(|| {
             let graph = diagnosis.flow.instance(instance).graph;
             let mut blockers = vec![NONE; graph.len()];

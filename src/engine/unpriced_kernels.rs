@@ -1,10 +1,10 @@
-//! Kernels that have no price: arithmetic in a format for which an NPU class has no peak, or FLOPs and bytes on NPUs that the
-//! machine does not describe, and kernels of which the trace says nothing.
+//! Kernels without a price. Either the machine lacks a rate (no peak for the kernel's number format, or no description
+//! of the NPU), or the trace states no work for the kernel.
 //!
-//! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and a recorded
-//! kernel keeps its duration. Arithmetic without a price would take no time although it computes, so it is refused;
-//! unless durations are as recorded and most kernels have one, where a few without are counted and reported. Where
-//! most kernels have no price, a report would say nothing about them, so that is refused too.
+//! A kernel with known bytes but unknown FLOPs is priced by its bytes in any format, and a recorded kernel keeps its
+//! duration. Arithmetic without a price would take no time, so it is an error. The exception: if durations are recorded
+//! and most kernels have one, a few kernels without are only counted and reported. If most kernels have no price the
+//! report would be meaningless, so that is also an error.
 
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
@@ -17,15 +17,15 @@ use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Unpriced kernels: by NPU class and format those that compute, and those of which nothing is known.
+/// Unpriced kernels: computing kernels by NPU class and format, and kernels without any stated work.
 #[derive(Debug, Default)]
 pub(super) struct UnpricedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
-    /// The first of those of which nothing is known, on the lowest rank.
+    /// The first kernels without any stated work, on the lowest rank.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
-/// Kernels of one format.
+/// Unpriced kernels of one format.
 #[derive(Clone, Copy, Debug)]
 struct UnpricedFormat {
     count: u64,
@@ -34,11 +34,11 @@ struct UnpricedFormat {
     node: NodeIndex,
 }
 
-/// Number of kernels without a price that a refusal names.
+/// Maximum number of unpriced kernels that an error names.
 const NAMED: usize = 3;
 
 impl UnpricedKernels {
-    /// Adds a kernel of a graph that computes in a format without a peak, before rank and class are known.
+    /// Adds a kernel whose format has no peak; rank and class are set later.
     pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,
@@ -48,19 +48,19 @@ impl UnpricedKernels {
         self.formats.entry((0, dtype)).or_insert(first).count += 1;
     }
 
-    /// Returns whether there are none.
+    /// Returns whether all kernels have a price.
     pub fn is_empty(&self) -> bool {
         self.formats.is_empty() && self.bare.is_empty()
     }
 
-    /// Adds a kernel of a graph of which nothing is known.
+    /// Adds a kernel without any stated work.
     pub fn without_work(&mut self, node: NodeIndex) {
         if self.bare.len() < NAMED {
             self.bare.push((Rank(0), node));
         }
     }
 
-    /// Adds the kernels of `graph` for `rank`, which comes after those added before, and a class.
+    /// Adds the kernels of `graph` for a rank and its class. Ranks must be added in ascending order.
     pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {
@@ -75,8 +75,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Refuses the kernels, or returns how many of those counted here take no time, and the refusal of a report if most
-    /// kernels do. `basis` counts all others.
+    /// Fails on unpriced arithmetic. Otherwise returns the number of kernels that take no time, and an error for
+    /// reports if these are most kernels. `basis` counts all other kernels.
     pub fn settle(
         &self,
         workload: &Workload,
@@ -102,7 +102,7 @@ impl UnpricedKernels {
         Ok((computing, refusal))
     }
 
-    /// Refuses a replay in which most kernels would take no time.
+    /// Builds the error about a replay in which most kernels take no time.
     fn without_price(&self, workload: &Workload, unpriced: u64, all: u64) -> ReplayRefusal {
         let first: Vec<_> = self
             .bare
@@ -124,7 +124,7 @@ impl UnpricedKernels {
         )
     }
 
-    /// Refuses the kernels that compute in formats without a peak; there are some.
+    /// Builds the error about kernels in formats without a peak; there must be some.
     fn without_peaks(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats
@@ -176,7 +176,7 @@ impl UnpricedKernels {
     }
 }
 
-/// What is missing, and what to try, where `found` needs a rate of an NPU that `machine` does not describe.
+/// Returns finding and hint for `found`, which needs a rate of an NPU that `machine` does not describe.
 pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {
@@ -194,7 +194,7 @@ pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
     )
 }
 
-/// Names a node of `rank` for people.
+/// Returns a readable name of a node of `rank`.
 fn describe(workload: &Workload, rank: Rank, node: NodeIndex) -> String {
     let mut instances = workload.instances().iter();
     let instance = instances.find(|instance| instance.rank == rank);

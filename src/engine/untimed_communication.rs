@@ -1,8 +1,7 @@
-//! Communication of which nobody knows the size, and of which nothing was recorded either: it has neither a price nor a
-//! duration.
+//! Communication of unknown size and without a recorded duration, which therefore has no price.
 //!
-//! A collective lasts as long as the longest of its members' recorded transfers, so it is untimed only if none of them has
-//! one, and none waited; a message, if neither half has.
+//! A collective takes the longest recorded transfer of its members, so it is untimed only if no member has a recorded
+//! transfer or wait. A message is untimed if neither half has.
 
 use super::error::ReplayRefusal;
 use super::matching;
@@ -14,21 +13,21 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Number of nodes that a refusal names.
+/// Maximum number of nodes that an error names.
 const NAMED: usize = 3;
 
-/// Collective or message of which nodes are the members, or the halves.
+/// The collective or message that a node belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MatchedOperation {
     /// Group of the plan, and sequence in it.
     Collective(u32, u32),
     /// Match of the plan.
     Message(u32),
-    /// Half without another.
+    /// Unmatched half of a message: instance and message.
     Half(u32, u32),
 }
 
-/// Returns the nodes of communication without a size and without a recorded duration.
+/// Returns the nodes of untimed communication.
 pub(super) fn find(plan: &ReplayPlan, workload: &Workload) -> Vec<(Rank, NodeIndex)> {
     let mut timed = BTreeSet::new();
     let mut bare = Vec::new();
@@ -74,7 +73,7 @@ fn operation_of(
     }
 }
 
-/// Refuses the replay of a job with these nodes; there are some.
+/// Builds the error about these untimed nodes; there must be some.
 pub(super) fn refuse(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
     let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
         let mut instances = workload.instances().iter();

@@ -1,4 +1,4 @@
-//! Admission of chunks to their stages: at once, through queues of NPUs, or in the order of the schedule.
+//! Admission of chunks to their stages: immediately, through queues of NPUs, or in the order of the schedule.
 
 use super::executor::ChunkExecutor;
 use crate::discipline::{CollectiveModel, Discipline};
@@ -34,8 +34,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let run = &self.runs[id];
         let group = self.groups[run.group].plan;
         if run.length == 0 {
-            // A group of one is done at once. Where what follows is carried out within an event that takes an event of
-            // its own, because ending here would overtake what the current one has still to do.
+            // A group of one member is complete immediately. In insertion order this needs a separate event, because
+            // ending here would overtake the remaining work of the current event.
             if M::Order::AT_ONCE {
                 effects
                     .agenda
@@ -66,7 +66,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Moves a chunk to a stage, and returns the admission that it has to pass first.
+    /// Moves a chunk to a stage, and returns the admission that it must pass first.
     #[inline]
     pub(super) fn enter_stage(
         &mut self,
@@ -88,7 +88,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait
     }
 
-    /// Returns the admission that a chunk passes before a stage, and releases after it.
+    /// Returns the admission that a chunk must pass before a stage and release after it.
     #[inline]
     pub(super) fn wait(
         &self,
@@ -108,7 +108,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Begins the stage of every chunk that can be admitted where `cell` waits.
+    /// Begins the stage of every chunk that can be admitted at the queue or phase in which `cell` waits.
     #[inline]
     pub(super) fn admit_waiting<N: NetworkBackend>(
         &mut self,
@@ -153,7 +153,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             if admitted.inside >= order.capacity[phase] {
                 return;
             }
-            // The next passage of the schedule has to go first: a chunk that is here early waits for it.
+            // The schedule's next passage must go first; a chunk that arrived early waits for it.
             let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
@@ -167,7 +167,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Has a chunk leave a queue, which admits others.
+    /// Removes a chunk from a queue, which then admits others.
     #[inline]
     pub fn leave<N: NetworkBackend>(
         &mut self,
@@ -194,7 +194,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit(npu, queue) {
             self.open(fabric, effects, now, at);
-            // A script may end as it begins, and what follows comes before the next.
+            // A script may end immediately, and its consequences come before the next chunk.
             if effects.work.len() > before {
                 effects.leave(FollowUp::Admit(npu, queue));
                 return;

@@ -1,43 +1,46 @@
-//! Numbers of the answers by closed form that can be taken back, and how collectives were answered.
+//! Numbers of analytical answers that can be withdrawn, and counts of how collectives were
+//! answered.
 
 use crate::ReplayOutcome;
 
-/// Modulus of the numbers of answers: the end event of a run carries one in the bits of a rank.
+/// Modulus of the numbers of answers, because the end event of a run stores the number in the bits
+/// of a rank.
 const ANSWERS: u32 = 1 << 27;
 
-/// Answers so far.
+/// Counts of answers so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
-    /// By closed form, message by message, first one and then the other, and as recorded.
+    /// Analytical, simulated, first analytical and then simulated, and recorded.
     pub closed: u64,
     pub stepwise: u64,
     pub unfolded: u64,
     pub recorded: u64,
-    /// By closed form that can still be taken back, and how many there have been.
+    /// Number of analytical answers that can still be withdrawn, and the last number that was
+    /// assigned.
     revocable: u32,
     numbered: u32,
 }
 
 impl AnswerCounts {
-    /// Counts an answer that can be taken back, and returns its number.
+    /// Counts an answer that can be withdrawn, and returns its number.
     pub fn number(&mut self) -> u32 {
         self.revocable += 1;
-        // Numbers wrap round from 1: 0 stands for no reservation.
+        // Numbers wrap around to 1, because 0 means no reservation.
         self.numbered = self.numbered % (ANSWERS - 1) + 1;
         self.numbered
     }
 
-    /// Counts an answer that stands, or was taken back.
+    /// Counts an answer that became final or was withdrawn.
     pub fn settle(&mut self) {
         self.revocable -= 1;
     }
 
-    /// Returns whether there are answers that can be taken back.
+    /// Returns whether any answer can still be withdrawn.
     pub fn are_revocable(&self) -> bool {
         self.revocable > 0
     }
 
-    /// Adds them to an outcome.
+    /// Writes the counts into an outcome.
     pub fn count(&self, outcome: &mut ReplayOutcome) {
         outcome.closed = self.closed;
         outcome.stepwise = self.stepwise;

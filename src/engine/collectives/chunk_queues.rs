@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 struct NpuChunkQueue {
     /// Waiting chunks, first come, first served.
     waiting: VecDeque<RunCell>,
-    /// Chunks that are in their stage.
+    /// Number of chunks in their stage.
     running: u32,
 }
 

@@ -16,9 +16,9 @@ use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage with an order of its own in a message's content key, which has 27 bits; later stages are alike in it.
+/// Last stage with its own order in a message's content key, which has 27 bits; all later stages share the last value.
 pub(super) const LAST_ORDER: u16 = 31;
-/// Bits of a message's content key for its sender.
+/// Number of bits for the sender in a message's content key.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
@@ -46,7 +46,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             self.play(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
-        // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
+        // In insertion order nothing advances here: the first step follows from the event that makes the endpoint
         // ready.
         if !M::Order::AT_ONCE {
             self.begun_chunks.push(at);
@@ -95,13 +95,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let shared = self.shared_stage(at);
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        // Messages that overtook their receiver were counted here; they are delivered now.
+        // Messages that arrived before their receiver were counted here and are delivered now.
         let waiting = &mut progress.waiting[at.cell.index() * run.length + shared.index()];
         let waiting = std::mem::take(waiting);
         self.post_receives(fabric, effects, now, at, waiting);
     }
 
-    /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
+    /// Posts the receives that a member now expects, and delivers the `there` messages that have already arrived.
     #[inline]
     pub(super) fn post_receives<N: NetworkBackend>(
         &mut self,
@@ -125,7 +125,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a message of `stage`, as members know it, to `cell`, which receives it once it has taken so many steps.
+    /// Delivers a message of the common `stage` number to `cell`, which receives it after it has taken a given number
+    /// of steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -146,14 +147,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 self.advance(fabric, effects, now, at);
             }
         } else if number == 0 {
-            // Without a step to wait for, a count per stage suffices.
+            // Without a step to wait for, a count per stage is enough.
             progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
             progress.defer(at.cell, stage, number, false);
         }
     }
 
-    /// Advances the chunks that began a stage, and those that begin one because of that.
+    /// Advances the chunks that began a stage, and chunks that begin a stage as a result.
     #[inline]
     pub fn advance_begun<N: NetworkBackend>(
         &mut self,
@@ -169,8 +170,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.begun_chunks.clear();
     }
 
-    /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
-    /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
+    /// Advances a chunk at a member as far as possible at `now`: takes the steps that have credits, and ends the stage
+    /// after the last step. Adds chunks that begin a stage as a result to `moved`.
     #[inline]
     pub(super) fn advance<N: NetworkBackend>(
         &mut self,
@@ -197,7 +198,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Returns where a cell is ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
+    /// Returns the place of a cell ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
     #[inline(always)]
     pub(super) fn place(&self, at: RunCell) -> Option<CellPlace> {
         let run = &self.runs[at.run];
@@ -205,7 +206,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         run.place(at.cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Advances a chunk at a member with a part in the stage, as [`Self::advance`] does, from where it is.
+    /// Like [`Self::advance`], for a member that takes part in the stage and whose place is known.
     pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -227,8 +228,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // Where a member may send to all others at once, the next message waits until the port is free, so
-            // that a group of n has n messages in flight and not n².
+            // If a member may send to all others at once, the next message waits until the port is free. So a group of
+            // n has n messages in flight instead of n².
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -249,14 +250,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Step `i` of a stage at a position of its line.
+    /// Returns step `i` of a stage at a position of its line.
     #[inline]
     fn step_at(&self, stage: StageRef, slot: u16, line: LinePosition, i: u32) -> Option<SendStep> {
         let stage = self.schedules.stage(stage);
         self.backend.step(stage, slot, line, i)
     }
 
-    /// Ends a strand of a chunk's stage; the second to end ends the stage.
+    /// Ends one strand of a chunk's stage; the second end also ends the stage.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -274,8 +275,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Takes a step: submits its message, and posts the receives that follow it. `matters` says that the member has
-    /// to know when the message has left.
+    /// Takes a step: submits its message, and posts the receives that follow. `matters` means that the member must be
+    /// notified when the message has left.
     #[inline]
     fn take_step<N: NetworkBackend>(
         &mut self,
@@ -305,7 +306,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let assignment = schedule.stage(chunk, number).expect("it is in one");
         let index = self.backend.phase(assignment);
         let phase = &group.extent.phases[index];
-        // The second strand runs the mirrored program, so its partner is counted from the other end of the line.
+        // The second strand runs the mirrored program, so its partner's position counts from the other end of the line.
         let to = match strand {
             0 => step.to,
             _ => phase.size - 1 - step.to,
@@ -323,7 +324,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             group.extent.npus[position.index()],
             group.extent.npus[to.index()],
         );
-        // Where messages contend, the network routes them and ports of the run are of no use.
+        // With contention the network routes messages and does not use the run's ports.
         let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
             (progress.ports.any(), progress.ports.any())
         } else {
@@ -343,7 +344,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
-            // In step with the closed forms: on a sub-grid with ideal switching, whatever reaches a port first is first.
+            // Consistent with the closed forms: on a sub-grid with ideal switching, ports serve messages in the order
+            // of arrival.
             turn: if group.extent.regular && topology.switching() == SwitchingMode::IDEAL {
                 MessageTurn::default()
             } else {
@@ -370,7 +372,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
-            // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
+            // Group 0 is reserved for messages between ranks, so they sort before collectives of the same NPU.
             fabric.submit::<M::Order>(now, key, message, effects);
         } else {
             fabric.put(now, &message, effects);
@@ -381,7 +383,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.post_receives(fabric, effects, now, at, there);
     }
 
-    /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
+    /// Ends a chunk's stage at a member. The chunk then begins the next stage or is complete.
     pub(super) fn end_stage<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -399,7 +401,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let length = run.length;
         let passed = self.wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
-            // The chunk queues for the next stage before its place is released, because both may be one queue.
+            // The chunk queues for the next stage before its place is released, because both may use the same queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
@@ -411,8 +413,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.done[position.index()] += 1;
         if progress.done[position.index()] == run.chunks {
             self.end_member(fabric, effects, now, at.run, position);
-            // All chunks have been admitted and the state of admission is gone; queues are shared by all
-            // collectives.
+            // All chunks have been admitted and the admission state is gone. But queues are shared by all collectives,
+            // so the place must still be released.
             if let StageAdmission::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
                     effects.leave(FollowUp::Leave(npu, queue));
@@ -425,7 +427,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Completes the node of a member whose chunks are all done.
+    /// Completes the node of a member whose chunks are all complete.
     pub(super) fn end_member<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -448,7 +450,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
-            // Messages that no receiver takes may still be in flight, and refer to this state.
+            // In mixed directions, messages without a receiver may still be in flight and refer to this state.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;

@@ -1,11 +1,12 @@
-//! Description of what collectives in flight wait for, when nothing is pending.
+//! Describes what collectives in flight wait for when no event is pending.
 
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
 use crate::plan::GroupPlan;
 use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
-    /// Says what the chunks of a member wait for, in a collective of which all members are there.
+    /// Describes what the chunks of a member wait for, in a collective whose members have all
+    /// arrived.
     pub fn waiting_chunks(
         &self,
         group: &GroupPlan,
@@ -47,7 +48,7 @@ fn behind_in_queue(
     members: usize,
 ) -> String {
     let cells = progress.map_or(&[][..], |progress| &progress.cells);
-    // Cells of a member are `members` apart, chunk by chunk.
+    // The cells of a member are `members` entries apart, one per chunk.
     let own = cells
         .iter()
         .skip(position.index())

@@ -1,9 +1,9 @@
 //! Members that run one stage of a collective in different directions or trees.
 //!
-//! If NPUs alternate between the queues or the trees of a dimension, members that carried out different numbers of
-//! collectives before go opposite ways round a ring, or sit in different trees. A message then has a receiver only if
-//! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
-//! requests are kept until the queue slot of their receiver is known.
+//! If NPUs alternate between the queues or trees of a dimension, members that executed different numbers of collectives
+//! before may use opposite directions of a ring or different trees. A message then has a receiver only if the sender is
+//! a source in the receiver's direction, and it is counted among the messages of that source. So messages and requests
+//! are stored until the queue slot of their receiver is known.
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
@@ -11,22 +11,22 @@ use crate::discipline::CollectiveModel;
 use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
-/// A message or rendezvous request, as its sender numbers it.
+/// A message or rendezvous request, in the sender's numbering.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
     pub from: CellIndex,
-    /// Its stage, as members know it ([`ChunkExecutor::shared_stage`]).
+    /// Common number of its stage ([`ChunkExecutor::shared_stage`]).
     pub stage: SharedStage,
-    /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
-    /// the sender counts them.
+    /// For a message, the number of steps that its receiver must have taken; for a request, the requested step. Both in
+    /// the sender's count.
     pub number: u32,
     pub is_request: bool,
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
-    /// receives from the sender, or is not enrolled, in which case it is kept.
+    /// Returns the number of a message or request in the count of its receiver, the cell `to`. `None` if the receiver
+    /// never receives from the sender, or is not enrolled; in the latter case the message is stored.
     pub(super) fn number_for_receiver(
         &mut self,
         id: RunIndex,
@@ -42,7 +42,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.receiver_number(id, to, message)
     }
 
-    /// Converts the number where both ends are enrolled.
+    /// Converts the number; both ends must be enrolled.
     fn receiver_number(
         &mut self,
         id: RunIndex,
@@ -61,7 +61,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let queue_slot =
             |cell: CellIndex| progress.queue_slots[cell.index() * run.length + own(cell).index()];
         let backend = &*self.backend;
-        // Members in one direction and tree number their messages alike.
+        // Members with the same direction and tree use the same numbering.
         if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
             return Some(number);
         }
@@ -83,7 +83,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         found
     }
 
-    /// Processes the messages kept for a member that is enrolled with a chunk, whose queue slots are now known.
+    /// Processes the messages stored for a member that is now enrolled with a chunk, so that its queue slots are known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position(at.cell), run.length);
@@ -114,7 +114,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             };
             let progress = self.runs[at.run].progress.as_mut();
             let progress = progress.expect("it has begun");
-            // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
+            // A request for step s is due after s + 1 steps, a message after the number of steps that it states.
             if early.is_request {
                 progress.defer(at.cell, stage, number + 1, true)
             } else if number == 0 {

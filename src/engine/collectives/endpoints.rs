@@ -15,7 +15,7 @@ use chakram_hardware::collective::{
 };
 use chakram_hardware::network::NetworkBackend;
 
-/// Scheduler of a bus, which places its events among its NPU's delays.
+/// Scheduler of a bus; it schedules the bus's events as delays of the NPU.
 struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusScheduler for NpuBusScheduler<'_> {
@@ -25,14 +25,14 @@ impl BusScheduler for NpuBusScheduler<'_> {
     }
 }
 
-/// Names a bus transfer by the event that its completion is.
+/// Creates the token of a bus transfer from the event that follows its completion.
 fn completion_token(event: Event, detail: u32) -> CompletionToken {
     let word = event.word();
     CompletionToken { word, detail }
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
+    /// Starts the processing of a stage's initial chunk at a member's endpoint; its end earns the first credits.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
@@ -118,8 +118,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles an event on an NPU's bus. Returns the event that the completion of a transfer is, with its detail; the bus goes
-    /// on ([`Self::resume_bus`]) once its consequences are carried out.
+    /// Handles an event on an NPU's bus. Returns the event of a completed transfer, with its detail. The bus continues
+    /// ([`Self::resume_bus`]) after the consequences of this event were carried out.
     pub fn handle_bus(
         &mut self,
         effects: &mut Effects,
@@ -132,13 +132,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         Some((Event::from_word(token.word), token.detail))
     }
 
-    /// Has an NPU's bus go on after an event.
+    /// Continues an NPU's bus after an event.
     pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
         let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
         self.backend.resume_bus(now, npu, event, clock);
     }
 
-    /// Notifies the backend that nothing of an NPU is under way although nodes of it are ready.
+    /// Notifies the backend that an NPU has nothing in progress although some of its nodes are ready.
     pub fn note_idle(&mut self, npu: Npu) {
         self.backend.on_idle(npu);
     }

@@ -1,4 +1,4 @@
-//! Collectives that go message by message: their events, and the state that these change.
+//! Simulation of collectives message by message: their events and state.
 
 use super::chunk_queues::ChunkQueues;
 use super::direction_matching::UnsortedMessage;
@@ -20,7 +20,7 @@ use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::ScriptEvent;
 use chakram_hardware::network::NetworkBackend;
 
-/// Carries collectives out message by message: the steps of their chunks, through stages, queues and endpoints.
+/// Simulates collectives message by message: the steps of their chunks, through stages, queues and endpoints.
 pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
@@ -28,12 +28,12 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
-    /// Chunks that began a stage and have not advanced in it yet.
+    /// Chunks that began a stage but have not advanced in it yet.
     pub(super) begun_chunks: Vec<RunCell>,
     pub(super) withheld: WithheldSteps,
     /// True if members of a collective may run one stage in different directions or trees.
     pub(super) mixed_directions: bool,
-    /// While a collective is rehearsed, the ends of its members with their positions.
+    /// Ends and positions of the members, while a collective is rehearsed.
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
@@ -60,7 +60,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         stages.any(|stage| self.backend.is_scripted(stage))
     }
 
-    /// Handles an event of a collective that goes message by message.
+    /// Handles an event of a simulated collective.
     #[inline]
     pub fn handle<N: NetworkBackend>(
         &mut self,
@@ -90,8 +90,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message, from one cell of a run to another, of a stage and after so many steps as
-    /// the sender counts them.
+    /// Handles the arrival of a step's message from one cell of a run to another; stage and steps are in the sender's
+    /// count.
     #[inline]
     pub fn step_arrived<N: NetworkBackend>(
         &mut self,
@@ -117,7 +117,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.on_arrival(fabric, effects, now, to, step);
     }
 
-    /// Handles the departure of a step's message, which a member waits for.
+    /// Handles the departure of a step's message that a member waits for.
     #[inline]
     pub fn step_left<N: NetworkBackend>(
         &mut self,
@@ -194,7 +194,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Reports a collective that has ended, and frees its run.
+    /// Reports an ended collective, and frees its run.
     pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
         let run = &self.runs[id];
         let totals = run.waiting(self.groups[run.group].plan);
@@ -202,7 +202,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.record(effects, now, id, stepwise, totals, transfer);
     }
 
-    /// Reports a collective that has ended with its waiting and its transfer, and frees its run.
+    /// Reports an ended collective with its waiting and transfer times, and frees its run.
     pub(super) fn record(
         &mut self,
         effects: &mut Effects,

@@ -1,10 +1,10 @@
-//! Closed forms on networks with contention: answers that can be taken back.
+//! Analytical answers on networks with contention, which can be withdrawn.
 //!
-//! A collective that is answered by closed form there *reserves* the ports or links of its members along the
-//! dimensions that it spans, if all of them are idle. As long as no other message would touch one, the answer stands.
-//! As soon as one would, or a load or store begins that will use such a port, the run is *materialized*: it is
-//! replayed message by message from its start until now, which is exact, because it was alone, and goes on so. Its
-//! own messages of this instant are submitted together with the one that touched it.
+//! An analytically answered collective *reserves* the ports or links of its members along the dimensions that it spans,
+//! if all of them are idle. The answer is valid while no other message uses one of them. When one is about to, or when
+//! a load or store begins that will use such a port, the run is *materialized*: it is simulated message by message from
+//! its start until now, and continues this way. This is exact, because it was alone. Its messages of this instant are
+//! submitted together with the message that caused this.
 
 use super::Collectives;
 use super::lone_run::PresentRounds;
@@ -17,12 +17,12 @@ use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
-/// Members that arrive at one instant, which they are settled in together.
+/// Members that arrive at one instant and are settled together.
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
-    /// Returns whether it could.
+    /// Answers a run whose members all start at `now` analytically, with the duration `span`, if it can reserve its
+    /// links. Returns whether it could.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -51,7 +51,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
+    /// Returns whether an end event belongs to the run's latest analytical answer; if so, releases its reservation.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -82,8 +82,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Calls `what` for each NPU and dimension that a run's members use, until it returns false. Returns whether it never did;
-    /// false where links cannot be reserved.
+    /// Calls `what` for each NPU and dimension that a run uses, until it returns false. Returns whether all calls
+    /// returned true; false if links cannot be reserved.
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -92,7 +92,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
         let Some(links) = fabric.reservations() else {
-            // A group of one uses none.
+            // A group of one member uses no links.
             return extent.phases.is_empty();
         };
         extent.phases.iter().all(|phase| {
@@ -101,7 +101,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Materializes all runs that a message submitted `now` would touch.
+    /// Materializes all runs whose reserved links a message submitted at `now` would use.
     pub fn materialize_touched<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -120,7 +120,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Materializes all runs that loads and stores submitted `now` would touch.
+    /// Materializes all runs whose reserved links loads and stores submitted at `now` would use.
     pub fn materialize_on_the_way<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -134,7 +134,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Has a run go on message by message that was answered or holds its links: replays it until `now`.
+    /// Simulates a run, which was answered or holds its links, message by message until `now`; it then continues this
+    /// way.
     pub(super) fn materialize<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -148,7 +149,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
-            // The run counts as stepwise from here on, and `step` counts it as such.
+            // From here on the run counts as simulated; `step` counts it.
             self.answers.closed -= 1;
             self.answers.unfolded += 1;
             run.answer.materialized = true;

@@ -1,4 +1,4 @@
-//! Groups of launches in flight, and the order in which their collectives take lanes.
+//! Groups of launches in flight, with the launch order of their collectives.
 
 use super::launch_order::LaunchOrder;
 use crate::dataflow::LaunchNumbers;
@@ -18,13 +18,13 @@ pub struct RunningGroup<'a> {
     program: &'a ReplayPlan,
     /// First instance of its launch.
     first_instance: InstanceIndex,
-    /// First instance of its program, as observers know it.
+    /// First instance of its program, in the observers' numbering.
     first_id: InstanceId,
-    /// What observers and schedules know it by.
+    /// Its id for observers and schedules.
     pub(super) id: ReplayGroupId,
-    /// First of its program's tables of what pairs exchange, among those of all programs.
+    /// Index of its program's first table of pair sizes.
     pub(super) first_splits: u32,
-    /// Number among the groups of all launches, by which its messages are ordered.
+    /// Its number among the groups of all launches; orders its messages.
     pub(super) number: u32,
 }
 
@@ -36,7 +36,7 @@ impl RunningGroup<'_> {
         Some(self.first_instance.after(own.0))
     }
 
-    /// Returns what observers know the instance of a rank by, if it has a trace.
+    /// Returns the observers' id of a rank's instance, if the rank has a trace.
     #[inline]
     pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
         let own = self.program.instance(rank)?;
@@ -48,7 +48,7 @@ impl RunningGroup<'_> {
         self.order.run_of[sequence as usize]
     }
 
-    /// Returns the collective that a member, which is ready for `sequence`, has to start before it, if there is one.
+    /// Returns the collective that a member, which is ready for `sequence`, must start before it, if any.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }
@@ -58,7 +58,7 @@ impl RunningGroup<'_> {
 #[derive(Debug, Default)]
 pub struct RunningGroups<'a> {
     all: Vec<RunningGroup<'a>>,
-    /// Groups of all launches so far.
+    /// Number of groups of all launches so far.
     launched: u32,
 }
 
@@ -79,8 +79,8 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 }
 
 impl<'a> RunningGroups<'a> {
-    /// Adds the groups of a program's launch, whose instances begin at `first_instance`; `only` says that there will be
-    /// no other. Returns the first.
+    /// Adds the groups of a program's launch, whose instances begin at `first_instance`, and returns the first. `only`
+    /// means that there will be no other launch.
     pub fn add(
         &mut self,
         plan: &'a ReplayPlan,
@@ -106,7 +106,7 @@ impl<'a> RunningGroups<'a> {
         first
     }
 
-    /// Numbers groups for a launch. Those that were used are as new.
+    /// Numbers groups for a launch, and resets used ones.
     pub fn launch(&mut self, first: GroupIndex, count: usize, used: bool) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;
@@ -124,13 +124,13 @@ impl<'a> RunningGroups<'a> {
         self[slot.group].order.ready(slot.member, sequence, node)
     }
 
-    /// Returns a parked node of a group whose place has come.
+    /// Returns a parked node of a group that may start now.
     #[inline]
     pub fn next_parked(&mut self, group: GroupIndex) -> Option<InstanceNode> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Members that wait for nobody have left before their place comes.
+            // Members that do not wait for others started before their place was reached.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group.instance(rank).expect("who was ready has a trace");

@@ -1,14 +1,14 @@
 //! Launch order: the order in which the collectives of a group take their lanes.
 //!
-//! Members of a group have to start its collectives in one order, or two of them could each hold a lane that the
-//! other's partner needs. The first in program order is launched as soon as any member is ready for it. A later one
-//! may go first, to overlap what is still being computed, but only when every member is ready for it: on a member
-//! that is not, it may depend on the one that it would overtake. So a launched collective never waits for one that is
-//! not, and what runs in program order never deadlocks here.
+//! Members of a group must start its collectives in the same order. Otherwise two collectives could each hold a lane
+//! that a member of the other needs. The first collective in program order is launched as soon as any member is ready
+//! for it. A later one may overtake it, to overlap with computation, but only when every member is ready for it: on an
+//! unready member, it may depend on the one that it would overtake. So a launched collective never waits for an
+//! unlaunched one, and a workload that runs in program order never deadlocks here.
 //!
-//! A group whose collectives share a lane with anything else *gathers*: each of its collectives is launched only when
-//! every member is ready, and then all members queue for their lanes at once. Lanes therefore see the collectives of
-//! all such groups in one order, and a collective that holds a lane waits for none that queues behind it.
+//! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
+//! every member is ready, and then all members queue for their lanes together. So all lanes get the collectives of such
+//! groups in one order, and a collective that holds a lane never waits for one that is queued after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};
@@ -18,25 +18,25 @@ use std::collections::BTreeMap;
 /// Launch order of a group and its collectives in flight.
 #[derive(Debug)]
 pub(super) struct LaunchOrder {
-    /// Per collective: its place in the order, or [`NONE`] before it is launched.
+    /// Per collective, its place in the order; [`NONE`] before it is launched.
     place_of: Vec<u32>,
     /// Launched collectives in their order.
     order: Vec<u32>,
-    /// Per collective: present members that are not ready for it.
+    /// Per collective, the number of present members that are not ready for it.
     unready: Vec<u32>,
-    /// Per collective: its run.
+    /// Per collective, its run while it is in flight.
     pub run_of: Vec<Option<RunIndex>>,
-    /// Present members.
+    /// Number of present members.
     present: u32,
     /// Whether collectives are launched only when every member is ready.
     gathers: bool,
-    /// First collective in program order that is not launched.
+    /// First unlaunched collective in program order.
     first: u32,
     /// Next place in the order, by member.
     next: Vec<u32>,
-    /// Nodes of ready members whose place has not come, by member and collective.
+    /// Nodes of ready members that wait for their place in the order, by member and collective.
     parked: BTreeMap<(MemberIndex, u32), u32>,
-    /// Members whose place may have come, the lowest last.
+    /// Members that may now have their place, in descending order.
     due: Vec<MemberIndex>,
 }
 
@@ -75,7 +75,7 @@ impl LaunchOrder {
         self.due.clear();
     }
 
-    /// Numbers the next collective that `member` issues, where collectives are matched in issue order.
+    /// Returns the number of the next collective that `member` issues; for matching in the order of issue.
     #[inline]
     pub fn issued(&mut self, member: MemberIndex) -> u32 {
         let next = &mut self.next[member.index()];
@@ -87,7 +87,7 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Makes room for a collective that is numbered in program order although members wait for no launch order.
+    /// Adds a collective with this number if it is new; for members that ignore the launch order.
     #[inline]
     pub fn numbered(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -103,7 +103,7 @@ impl LaunchOrder {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
-        // The first in program order cannot depend on a later one, so a single ready member suffices.
+        // The first in program order cannot depend on a later one, so one ready member is enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant(sequence);
@@ -117,7 +117,7 @@ impl LaunchOrder {
         false
     }
 
-    /// Launches `sequence`, and then those that became first in program order and have a ready member.
+    /// Launches `sequence`, and then every collective that became first in program order and has a ready member.
     fn grant(&mut self, sequence: u32) {
         self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
@@ -132,13 +132,13 @@ impl LaunchOrder {
             self.first += 1;
         }
         if !self.parked.is_empty() {
-            // Lowest last, because `next_parked` pops from the end.
+            // Descending, because `next_parked` pops from the end.
             self.due
                 .extend((0..self.next.len() as u32).rev().map(MemberIndex));
         }
     }
 
-    /// Returns a parked node whose place has come, with its member.
+    /// Returns a parked node that may start now, with its member.
     #[inline]
     pub fn next_parked(&mut self) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
@@ -157,7 +157,7 @@ impl LaunchOrder {
         None
     }
 
-    /// Returns the collective that `member`, which is ready for `sequence`, has to start before it, if there is one.
+    /// Returns the collective that `member`, which is ready for `sequence`, must start before it, if any.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];
@@ -176,13 +176,13 @@ mod tests {
     #[test]
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
         let mut order = LaunchOrder::of(2, 2, 2, false);
-        // Member 0 is ready for collective 1, but member 1 may need collective 0 before.
+        // Member 0 is ready for collective 1, but member 1 may need collective 0 first.
         assert!(!order.ready(MemberIndex(0), 1, 70));
         assert_eq!(
             (order.next_parked(), order.blocked_by(MemberIndex(0), 1)),
             (None, Some(0))
         );
-        // It does; then both go in program order.
+        // It does, so both run in program order.
         assert!(order.ready(MemberIndex(1), 0, 80));
         assert_eq!(order.next_parked(), None);
         assert!(order.ready(MemberIndex(0), 0, 71));

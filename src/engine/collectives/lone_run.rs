@@ -1,4 +1,4 @@
-//! A collective that is replayed alone, by the loop, with effects of its own: to the present, or to its end.
+//! Simulation of a collective alone, by the same loop with separate effects, up to the present or to its end.
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
@@ -16,39 +16,40 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;
 
-/// Progress of the loop up to which a run is replayed.
+/// Progress of the main loop up to which a run is simulated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentRounds {
     pub now: Time,
-    /// True if all rounds of the instant that concern the run are over; otherwise `rounds` of them are.
+    /// True if all rounds of the instant that concern the run are over; otherwise only `rounds` rounds are.
     pub done: bool,
     pub rounds: u32,
-    /// True if every member that has arrived is in a wave.
+    /// True if the waves include every member that has arrived.
     pub all: bool,
 }
 
 impl PresentRounds {
-    /// Returns whether a replay that has handled so many rounds of the instant `at` is as far.
+    /// Returns whether a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
     }
 }
 
-/// Components of a run that is replayed alone.
+/// Components of a run that is simulated alone.
 ///
-/// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
-/// last members arrived, or since the instant did, all its rounds are over and the replay continues until nothing is
-/// left; if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
+/// At the present instant the run must be exactly as far as the main loop. If the instant was settled since it began or
+/// since the last members arrived, all its rounds are over and the simulation continues until nothing is left.
+/// Otherwise it takes the same number of rounds as the main loop, and the messages of its last round are submitted with
+/// the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
     own: &'x mut Effects,
     id: RunIndex,
-    /// Members that have yet to arrive, and those that arrive in this round.
+    /// Members that have yet to arrive, and members that arrive in this round.
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
     present: Option<PresentRounds>,
-    /// Instant of the replay, and rounds handled there.
+    /// Current instant, and the number of rounds handled in it.
     at: Time,
     handled: u32,
     round: Vec<Event>,
@@ -63,7 +64,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
             return None;
         }
         self.fabric.submit_pending(self.at, self.own);
-        // Time stays where it is: members of the next wave may send before the next event.
+        // Only peeks, because members of the next wave may send before the next event.
         let due = self.own.agenda.peek_time();
         let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
         if let Some(due) = due.filter(|&due| wave.is_none_or(|wave| due <= wave)) {
@@ -101,14 +102,15 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
         ControlFlow::Continue(())
     }
 
-    /// Whoever replays it goes on with its answer, which takes seconds at most: it runs to its end.
+    /// Never interrupted: the simulation takes seconds at most, and the main loop needs its result.
     fn check(&self) -> Result<(), Interruption> {
         Ok(())
     }
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Replays a run whose members arrive in waves, of which nothing else is pending: up to the `present`, or to its end.
+    /// Simulates a run whose members arrive in `waves`, up to the `present` or to its end. No event of the run may be
+    /// pending elsewhere.
     pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -134,7 +136,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
     }
 
-    /// Handles an event of a run that is replayed alone: of the network, or of the collective itself.
+    /// Handles an event of the network or of the collective.
     fn handle_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -153,7 +155,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                     let of = fabric.forget_op(op);
                     self.chunks.arrived(fabric, own, now, of);
                 }
-                // Scripts have no closed form, so steps are all that is replayed alone.
+                // Scripted collectives have no closed form, so only steps occur here.
                 DeliveryNotice::Injected(op) => {
                     if let InFlightOp::Step { run, from, .. } = fabric.of_op(op) {
                         self.chunks

@@ -1,4 +1,4 @@
-//! Schedules of members that carry out collectives of their own under one number, in the order of issue.
+//! Schedules of members that execute different collectives under one number; for matching in the order of issue.
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
@@ -8,8 +8,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the others'. Fails with a member on a common
-    /// line whose messages differ.
+    /// Returns the schedule of a member whose collective differs from the others'. If the messages on a common line
+    /// differ, returns the other member as the error.
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
@@ -54,7 +54,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return Err(first);
         }
         let stages = |number| self.chunks.schedules.get(number).stages();
-        // All members as one line may be a phase beside a dimension that is that line.
+        // A phase over all members as one line may exist in addition to a dimension with the same line.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
             (phase.size, phase.stride)
@@ -65,12 +65,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             stages.iter().filter(passes)
         };
         let phases = 0..group.extent.phases.len();
-        // A stage has its counterpart among those of the first member, in whatever order phases are passed.
+        // Every stage needs a counterpart among the first member's stages; the order of phases may differ.
         let passes = |phase| along(number, phase).count() == along(of.schedule, phase).count();
         if !phases.clone().all(passes) {
             return Err(first);
         }
-        // Members exchange messages only along common lines of a phase, so only those have to agree, and only there.
+        // Members exchange messages only along common lines of a phase, so only members on such lines must agree.
         let positions = &group.extent.position_of;
         let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {
@@ -86,8 +86,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the
-    /// first member whose messages differ from a partner's is recorded as a disagreement.
+    /// Compares a member's collective with the first member's. If they differ the member gets its own schedule, and if
+    /// its messages differ from a partner's, this is recorded as the mismatch.
     pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
         let (graph, node) = (call.running.graph, call.node);
         let of = &self.chunks.runs[run];
@@ -109,7 +109,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 of.own_schedules[position.index()] = own;
             }
             Err(other) => {
-                // The loop stops after this round and refuses the job.
+                // The loop stops after this round with an error.
                 self.mismatch = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,

@@ -1,7 +1,7 @@
-//! Collectives and messages that last as recorded or captured: dependencies among members, and completion times.
+//! Collectives and messages with recorded or captured durations: dependencies among members, and completion times.
 //!
-//! No network takes part. A member's part *begins* when all that it waits for have started, and ends its own duration
-//! later. [`CommTiming`] states which members those are.
+//! The network is not simulated. A member's part *begins* when all members that it waits for have started (see
+//! [`CommTiming`]), and ends after its own duration.
 
 use super::run::CollectiveRun;
 use super::{Collectives, RunningGroup};
@@ -16,12 +16,12 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Waiting of a collective: the sum over members, and the rank that caused most of it with its share.
+/// Total waiting time of a collective over its members, and the rank that caused most of it with its share.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
-    /// Returns whether a collective node waits for no other member, nor for its place in the launch order: it never
-    /// holds its lane for anybody, so no dependency cycle can go through it.
+    /// Returns whether a collective node waits neither for other members nor for its place in the launch order. It then
+    /// never keeps its lane to wait, so it cannot be part of a deadlock.
     #[inline]
     pub fn waits_for_nobody(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
@@ -50,8 +50,8 @@ impl CommTiming {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Begins the parts whose members no longer wait for anybody; called when no event is left at `now` and members
-    /// of the collective have started.
+    /// Begins the parts whose members have nothing left to wait for. Called when members of the collective have started
+    /// and no event is left at `now`.
     pub fn begin_parts(
         &mut self,
         flow: &Dataflow<'_>,
@@ -85,7 +85,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             let node = NodeIndex(node);
             let instance = self.chunks.groups[slot].instance(group.members[member.index()]);
             let instance = instance.expect("who has started has a trace");
-            // Of a rooted collective, members other than the root need the root alone.
+            // In a rooted collective, members other than the root need only the root.
             let follows = root.is_some_and(|root| root != member);
             let running = flow.instance(instance);
             if !(all || follows || self.settings.comm.waits_for_nobody(running.graph, node)) {
@@ -110,7 +110,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Ends a collective that lasted as recorded, of which each member's part has completed by itself.
+    /// Ends a collective with recorded durations, after each member's part has completed.
     pub fn end_recorded(
         &mut self,
         flow: &Dataflow<'_>,
@@ -125,7 +125,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .record(effects, now, id, false, totals, transfer);
     }
 
-    /// Returns the total waiting of a run that lasted as recorded, and the rank that caused most of it.
+    /// Returns the total waiting time of a run with recorded durations, and the rank that caused most of it.
     fn waiting_as_recorded(
         &self,
         flow: &Dataflow<'_>,

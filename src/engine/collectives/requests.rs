@@ -1,8 +1,8 @@
-//! Rendezvous: messages that their receiver has to request.
+//! Rendezvous: messages that their receiver must request.
 //!
-//! A receiver that posts a receive sends the sender a small request; the data leaves when the request has arrived and
-//! the sender is ready. So data arrives before its receive is posted only where two ranks exchange several sizes
-//! under one tag, because requests do not carry a size.
+//! A receiver that posts a receive sends a small request to the sender. The data leaves when the request has arrived
+//! and the sender is ready. Requests have no size, so data can arrive before its receive is posted only if two ranks
+//! exchange several sizes under one tag.
 
 use super::executor::ChunkExecutor;
 use super::run::CellPlace;
@@ -20,19 +20,19 @@ use std::collections::BTreeMap;
 pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStep), OpIndex>);
 
 impl WithheldSteps {
-    /// Keeps the op of a step until it is requested.
+    /// Stores the op of a step until it is requested.
     pub fn put(&mut self, at: RunCell, step: SharedStep, op: OpIndex) {
         self.0.insert((at, step), op);
     }
 
-    /// Returns the op of a step that is requested, if it waits for that.
+    /// Removes and returns the op of a requested step, if it waits.
     pub fn take(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
         self.0.remove(&(at, step))
     }
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Sends a rendezvous request to every source from which a member now receives.
+    /// Sends a rendezvous request to every source from which a member expects messages now.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -76,8 +76,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles the arrival of a member's request: releases the message if it is ready, and remembers the request
-    /// otherwise.
+    /// Handles the arrival of a member's request: releases the message if it is ready, otherwise stores the request.
     pub(super) fn on_request<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

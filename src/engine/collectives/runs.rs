@@ -1,11 +1,11 @@
-//! The collectives in flight, in slots that are used again.
+//! The collectives in flight, in reusable slots.
 
 use super::run::CollectiveRun;
 use crate::ids::{GroupSlot, RunIndex};
 use chakram_base::ids::NodeIndex;
 use std::ops::{Index, IndexMut};
 
-/// See the module.
+/// Slots of the collectives in flight.
 #[derive(Debug, Default)]
 pub struct CollectiveRuns {
     all: Vec<CollectiveRun>,
@@ -29,7 +29,7 @@ impl IndexMut<RunIndex> for CollectiveRuns {
 }
 
 impl CollectiveRuns {
-    /// Returns a slot, with what a collective before left in it.
+    /// Returns a slot, which still has the state of an earlier collective.
     pub fn take(&mut self) -> RunIndex {
         self.free.pop().unwrap_or_else(|| {
             self.all.push(CollectiveRun::default());
@@ -37,12 +37,12 @@ impl CollectiveRuns {
         })
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub fn give_back(&mut self, run: RunIndex) {
         self.free.push(run);
     }
 
-    /// Returns the collective that goes message by message in which a member takes part with `node`.
+    /// Returns the simulated collective in which a member takes part with `node`.
     pub fn begun(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {
             run.group == slot.group

@@ -1,4 +1,4 @@
-//! Cache of the schedules of collectives, computed once for all that are alike.
+//! Cache of the schedules of collectives, shared by equal collectives.
 
 use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
@@ -8,24 +8,25 @@ use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, OrderChange
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Identity of a schedule: group, kind, bytes, root, and a variant of the backend's own.
+/// Key of a schedule: group, kind, bytes, root, and a variant chosen by the backend.
 type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
-/// A stage, by the numbers of its schedule and of itself in there. What is in a register is passed on faster than a stage.
+/// A stage, by the indices of its schedule and of the stage in it. It fits in a register, so it is passed faster than a
+/// stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageRef {
     pub schedule: u32,
     pub index: u32,
 }
 
-/// A schedule, and its closed form once computed.
+/// A schedule, and its closed form after it was computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,
-    /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
-    /// inner `None` where no closed form is proved.
+    /// Duration if all members start together and nothing else is in flight. Outer `None`: not computed yet. Inner
+    /// `None`: no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// Changes that bring members into the order of their ends, where that is proved, too, in insertion order.
+    /// For insertion order, the changes that bring members into the order of their ends, if this order is proved.
     pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,
 }
@@ -47,7 +48,7 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the number of a request's schedule, computed by `work_out` if it is the first of its kind.
+    /// Returns the index of a request's schedule; computes it by `work_out` on first use.
     pub fn find(
         &mut self,
         group: ReplayGroupId,

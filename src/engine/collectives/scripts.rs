@@ -1,9 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! In insertion order, a send is over when it has arrived, and parts follow one another, each by an event of its own.
-//! In content order it is over when its last byte has left, or, if the machine says so, when it has arrived; a receive whose
-//! message is there is over at once, and messages of one instant are collected, so that the order of events within the
-//! instant does not matter.
+//! In insertion order, a send ends when its message has arrived, and each part follows the previous one by a separate
+//! event. In content order, a send ends when its last byte has left or, if the machine requires it, has arrived. A
+//! receive whose message has arrived ends immediately, and messages of one instant are collected, so the order of
+//! events within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
@@ -18,7 +18,7 @@ use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
+    /// Delivers a script event to the member of `cell`, and carries out the resulting actions.
     pub(super) fn play<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -78,7 +78,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             run: at.run.0,
             position: run.position(at.cell),
         };
-        // A message may come before its receiver begins, but all scripts have one stage.
+        // A message may arrive before its receiver begins, but all scripts have exactly one stage.
         let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
             return;
         };
@@ -108,8 +108,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
     }
 
-    /// Submits a message of a script. Each member has a port in each phase, or one on each side: the message leaves
-    /// through that of the first phase in which the ends differ, and enters through that of the last.
+    /// Submits a message of a script. Each member has a port per phase, or one per side. The message leaves through the
+    /// port of the first phase in which the ends differ, and enters through the port of the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -164,7 +164,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric.submit::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a part of a sender whose message has left, or, where sends end so, has arrived.
+    /// Ends a part of a sender whose message has left or, depending on the rule for sends, has arrived.
     pub fn part_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -177,7 +177,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.play(fabric, effects, now, at, cue);
     }
 
-    /// Ends a part that waited, or that received a message which was there before.
+    /// Ends a waiting part, or a part that received an earlier arrived message.
     pub(super) fn taken<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

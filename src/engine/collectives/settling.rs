@@ -1,4 +1,4 @@
-//! Settling of collectives: by closed form, or message by message, until all members have been told.
+//! Settling of collectives: chooses between analytical answers and simulation, and ends the members' nodes.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -16,10 +16,10 @@ use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Bound on the state of one stepwise collective, in entries: chunks · members · (stages + 1). Some gigabytes.
+/// Maximum state of one simulated collective, in entries: chunks · members · (stages + 1). It is a few gigabytes.
 const MOST: u64 = 1 << 28;
 
-/// Returns a refusal if a stepwise run would exceed [`MOST`].
+/// Returns an error if the simulation of a run would exceed [`MOST`].
 fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
@@ -38,8 +38,8 @@ fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     })
 }
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Settles the arrivals of an instant in insertion order: by closed form if all members arrived, and otherwise
-    /// one by one, in the order in which they arrived.
+    /// Settles the arrivals of an instant in insertion order: analytically if all members arrived, otherwise one by
+    /// one, in the order of arrival.
     pub(super) fn settle_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -64,7 +64,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Records the order in which members that began in this order will end, if it is proved.
+    /// Records the order in which members will end, if it is proved; `began` is the order in which they began.
     fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.cached(run.schedule);
@@ -98,7 +98,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Returns the duration of a run whose members all start together, where one is proved; cached per schedule.
+    /// Returns the proved duration of a run whose members all start together, if any; cached per schedule.
     fn closed_form<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -118,7 +118,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
             link_time: &|amount| network.link_time(amount),
-            // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
+            // Irregular groups may use any link, so their messages may conflict on a shared network.
             conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
                     network.is_conflict_free(dimension, members, pattern)
@@ -135,13 +135,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         cached.end_order = (M::Order::AT_ONCE && span.is_some())
             .then(|| backend.order_of_ends(&cached.schedule, extent, &quiet))
             .flatten();
-        // A missing closed form is cached too.
+        // The absence of a closed form is also cached.
         cached.closed = Some(span);
         span
     }
 
-    /// Returns whether a run may still be answered by closed form. In insertion order, one that may not proceeds at
-    /// once, because the order of arrivals at an instant may matter.
+    /// Returns whether a run may still be answered analytically. In insertion order, any other run proceeds
+    /// immediately, because the order of arrivals within an instant may matter.
     pub fn may_be_closed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -154,13 +154,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && (!self.settings.ordered_ends || self.has_ordered_ends(id))
     }
 
-    /// Returns whether the order in which members end is proved, if the closed form is known.
+    /// Returns whether the order in which members end is proved. The closed form must have been computed.
     fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
         self.chunks.schedules.cached(schedule).end_order.is_some()
     }
 
-    /// Enrolls a member: its chunks begin their first stage or wait for it.
+    /// Enrolls a member for simulation: its chunks begin their first stage or wait for it.
     pub fn enroll<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -182,7 +182,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.enroll_at(fabric, effects, now, id, position);
     }
 
-    /// Settles a run with members that arrived at this instant, of which no event is left.
+    /// Settles a run with members that arrived at this instant. No other event of the instant may be left.
     pub fn settle_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -208,7 +208,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             return;
         }
-        // A measured collective begins when its last member arrives, whoever came earlier.
+        // A measured collective begins when its last member arrives.
         let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
@@ -232,15 +232,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.step(fabric, effects, now, id, all);
     }
 
-    /// Returns the time of a run that is a barrier over wires of its own, which takes no links.
+    /// Returns the duration of a run that is a barrier over dedicated wires; it uses no links.
     fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tiles()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the time of a run that is stated once all have arrived: what was asked for, or of a run whose size nobody
-    /// knows what it took when it was recorded.
+    /// Returns the stated duration of a run after all members have arrived: set by an option, or recorded for a run of
+    /// unknown size.
     fn stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -269,7 +269,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         unchanged.map(|span| changed.of(span))
     }
 
-    /// Continues message by message with the members that arrived at this instant; `all` says that every member has.
+    /// Continues the simulation with the members that arrived at this instant; `all` means that every member has
+    /// arrived.
     pub(super) fn step<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -294,7 +295,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         if all {
-            // Absent members arrive with the last of the present ones.
+            // Absent members arrive together with the last present member.
             let absent = group
                 .members
                 .iter()
@@ -313,7 +314,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends a collective answered by closed form, for all members alike or as it was rehearsed.
+    /// Ends an analytically answered collective: for all members together, or as rehearsed.
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

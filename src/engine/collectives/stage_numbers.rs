@@ -1,4 +1,4 @@
-//! Numbers of stages where members carry out collectives of their own under one number.
+//! Common numbers of stages, for members that execute different collectives under one number.
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
@@ -7,10 +7,10 @@ use crate::ids::{RunCell, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the number by which members know the stage that a cell is in: that of its counterpart in the schedule of
-    /// the first member. Members that carry out different collectives may pass phases in different orders, and messages
-    /// are matched by the line that they go along.
-    // Asked for three times for each message, and mostly a look at the cell.
+    /// Returns the common number of a cell's current stage: the index of its counterpart in the first member's
+    /// schedule. Members with different collectives may pass phases in different orders, and messages are matched by
+    /// their line.
+    // Always inlined: it is called three times per message and mostly reads only the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
         let run = &self.runs[at.run];
@@ -23,7 +23,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         SharedStage(self.counterpart(run, own, run.schedule, number.0))
     }
 
-    /// Returns the stage of the member at `position` that members know by the number `shared`.
+    /// Returns the own stage of the member at `position` for the common number `shared`.
     pub(super) fn own_stage(
         &self,
         run: &CollectiveRun,
@@ -34,8 +34,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         StageIndex(self.counterpart(run, run.schedule, own, shared.0))
     }
 
-    /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
-    /// many along that line.
+    /// Returns the counterpart in the schedule `to` of the stage `number` of `from`: the stage along the same line with
+    /// the same number of earlier stages along that line.
     #[cold]
     fn counterpart(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {

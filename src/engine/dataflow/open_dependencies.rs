@@ -1,38 +1,38 @@
-//! Open dependencies of nodes, a byte each: the loop looks at one for every edge, and most do not stay in caches.
+//! Open dependencies of nodes, one byte per node: the loop reads one for every edge, and most accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
 
-/// Bits that count dependencies which are open.
+/// Bits that count open dependencies.
 const COUNT: u8 = 0x3f;
-/// The most that they count of a node at once.
+/// Maximum count in these bits.
 const MOST: u8 = COUNT - 1;
-/// Flag: there are more in [`OpenDependencies::beyond`], or were.
+/// Flag: the node has an entry in [`OpenDependencies::beyond`].
 const MORE: u8 = 0x40;
-/// Flag: the node has a delay. Nodes without one cost the loop no look at their graph's delays.
+/// Flag: the node has a delay. For other nodes the loop need not read the graph's delays.
 const DELAYED: u8 = 0x80;
 /// Sentinel: the node is complete.
 const COMPLETE: u8 = DELAYED | MORE | COUNT;
 
-/// See the module.
+/// Open dependencies of all nodes; see the module.
 #[derive(Debug)]
 pub(super) struct OpenDependencies {
     left: Vec<u8>,
-    /// Of nodes with more dependencies than a byte counts, in order, those that it does not count yet.
+    /// Ascending by node: dependencies of a node beyond the byte's maximum, which the byte does not count yet.
     beyond: Vec<(usize, u32)>,
 }
 
-/// State of a node of which one more dependency is complete.
+/// State of a node after one more dependency is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeState {
     Waiting,
     Ready,
-    /// All are complete, and its delay begins.
+    /// All dependencies are complete, and its delay begins.
     Delayed,
 }
 
 impl OpenDependencies {
-    /// None, with room for those of `nodes`.
+    /// Creates an empty table with capacity for `nodes` nodes.
     pub fn with_room(nodes: usize) -> Self {
         Self {
             left: huge_pages::huge_page_vec(nodes),
@@ -60,7 +60,7 @@ impl OpenDependencies {
         first
     }
 
-    /// Opens all dependencies of nodes that were added at `first`.
+    /// Reopens all dependencies of the nodes that were added at `first`.
     pub fn reset(&mut self, first: usize, in_degrees: &[u32]) {
         let nodes = first..first + in_degrees.len();
         for (left, &count) in self.left[nodes.clone()].iter_mut().zip(in_degrees) {
@@ -72,19 +72,19 @@ impl OpenDependencies {
         }
     }
 
-    /// Gives a node a delay. Roots are delayed from the release of their instance on, so they stay as they are.
+    /// Marks a node as delayed. Has no effect on roots, whose delay begins with the release of their instance.
     pub fn delay(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
     }
 
-    /// Notes that a node is complete.
+    /// Marks a node as complete.
     #[inline]
     pub fn complete(&mut self, node: usize) {
         self.left[node] = COMPLETE;
     }
 
-    /// Closes a dependency of a node.
+    /// Completes one dependency of a node.
     #[inline]
     pub fn meet(&mut self, node: usize) -> NodeState {
         let left = &mut self.left[node];
@@ -96,7 +96,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Counts those that the byte of a node has not counted yet.
+    /// Refills the byte of a node from `beyond`.
     #[inline(never)]
     fn count_on(&mut self, node: usize) -> NodeState {
         let flags = self.left[node];
@@ -118,7 +118,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Returns the open dependencies of a node, [`None`] if it is complete.
+    /// Returns the number of open dependencies of a node; [`None`] if it is complete.
     pub fn left(&self, node: usize) -> Option<u32> {
         let left = self.left[node];
         let beyond = self.beyond[self.beyond_of(node..node + 1)].iter();
@@ -126,19 +126,19 @@ impl OpenDependencies {
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
 
-    /// Returns whether all dependencies of a node are complete and its delay is over or has begun, and it is not complete.
+    /// Returns whether all dependencies of an incomplete node are complete. Its delay may still be running.
     pub fn is_met(&self, node: usize) -> bool {
         self.left[node] == 0
     }
 
-    /// Returns whether as many are open of each node of one range as of the other, of the same graph.
+    /// Returns whether two ranges of nodes of the same graph have equal open dependencies.
     pub fn are_alike(&self, one: Range<usize>, other: Range<usize>) -> bool {
         let beyond = |of: &Range<usize>| self.beyond[self.beyond_of(of.clone())].iter();
         let mut pairs = beyond(&one).zip(beyond(&other));
         pairs.all(|((_, a), (_, b))| a == b) && self.left[one] == self.left[other]
     }
 
-    /// Makes one range of nodes as another is, of the same graph.
+    /// Copies the state of one range of nodes to another of the same graph.
     pub fn copy(&mut self, from: Range<usize>, to: Range<usize>) {
         let beyond = [&from, &to].map(|of| self.beyond_of(of.clone()));
         for (from, to) in beyond[0].clone().zip(beyond[1].clone()) {
@@ -147,7 +147,7 @@ impl OpenDependencies {
         self.left.copy_within(from, to.start);
     }
 
-    /// Returns the part of `beyond` that is of a range of nodes.
+    /// Returns the part of `beyond` for a range of nodes.
     fn beyond_of(&self, nodes: Range<usize>) -> Range<usize> {
         let place = |end: usize| self.beyond.partition_point(|(node, _)| *node < end);
         place(nodes.start)..place(nodes.end)
@@ -168,8 +168,8 @@ fn byte(count: u32) -> u8 {
 mod tests {
     use super::*;
 
-    /// Two instances of a graph whose nodes have 0 to 300 dependencies: those of 62, 63, 124, 125 and 126 lie at the borders
-    /// of a byte's count. Each is met as often as it has dependencies, and is then ready, or delayed, and not before.
+    /// Two instances of a graph whose nodes have 0 to 300 dependencies; 62, 63, 124, 125 and 126 are at the limits of a
+    /// byte's count. Each node becomes ready or delayed exactly with its last dependency.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
@@ -182,7 +182,7 @@ mod tests {
                     open.delay(first + degree as usize);
                 }
             }
-            // A root stays as it is.
+            // A root does not change.
             open.delay(0);
             assert!(open.is_met(0) && open.left(0) == Some(0));
             for &degree in &degrees[1..] {
@@ -200,7 +200,7 @@ mod tests {
                 assert!(open.is_met(node) && open.left(node) == Some(0));
                 open.complete(node);
                 assert_eq!(open.left(node), None);
-                // The other instance's is as it was.
+                // The other instance does not change.
                 assert_eq!(open.left(degree as usize), Some(degree));
             }
             open.reset(firsts[1], &degrees);
@@ -208,7 +208,8 @@ mod tests {
         }
     }
 
-    /// Of 200 dependencies 100 are met, 62 of which the byte counted first: copies are alike, and differ after one more.
+    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The copies are equal, and
+    /// differ after one more.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_room(0);

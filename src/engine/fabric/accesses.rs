@@ -1,10 +1,10 @@
-//! Loads and stores beyond the NPU: the loop's side of the remote memory.
+//! Loads and stores of remote memory, as the loop handles them.
 //!
-//! A memory at the network is an endpoint of it. Accesses that cross the network are submitted with the messages of their
-//! instant, before them: no collective answered by closed form holds links on their way any longer, those that did are
-//! materialized. Ports are served by the network, which says when an access ends, or later that it has. Of other memory chunks come to the port of
-//! the NPU when nothing else is left of an instant; until the last has come the access is announced there, so that no
-//! collective is answered by closed form over that port.
+//! A memory on the network is one of its endpoints. Accesses that cross the network are submitted before the messages
+//! of their instant; collectives whose analytical answers reserve links on their way are materialized first. The
+//! network serves memory ports. It returns the end of an access immediately or notifies it later. For other memories,
+//! chunks arrive at the NPU's port when no other event of the instant is left. Until the last chunk has arrived the
+//! access is announced at the port, so that no collective is answered analytically over it.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::node_of;
@@ -24,8 +24,8 @@ use chakram_hardware::memory::{
 use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
 use chakram_hardware::topology::Topology;
 
-/// Returns what is wrong with an access of `bytes`, and what to try, if the network cannot carry it: in more chunks than can be
-/// simulated.
+/// If the network cannot carry an access of `bytes`, because it has too many chunks to simulate, returns the finding
+/// and a hint.
 pub fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
@@ -58,11 +58,11 @@ fn fewer_chunks() -> String {
 pub struct ApproachingAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
-    /// True if the network serves it; false if chunks of it follow.
+    /// True if the network serves it as a whole; false if its chunks follow later.
     whole: bool,
 }
 
-/// Returns where the bytes of an access of `npu` come from and go to.
+/// Returns the source and the target of an access of `npu`.
 fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     if store {
         (npu.into(), memory)
@@ -71,14 +71,14 @@ fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     }
 }
 
-/// Notes when the load or store with a token ends.
+/// Records the end of the load or store with this token.
 fn end(effects: &mut Effects, at: Time, token: u64) {
     let InstanceNode { instance, node } = node_of(token);
     effects.end_said(at, instance, node);
 }
 
 impl<N: NetworkBackend> Fabric<'_, N> {
-    /// Begins a load or store of a memory. Its end is among the effects where it is known.
+    /// Begins a load or store of a memory. If its end is known, adds it to the effects.
     pub fn begin_access(
         &mut self,
         now: Time,
@@ -105,7 +105,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Submits the accesses that cross the network, of which no closed form reserves links.
+    /// Submits the accesses that cross the network. No analytical answer may still reserve their links.
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
@@ -163,7 +163,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 return now;
             };
             if request.last {
-                // The last chunk ends the announcement at the port.
+                // The last chunk removes the announcement from the port.
                 servers.receive(now, place, request.span)
             } else {
                 servers.serve(now, place, request.span)
@@ -172,7 +172,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         model.pass(now, serve, |of| end(effects, of.at, of.token));
     }
 
-    /// Returns the first memory, from `first` on, whose accesses began or ended and that has not shared its links anew since.
+    /// Returns the first memory, from `first` on, that must share its links again because accesses began or ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {
@@ -181,7 +181,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         })
     }
 
-    /// Shares the links of a memory anew.
+    /// Shares the links of a memory again among its accesses.
     pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         self.submit_chunks(now, memory, effects);
         let Some(model) = self.model(memory) else {
@@ -191,7 +191,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
         }
-        // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
+        // A previously scheduled completion has the number of its settlement, and is ignored after a newer settlement.
         if let Some((at, settlement)) = model.settle(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
@@ -211,7 +211,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// The model that serves a memory, if one does.
+    /// Returns the model that serves a memory, if any.
     #[inline]
     fn model(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
         match &mut self.memories[memory].as_mut()?.service {
@@ -221,11 +221,11 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     }
 }
 
-/// State of a memory beyond NPUs in a run.
+/// State of a remote memory in a run.
 #[derive(Debug)]
 pub(super) struct RemoteState<'a> {
     service: MemoryService<'a>,
-    /// First of its endpoints, if accesses cross the network and may meet messages there, or are counted.
+    /// Its first endpoint, if accesses cross the network and may contend with messages there or are counted.
     first: Option<EndpointId>,
 }
 
@@ -235,7 +235,7 @@ enum MemoryService<'a> {
     /// The network.
     Ports {
         ports: &'a MemoryPorts,
-        /// By NPU, the port that it uses, [`NONE`] until it is known.
+        /// The port of each NPU; [`NONE`] until it is known.
         nearest: Vec<u32>,
     },
     /// A model.
@@ -243,14 +243,14 @@ enum MemoryService<'a> {
 }
 
 impl<'a> RemoteState<'a> {
-    /// Creates the idle memories of the machine of `prepared`: the one without a name, if there is one, and the others.
+    /// Creates the idle memories of the machine of `prepared`: the unnamed memory, if any, followed by the named ones.
     pub(super) fn all<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,
         network: &mut N,
     ) -> Vec<Option<Self>> {
         let machine = prepared.machine;
         let own = prepared.extensions.memory.as_ref();
-        // Ports are shared only where the network models contention and carries the messages.
+        // Ports are shared only if the network models contention and carries the messages.
         let shared = prepared.comm == CommTiming::Model && network.attachments().is_some();
         let state = |(memory, first): (Option<&'a RemoteMemory>, EndpointId)| {
             let memory = memory?;
@@ -279,7 +279,7 @@ impl<'a> RemoteState<'a> {
         machine.memories().map(state).collect()
     }
 
-    /// Returns the endpoint of which `npu` loads and to which it stores. A port is looked for once.
+    /// Returns the endpoint for loads and stores of `npu`. Its port is searched only once.
     fn endpoint(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let MemoryService::Ports { ports, nearest } = &mut self.service else {

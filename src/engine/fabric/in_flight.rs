@@ -1,10 +1,10 @@
-//! Messages in flight, by the ops that the network knows them by.
+//! Messages in flight, by their ops in the network.
 
 use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::PortRange;
 
-/// Context of a message in flight, by which its delivery is handled.
+/// Context of a message in flight, needed to handle its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightOp {
     /// A step of a collective, between two cells.
@@ -12,12 +12,12 @@ pub enum InFlightOp {
         run: RunIndex,
         from: CellIndex,
         to: CellIndex,
-        /// Its stage, as members know it.
+        /// Common number of its stage.
         stage: SharedStage,
-        /// Steps that the receiver has to have taken before it receives the message.
+        /// Number of steps that the receiver must take before it receives the message.
         recv_posted: u32,
     },
-    /// Rendezvous request of one member to another, for the message that is step `step` of its stage.
+    /// Rendezvous request of one member to another, for the message of step `step` of its stage.
     ChunkRequest {
         run: RunIndex,
         from: CellIndex,
@@ -31,7 +31,7 @@ pub enum InFlightOp {
         from: CellIndex,
         to: CellIndex,
         part: u32,
-        /// Label by which the receiver's script matches it.
+        /// Label that the receiver's script matches.
         label: u32,
     },
     /// Message between two ranks.
@@ -47,7 +47,7 @@ pub enum InFlightOp {
         node: NodeIndex,
         ports: PortRange,
     },
-    /// Load or store that the network serves, of an instance and its node.
+    /// Load or store that the network serves: its instance and node.
     Access {
         instance: InstanceIndex,
         node: NodeIndex,
@@ -64,7 +64,7 @@ pub enum InFlightOp {
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
-    /// Submission number of each slot's message, where messages contend.
+    /// Submission number of each slot's message; only with contention.
     handed: Vec<u64>,
     count: u64,
     free: Vec<OpIndex>,
@@ -78,7 +78,7 @@ impl OpSlab {
         self.reserve(op)
     }
 
-    /// Takes a slot as [`Self::insert`] does, for an op that is no message and is not counted.
+    /// Like [`Self::insert`], for an op that is not a message and is not counted.
     #[inline]
     pub fn reserve(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {
@@ -109,12 +109,12 @@ impl OpSlab {
         self.handed[op.index()]
     }
 
-    /// Does not count so many messages that were tried out.
+    /// Subtracts messages of a rehearsal from the count.
     pub fn forget(&mut self, messages: u64) {
         self.inserted -= messages;
     }
 
-    /// Returns the number of messages so far.
+    /// Returns the number of messages inserted so far.
     pub fn inserted(&self) -> u64 {
         self.inserted
     }

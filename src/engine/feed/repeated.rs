@@ -1,4 +1,4 @@
-//! A program several times, each rank again as soon as it has ended.
+//! Repeated launches of a program; each rank starts its next step as soon as it has ended the previous one.
 
 use super::{Feed, StepTimes};
 use crate::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
@@ -6,30 +6,31 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
-/// A program several times, each rank again as soon as it has ended: steps of training.
+/// Repeated launches of a program, such as training steps. Each rank starts its next step when it has ended the
+/// previous one.
 ///
-/// Step k + 1 of a rank begins when its step k has ended, whatever other ranks do, and not before the instant given for
-/// it. The tag of a step is its number from 0.
+/// Step k + 1 of a rank begins when its step k has ended, independent of other ranks, but not before the step's given
+/// instant. The tag of a step is its index from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunch {
     program: u32,
-    /// The earliest beginning of each step, in ascending order.
+    /// Earliest start of each step, in ascending order.
     starts: Vec<Time>,
-    /// Steps that have begun on some rank, by number; those that ended on all are [`None`].
+    /// Steps that have begun on some rank, by index; [`None`] after they ended on all ranks.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that have ended the step before, by the step that they wait for the start of.
+    /// Ranks that have ended their previous step and wait for the earliest start of the next, by that next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<StepTimes>,
 }
 
 impl RepeatedLaunch {
-    /// Returns a feed that launches the program numbered `program` so many `times`, first at 0.
+    /// Creates a feed that launches the program with the index `program` `times` times, first at 0.
     pub fn new(program: u32, times: u32) -> Self {
         Self::at(program, vec![Time::ZERO; times as usize])
     }
 
-    /// Returns a feed that launches the program numbered `program` at each of `starts`, in any order, or as soon as a
-    /// rank has ended the launch before.
+    /// Creates a feed that launches the program with the index `program` once for each of `starts` (in any order): at
+    /// this instant, or on each rank when it has ended the previous launch, if that is later.
     pub fn at(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -41,7 +42,7 @@ impl RepeatedLaunch {
         }
     }
 
-    /// Lets `rank` begin `step`, which begins by that if the rank is the first.
+    /// Starts `step` on `rank`; the first rank to start it also launches it.
     fn begin(&mut self, step: u64, rank: Rank, queue: &mut LaunchQueue) {
         if step == self.steps.len() as u64 {
             let serial = queue.launch(Launch {
@@ -60,7 +61,7 @@ impl RepeatedLaunch {
 
 impl Feed for RepeatedLaunch {
     fn wake_at(&self) -> Option<Time> {
-        // The first step waits for nobody; of the others those that some rank is ready for.
+        // The first step waits for no rank; a later step needs a wake only if some rank is ready for it.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
             false => self
@@ -110,7 +111,7 @@ impl Feed for RepeatedLaunch {
 
     fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
         self.steps[ended.tag as usize] = None;
-        // A rank begins a step after it has ended the one before, so steps end in order.
+        // Each rank executes its steps in order, so steps end in order.
         self.times.push(StepTimes {
             begin: ended.began.since(Time::ZERO),
             end: now.since(Time::ZERO),

@@ -1,22 +1,22 @@
-//! A program at given instants.
+//! Launches of a program at given instants.
 
 use super::Feed;
 use crate::launch::{Launch, LaunchQueue};
 use chakram_base::units::Time;
 
-/// A program at given instants.
+/// Launches of a program at given instants.
 #[derive(Debug)]
 pub struct TimedLaunches {
     program: u32,
-    /// In ascending order, the next one last.
+    /// Remaining instants in descending order, so the next one is last.
     times: Vec<Time>,
-    /// Number of launches so far, which is the tag of the next.
+    /// Number of launches so far; also the tag of the next launch.
     launched: u64,
 }
 
 impl TimedLaunches {
-    /// Returns a feed that launches the program numbered `program` at each of `times`, in any order. The k-th in
-    /// time, from 0, has tag k.
+    /// Creates a feed that launches the program with the index `program` at each of `times` (in any order). The k-th
+    /// launch in time has the tag k, from 0.
     pub fn new(program: u32, mut times: Vec<Time>) -> Self {
         times.sort_unstable_by(|a, b| b.cmp(a));
         Self {

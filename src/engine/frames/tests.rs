@@ -1,4 +1,4 @@
-//! Memory of launches in flight, to which those before them add nothing.
+//! Memory of launches: bounded by the launches in flight, not by earlier ones.
 
 use crate::host_launches::ResolvedPrices;
 use crate::run_programs::{LaunchSource, native};
@@ -14,7 +14,7 @@ use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// One rank with one kernel of `ns`.
+/// One rank with one kernel of `ns` nanoseconds.
 fn kernel(ns: u64) -> Workload {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let op = Op::Compute {
@@ -34,9 +34,9 @@ fn kernel(ns: u64) -> Workload {
     builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap()
 }
 
-/// 20,000 launches of 1 us each, at random times 1.11 us apart in the mean. A launch that comes at a finds those before
-/// it that end after a, by Lindley's recursion end = max(a, end before) + 1 us; with itself they are in flight. The
-/// frames are as many as the most of these, and everything else that a launch has is one for each frame.
+/// 20,000 launches of 1 us each, at random times with a mean distance of 1.11 us. By Lindley's recursion, a launch at
+/// time a ends at max(a, previous end) + 1 us. In flight are this launch and all earlier ones that end after a. The
+/// number of run states equals the maximum of this count, and all other state of a launch exists once per run state.
 #[test]
 fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let (mut at, mut state) = (0_u64, 1_u64);

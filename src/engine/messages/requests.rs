@@ -1,4 +1,4 @@
-//! Rendezvous between ranks: messages that their receiver has to request.
+//! Rendezvous between ranks: messages that their receiver must request.
 
 use super::{MessageChannel, Messages};
 use crate::dataflow::Dataflow;
@@ -30,8 +30,8 @@ impl Messages<'_> {
         fabric.request(now, op, ends, effects);
     }
 
-    /// Handles the arrival of a rank's request: posts its receive, and releases the oldest withheld message if there
-    /// is one. Requests do not carry a size, so the oldest of all sizes goes.
+    /// Handles the arrival of a rank's request: posts its receive, and releases the oldest withheld message, if any.
+    /// Requests have no size, so the oldest message of any size is released.
     pub fn requested<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,4 +1,4 @@
-//! Groups on the machine: for each slot of each instance the members that take part, and where they lie.
+//! Groups on the machine: the participating members of each slot, and their placement.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
 use crate::CollectiveModel;
@@ -19,25 +19,25 @@ impl ReplayPlan {
         backend: &M,
     ) {
         let mut known: BTreeMap<(GroupId, NpuCoordinates), ReplayGroupId> = BTreeMap::new();
-        // The members of each group, partitioned by the dimensions that a mask leaves out.
+        // The members of each group, partitioned by the coordinates in the dimensions that a mask excludes.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
             BTreeMap::new();
-        // A mask that excludes nobody is dropped, so that it makes no second group.
+        // A mask that excludes no member is dropped, so that it does not create a second group.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph(instance);
             let npu = self.instances[i].npu;
             let slots = graph.group_slots().iter().zip(&instance.groups);
             for (slot_index, (slot, &id)) in slots.enumerate() {
-                // With only some dimensions taking part, members that differ from this rank in the others are
+                // If only some dimensions take part, members that differ from this rank in another dimension are
                 // excluded.
                 let dimensions = machine.topology().dimensions();
                 let out: Vec<usize> = match slot.dimensions {
                     None => Vec::new(),
                     Some(mask) => (0..dimensions.len())
-                        // A mask has 32 bits; dimensions beyond them never take part.
+                        // A mask has 32 bits; higher dimensions never take part.
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
-                        // All members agree in a dimension of one NPU, so it partitions nothing.
+                        // In a dimension of size 1 all members have the same coordinate, so it does not partition them.
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
@@ -72,7 +72,7 @@ impl ReplayPlan {
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
                 self.groups[group.index()].launches_together |= mixed[slot_index];
                 let members = &self.groups[group.index()].members;
-                // Members are mostly in order already, and then this is quick.
+                // Members are mostly sorted, and then a binary search finds the index.
                 let member = members
                     .binary_search(&instance.rank)
                     .ok()
@@ -101,13 +101,13 @@ impl ReplayPlan {
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| backend.paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
-        // Rings and meshes have links to either side instead of ports.
+        // Rings and meshes have links to both sides instead of ports.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
         let sides = if extent.regular {
             let mut phases = extent.phases.iter();
             1 + u32::from(phases.any(|phase| wired(phase.dimension)))
         } else {
-            // Messages of the one line cross any dimension, and members have ports in each.
+            // Messages of an irregular group's single line may cross any dimension, so members have ports in each.
             2 * dimensions_of.len() as u32
         };
         GroupPlan {

@@ -1,4 +1,4 @@
-//! Prices of nodes, and lanes of the NPU, for a graph on a class.
+//! Prices of nodes and lanes of the NPU, for a graph on an NPU class.
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::PricingCoverage;
@@ -30,7 +30,7 @@ pub(super) fn price_graph(
         let node = matching::describe(instance.rank, graph, node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
-    // The bytes of a node, if `room` holds them at once.
+    // Returns the bytes of a node, if they fit into `room`.
     let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
         let bytes = Bytes(graph.bytes(node));
         if let Some(room) = room.filter(|room| bytes > *room) {
@@ -39,7 +39,7 @@ pub(super) fn price_graph(
         }
         Ok(bytes.0)
     };
-    // Of the graph's memories with a name, those of the machine.
+    // Maps the graph's named memories to the machine's.
     let memories: Vec<_> = (graph.remote_memories().iter())
         .map(|name| machine.named_memory(name))
         .collect();
@@ -77,7 +77,7 @@ pub(super) fn price_graph(
             }
             price
         };
-        // A step has few kinds of kernels, and a price by shape or name takes a microsecond.
+        // A price by shape or name takes a microsecond, and a step has few distinct kernels, so prices are cached.
         let by_name = !class.curves.measured.is_empty();
         if !by_name && kernel.shape.is_none() {
             return price();
@@ -147,7 +147,7 @@ pub(super) fn price_graph(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // The price of remote memory depends on contention, and is found during the run.
+                    // The duration of a remote access depends on contention and is found during the run.
                     None => Span::ZERO,
                 }
             }
@@ -187,7 +187,7 @@ pub(super) fn price_graph(
         Lane::None => NONE,
         Lane::Host(_) => {
             host += 1;
-            // Host threads are numbered behind the lanes of the NPU, so the two never share.
+            // Host threads are numbered after the NPU's lanes, so the two never share a lane.
             class.lanes + (host - 1) % class.host_lanes
         }
         _ => {
@@ -221,8 +221,8 @@ pub(super) fn price_graph(
     })
 }
 
-/// Returns for each group slot of `graph` whether a lane of its collectives also runs other nodes, given the NPU's
-/// lane of each lane of the graph.
+/// Returns for each group slot of `graph` whether a lane of its collectives also runs other nodes. `lanes` maps the
+/// graph's lanes to the NPU's.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// Users of a lane.
     #[derive(Clone, Copy, PartialEq)]
@@ -257,7 +257,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// Refusal of a load or store of the memory without a name, which `machine` lacks.
+/// Builds the error about a load or store of the unnamed memory, which `machine` lacks.
 fn without_memory(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {
@@ -275,7 +275,7 @@ fn without_memory(machine: &Machine) -> (String, String) {
     (found, hint)
 }
 
-/// Refusal of a load or store of a memory that `machine` does not have.
+/// Builds the error about a load or store of a memory that `machine` does not have.
 fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
     let name = escape(name);
     let found = format!(

@@ -1,4 +1,4 @@
-//! Patterns of kernels: a property, and a text in which `*` and `?` stand for others.
+//! Patterns of kernels: a property, and a glob with `*` and `?`.
 
 use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::ids::NodeIndex;
@@ -6,7 +6,7 @@ use chakram_base::kernel_shape::{KernelShape, MovingKernel};
 use chakram_trace::graph::Graph;
 use std::collections::BTreeMap;
 
-/// A property of a node that a pattern looks at.
+/// A property of a node that a pattern matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternField {
     Name,
@@ -18,7 +18,7 @@ pub enum PatternField {
     Shape,
 }
 
-/// Fields with their words.
+/// Fields with their names.
 const FIELDS: [(PatternField, &str); 5] = [
     (PatternField::Name, "name"),
     (PatternField::Operator, "op"),
@@ -27,14 +27,14 @@ const FIELDS: [(PatternField, &str); 5] = [
     (PatternField::Shape, "shape"),
 ];
 
-/// Kernels, by one of their properties: `FIELD:GLOB`, or a glob of names.
+/// Pattern of kernels: `FIELD:GLOB`, or a glob of names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelPattern {
     pub field: PatternField,
     pub glob: String,
 }
 
-/// Returns the property that a pattern looks at, and its glob.
+/// Splits a pattern into its property and its glob.
 pub fn fields_of(pattern: &str) -> (PatternField, &str) {
     let named = FIELDS.iter().find_map(|(field, word)| {
         let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
@@ -43,7 +43,7 @@ pub fn fields_of(pattern: &str) -> (PatternField, &str) {
     named.unwrap_or((PatternField::Name, pattern))
 }
 
-/// Words of classes of kernels.
+/// Iterates over the names of kernel classes.
 fn classes() -> impl Iterator<Item = &'static str> {
     let moving = MovingKernel::ALL.iter();
     ["gemm", "attention"]
@@ -64,11 +64,11 @@ pub fn check_class(word: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns whether the whole of `text` is as `glob` says, in which `*` is any text and `?` any character.
+/// Returns whether `glob` matches the whole `text`; `*` matches any text and `?` any character.
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // Where the last `*` stood, and how far it reaches so far.
+    // Position of the last `*`, and the end of the text that it matches so far.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match glob.get(at) {
@@ -92,13 +92,13 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
     glob[at..].iter().all(|one| *one == '*')
 }
 
-/// Which kernels of a graph a pattern means; each name, shape and path is looked at once.
+/// Matches of a pattern in a graph; tests each name, shape and path only once.
 pub struct KernelMatches<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
-    /// By name, where names are looked at.
+    /// By name, if the pattern matches names.
     names: Vec<bool>,
-    /// By call of Python, where modules are looked at.
+    /// By Python call, if the pattern matches modules.
     calls: Vec<bool>,
     shapes: BTreeMap<KernelShape, bool>,
 }
@@ -127,7 +127,7 @@ impl<'g> KernelMatches<'g> {
                     path += if path.is_empty() { "" } else { "/" };
                     path += module;
                 }
-                // What is inside a module that is meant is meant.
+                // A match on a module includes everything inside it.
                 let inside = around.is_some_and(|caller| calls[caller]);
                 calls.push(
                     inside || module.is_some_and(|module| is_meant(&path) || is_meant(module)),

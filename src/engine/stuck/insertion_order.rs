@@ -26,7 +26,7 @@ impl StuckDiagnosis<'_, '_> {
             let halves = messages.iter().zip(&running.planned.pairs);
             let halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
-            // Matching follows issue order, so the half that is missing is the first incomplete one.
+            // Matching follows the order of issue, so the missing half is the first incomplete one.
             halves
                 .map(|(half, _)| InstanceNode {
                     instance: other,
@@ -47,7 +47,7 @@ impl StuckDiagnosis<'_, '_> {
         (text, half)
     }
 
-    /// Describes an issued collective: the members that are missing, or its waiting chunks.
+    /// Describes an issued collective: the missing members, or its waiting chunks.
     pub(super) fn wait_in_run(
         &self,
         InstanceNode { instance, node }: InstanceNode,
@@ -64,7 +64,7 @@ impl StuckDiagnosis<'_, '_> {
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
-            // The first collective of the group that the member has not completed is in the way.
+            // The member is blocked by the first collective of the group that it has not completed.
             let other = self.flow.instance_beside(instance, **rank);
             let vertex = other.and_then(|other| {
                 let calls = self.flow.instance(other).graph.calls().iter();
@@ -93,7 +93,7 @@ impl StuckDiagnosis<'_, '_> {
         (run.waiting_chunks(group, slot.member, scripted), None)
     }
 
-    /// Returns a refusal if members issued different collectives under one number.
+    /// Builds the error about members that issued different collectives under one number.
     pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;

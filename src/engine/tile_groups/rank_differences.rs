@@ -1,4 +1,4 @@
-//! Differences for which one rank cannot run for another, and the refusal of a search for groups where all have some.
+//! Differences that prevent one rank from simulating another, and the error if no tile group is possible.
 
 use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlan, ReplayPlan};
@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::counted;
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Reason for which one rank cannot run for another behind it, as far as can be told before the run.
+/// Reason why a rank cannot simulate a later one, as far as known before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RankDifference {
     Graph,
@@ -17,7 +17,7 @@ pub(super) enum RankDifference {
 /// A rank of a launch, and its plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
-/// Returns why the first rank cannot run for the second, with those between them; `None` if it may.
+/// Returns why the first rank cannot simulate the second and the ranks between them; `None` if it can.
 pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {
@@ -31,7 +31,7 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
     }
 }
 
-/// Refuses groups where no rank would run for another. Found before the run, by the rule of
+/// Fails if no rank could simulate another. Decided before the run, by the rule of
 /// [`TileGroups::form`](super::TileGroups::form).
 pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();

@@ -1,12 +1,12 @@
-//! Joining of what was split: neighbours that end a collective together and are in one state run as a group again.
+//! Joining of split tile groups: neighbours that end a collective together in equal states become a group again.
 //!
-//! Members of a stage are told apart by what reaches them over different links, such as activations of the stage before. A
-//! collective that all of them wait for ends their differences where it ends for all at one instant, as around a ring. From
-//! then on each would do what the others do, as at the start.
+//! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
+//! collective that all of them wait for removes the differences if it ends for all at one instant, as around a ring.
+//! From then on all members would do the same again, as at the start.
 //!
-//! The state of an instance is: its open dependencies, who holds its lanes and who waits for them, and what pends of it. Nodes that
-//! members have of their own may pend at different times, which a group gathers. Kernels may not: where one is running parts
-//! stay apart, until they end a collective while none is.
+//! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
+//! events. Nodes that are carried out per member may be pending at different times, because a group gathers them.
+//! Kernels may not: parts with a running kernel stay separate until they end a collective while no kernel runs.
 
 use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
@@ -18,7 +18,7 @@ use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 
 impl TileGroups {
-    /// Notes that an instance, for itself or for a group, has ended a collective.
+    /// Records that an instance, alone or as a leader, has ended a collective.
     #[inline]
     pub fn note_end_of_collective(&mut self, instance: InstanceIndex, node: NodeIndex) {
         let origin = self.origin_of.get(instance.index());
@@ -29,12 +29,12 @@ impl TileGroups {
         }
     }
 
-    /// Whether parts of groups may have come together.
+    /// Returns whether parts of groups may be able to join.
     pub fn may_join(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// Joins neighbouring parts of groups that ended a collective in this round and are in one state.
+    /// Joins neighbouring parts of groups that ended a collective in this round and have equal states.
     #[inline(never)]
     pub fn rejoin(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
         let mut ended = std::mem::take(&mut self.ended);
@@ -51,7 +51,7 @@ impl TileGroups {
         self.ended = ended;
     }
 
-    /// The last instance for which this one runs.
+    /// Returns the last instance that this leader simulates.
     fn last_of(&self, leader: InstanceIndex) -> InstanceIndex {
         match self.of[leader.index()] {
             NONE => leader,
@@ -62,7 +62,7 @@ impl TileGroups {
         }
     }
 
-    /// Whether two parts of a group are neighbours and in one state, in which no kernel is running.
+    /// Returns whether two parts of a group are neighbours in equal states without a running kernel.
     fn are_alike(
         &self,
         flow: &Dataflow<'_>,
@@ -94,7 +94,7 @@ impl TileGroups {
             && flow.are_alike(a, b)
     }
 
-    /// Has the first of several parts of a group run for all of them.
+    /// Joins several parts of a group under the leader of the first.
     fn join(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -141,7 +141,7 @@ impl TileGroups {
     }
 }
 
-/// Nodes of an instance that became ready, and its lanes that were freed, in this round.
+/// Returns the nodes of an instance that became ready, and its lanes that were freed, in this round.
 fn effects_of(
     flow: &Dataflow<'_>,
     effects: &Effects,

@@ -1,9 +1,9 @@
-//! Lanes that collectives which gather share with other nodes.
+//! Lanes that gathering collectives share with other nodes.
 //!
-//! Such a collective queues for its lane on all members when the last is ready, in the middle of the round's posts: ranks
-//! before that member have posted their own nodes by then, ranks behind it have not. A leader posts for all members
-//! at once, so it stands for them only where nothing else comes to that lane in the round. Where more than one node does, or one
-//! while another collective waits to be let go, the group is disbanded first.
+//! Such a collective queues for its lane on all members when the last member is ready, in the middle of the round's
+//! posts: lower ranks have already posted their nodes, higher ranks have not. A leader posts for all members at once,
+//! so it gives the same order only if no other node comes to this lane in the round. If several nodes do, or one while
+//! another collective waits for its members, the group is split into single ranks first.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, key, node_of};
@@ -15,7 +15,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
-    /// Returns by lane of the NPU whether a collective of the instance that gathers shares it; nothing if none does.
+    /// Returns for each lane of the NPU whether a gathering collective of the instance shares it; empty if none does.
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();
@@ -28,15 +28,15 @@ impl RunningInstance<'_> {
         lanes
     }
 
-    /// Returns whether a node is a collective that gathers, and shares a lane.
+    /// Returns whether a node is a gathering collective on a shared lane.
     pub(super) fn gathers(&self, node: NodeIndex) -> bool {
         let Self { graph, shared, .. } = self;
         graph.kind(node) == NodeKind::Collective && shared.mixed[graph.call(node).group as usize]
     }
 }
 
-/// Returns the number of collectives of an instance that gather, are ready and do not queue for their lanes yet; those
-/// that became ready in this round are not posted.
+/// Returns the number of gathering collectives of an instance that are ready but not queued for their lanes yet.
+/// Excludes collectives that became ready in this round, because they are not posted.
 pub(super) fn parked_of(
     flow: &Dataflow<'_>,
     lanes: &Lanes,
@@ -56,7 +56,7 @@ pub(super) fn parked_of(
 }
 
 impl TileGroups {
-    /// Returns whether a leader that is to post the first of `left` cannot do so for all members.
+    /// Returns whether a leader cannot post the first node of `left` for all members.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let InstanceNode { instance, node } = node_of(left[0]);

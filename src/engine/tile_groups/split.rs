@@ -1,4 +1,5 @@
-//! Splitting of tile groups: members that differ run for themselves from then on, each with a copy of the leader's state.
+//! Splitting of tile groups: members that differ are simulated separately from then on, each with a copy of the
+//! leader's state.
 
 use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, key, node_of};
@@ -11,23 +12,23 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::escape;
 
-/// Ready nodes that have yet to be posted, in order: those of the list from the index on.
+/// Ready nodes that have yet to be posted: the entries of the list from the index on.
 pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 
-/// Step that all members of a part of a group have taken, to be carried out for them by the instance that runs.
+/// A step that all members of a part have taken; its leader carries it out for them.
 #[derive(Clone, Debug)]
 pub enum PartStep {
     /// A node queues for its lane.
     Queue(InstanceIndex, NodeIndex),
-    /// The instants of its ends are known.
+    /// The instants of a node's ends are known.
     Announce(InstanceIndex, NodeIndex, Vec<(InstanceIndex, Time)>),
-    /// It has ended.
+    /// A node has ended.
     End(InstanceIndex, NodeIndex),
 }
 
 impl TileGroups {
-    /// Settles one thing that members did not do together: ends that are announced come by themselves, and groups are split
-    /// where members differ. Returns what follows, nothing when all is settled.
+    /// Settles one step that not all members of a group have taken: announced ends happen separately, and a group is
+    /// split if its members differ. Returns the resulting steps; empty when everything is settled.
     #[inline(never)]
     pub fn settle_uneven(
         &mut self,
@@ -60,7 +61,7 @@ impl TileGroups {
         Some(self.part(flow, lanes, effects, &group, &runs, ready))
     }
 
-    /// Has every member of a group run for itself, before `node` of the leader is posted.
+    /// Splits a group into single instances, before `node` of the leader is posted.
     pub fn disband(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -79,7 +80,7 @@ impl TileGroups {
         self.part(flow, lanes, effects, &group, &alone, Some(ready))
     }
 
-    /// Makes groups of the `runs` of a group's members.
+    /// Splits a group into the ranges `runs` of its members.
     fn part(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -165,7 +166,7 @@ impl TileGroups {
         steps
     }
 
-    /// Notes the first split, and that a group did not stay together.
+    /// Records the first split, and that the group did not stay together.
     fn note_split(
         &mut self,
         flow: &Dataflow<'_>,
@@ -192,7 +193,7 @@ impl TileGroups {
         counts.split.get_or_insert(split);
     }
 
-    /// Gives every member a state of its own, for a description of it.
+    /// Splits all groups into single instances, so that a diagnosis finds a state for every member.
     pub fn dissolve(&mut self, flow: &mut Dataflow<'_>, lanes: &mut Lanes, effects: &mut Effects) {
         for group in std::mem::take(&mut self.groups) {
             for &member in group.members.iter().skip(1) {
@@ -205,7 +206,7 @@ impl TileGroups {
     }
 }
 
-/// Gives `other` the state of `leader`, which ran for it.
+/// Copies the state of `leader` to `other`, which it simulated.
 fn copy_leader(
     flow: &mut Dataflow<'_>,
     lanes: &mut Lanes,

@@ -1,4 +1,4 @@
-//! Every rule on workloads of each kind and on machines with and without what it asks for.
+//! Every rule, on workloads of each type and on machines with and without the required property.
 
 use super::*;
 use chakram_base::ids::Rank;
@@ -17,7 +17,7 @@ const KERNEL: Op<'static> = Op::Compute {
     dtype: Some(Dtype::Bf16),
 };
 
-/// A workload of one node, recorded to last `us` microseconds.
+/// A workload of one node with a recorded duration of `us` microseconds.
 fn workload(op: Op<'_>, us: u64) -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
@@ -33,7 +33,7 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
     builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-/// The reason why options that `change` makes are refused, as the library has it.
+/// Returns the library's error for the options modified by `change`.
 fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
     let machine = Machine::load(machine).unwrap();
     let checked = ReplayOptions::with(change).check(&machine, workload);
