@@ -1,4 +1,4 @@
-//! The commands of the program, run in this process: output and notes are returned, errors are data.
+//! The program's commands, run in this process. Output and notes are returned, and errors are data.
 //!
 //! ```
 //! use chakram::command::{FailureKind, execute};

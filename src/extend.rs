@@ -1,8 +1,8 @@
-//! Models of one's own: what a crate outside implements, and what that is said in.
+//! Extension points: the traits that other crates can implement, and the types that these traits use.
 //!
-//! - a network: [`NetworkBackend`], given to [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over);
-//! - an algorithm of collectives: [`AlgorithmModel`], given to [`Machine::with_algorithm`](crate::Machine::with_algorithm);
-//! - prices of kernels: [`KernelModel`], and memory: [`MemoryDesign`] with its [`MemoryModel`], given as
+//! - a network: [`NetworkBackend`], passed to [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over);
+//! - a collective algorithm: [`AlgorithmModel`], passed to [`Machine::with_algorithm`](crate::Machine::with_algorithm);
+//! - prices of kernels: [`KernelModel`], and memory: [`MemoryDesign`] with its [`MemoryModel`], passed as
 //!   [`Extensions`] of the [options](crate::engine::ReplayOptions).
 //!
 //! `testkit/extension` adds one of each and replays with them.

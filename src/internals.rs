@@ -1,38 +1,38 @@
-//! What tests, benches and fuzz targets need of the inside that no user does. It is no part of the interface: names here
-//! change without notice. A test that needs more belongs to the crate of its subject.
+//! Internals for tests, benches and fuzz targets. They are not part of the public interface and change without notice.
+//! A test that needs more internals belongs in the crate that it tests.
 
-/// Networks one event at a time: tests hold what a replay says of transfers against each of them alone.
+/// Networks that are driven event by event: tests compare a replay's transfers with each network alone.
 pub use chakram_hardware::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
 };
 
-/// Records of traces by the types that are generated from `proto/`: tests write and read files by them, and so share no
-/// code with what they test.
+/// Record types generated from `proto/`: tests write and read files with them, so they share no code with the reader
+/// and writer under test.
 pub use chakram_trace::format::proto;
 
-/// Where the records of a file begin and end: tests damage files at these places.
+/// Boundaries of the records in a file: tests damage files there.
 pub use chakram_trace::format::wire::FrameCursor;
 
-/// Tables of groups as nodes and files of ASTRA-sim have them: tests declare groups, and read what was declared.
+/// Group tables of nodes and of ASTRA-sim's files: tests declare groups and read declarations.
 pub use chakram_trace::format::groups;
 
-/// Names of the files of a job, from a prefix that files of others begin with too.
+/// Names of a job's files by prefix, even if other files begin with the same prefix.
 pub use chakram_trace::format::file::PrefixFiles;
 
-/// A writer of protobuf's wire format: profiles of JAX have no generated types.
+/// Writer of protobuf's wire format, because JAX profiles have no generated types.
 pub use chakram_trace::format::encoder::MessageEncoder;
 
-/// One number for a text, which a bench prints so that answers of two builds can be compared.
+/// Hash of a text; a bench prints it to compare results of two builds.
 pub use chakram_trace::graph::fingerprint;
 
-/// The bound that slices keep, which random slices are held against.
+/// Limit that every slice must satisfy; tests check it with random slices.
 pub use chakram_analysis::edit::slice::MOST_BEHIND;
 
-/// Scripts of collectives from an algorithm, which the reader of another crate must take.
+/// Conversion of MSCCL algorithms to scripts, which another crate's reader must accept.
 pub use chakram_converters::msccl::{MscclAlgorithm, MscclScripts};
 
-/// The check of ASTRA-sim's logging file, a door for any bytes.
+/// Parser of ASTRA-sim's logging file, fuzzed with arbitrary bytes.
 pub use chakram_astra_sim::logging;
 
-/// Options of replays, each of which a test tries as a flag and as a key of studies.
+/// Options of replays: a test tries each as a flag and as a key of studies.
 pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};

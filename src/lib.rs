@@ -1,7 +1,7 @@
 //! Replays machine-learning execution traces on hardware you do not have.
 //!
-//! One graph of compute, memory and communication nodes per NPU goes in, and a description of a machine; out comes when
-//! everything happened, and why. A job comes from files, which are traces:
+//! Input: one graph of compute, memory and communication nodes per NPU, and a description of a machine. Output: the
+//! time of every event, and its cause. A job is usually read from trace files:
 //!
 //! ```
 //! use chakram::{Job, Machine, engine::ReplayOptions};
@@ -12,28 +12,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It may also be generated ([`Job::generate`]), or be what ASTRA-sim reads ([`AstraSimJob`]).
+//! It can also be generated ([`Job::generate`]), or read from ASTRA-sim's inputs ([`AstraSimJob`]).
 //!
 //! - [`job`]: jobs from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
-//! - [`engine`]: the one event loop, with its ordering contract, and how it can be asked to run;
-//! - [`extend`]: networks, memories, algorithms and prices of one's own;
-//! - [`report`]: what came out;
-//! - [`generate`], [`model`]: workloads without a capture, and networks of layers that they train;
-//! - [`workload`]: graphs of ranks, and the workload that they are together;
+//! - [`engine`]: the event loop, its ordering contract, and the options of a replay;
+//! - [`extend`]: your own networks, memories, algorithms and prices;
+//! - [`report`]: results of a replay;
+//! - [`generate`], [`model`]: workloads without a capture, and the models that they train;
+//! - [`workload`]: graphs of ranks, and their combination into a workload;
 //! - [`score`]: predictions against measured runs;
-//! - [`serve`]: requests over time, on processors that they share;
+//! - [`serve`]: inference serving: requests over time on shared processors;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
-//! - [`trace`]: execution traces as files say them;
-//! - [`validate`], [`inspect`]: what is wrong with traces, and what is in them;
-//! - [`convert`], [`archive`]: captures of PyTorch become traces, and many workloads one file;
-//! - [`diff`], [`edit`]: what differs between traces, and traces that become other traces;
-//! - [`sweep`]: many points of a study, and which of them is best;
-//! - [`command`]: the commands of the program, for those in whose process they run;
-//! - [`interrupt`], [`limits`]: work that ends early, and the memory that it may take;
-//! - [`units`], [`ids`]: quantities, and names for things.
+//! - [`trace`]: execution traces in files;
+//! - [`validate`], [`inspect`]: defects of traces, and their contents;
+//! - [`convert`], [`archive`]: conversion of PyTorch captures to traces, and many workloads in one file;
+//! - [`diff`], [`edit`]: comparison and transformation of traces;
+//! - [`sweep`]: studies with many points, and their best points;
+//! - [`command`]: the program's commands, run in your process;
+//! - [`interrupt`], [`limits`]: interruption of work, and memory limits;
+//! - [`units`], [`ids`]: quantities, and typed indices.
 //!
-//! The library is silent: it returns data. `ARCHITECTURE.md` is the map of what is inside.
+//! The library never prints; it returns data. `ARCHITECTURE.md` describes its structure.
 
 pub mod command;
 pub mod extend;
@@ -45,7 +45,7 @@ pub use chakram_jobs::{AstraSimJob, Job};
 pub use chakram_report::Report;
 
 pub mod archive {
-    //! Archives: many workloads in one file, each with what is known of it.
+    //! Archives: many workloads in one file, each with metadata.
     //!
     //! ```no_run
     //! use chakram::archive::Archive;
@@ -63,8 +63,8 @@ pub mod archive {
 }
 
 pub mod astra_sim {
-    //! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
-    //! names, with a [`InputNote`] for everything that does not mean what one may think.
+    //! The input files and flags of ASTRA-sim 2's analytical networks, with original names and units. An [`InputNote`]
+    //! explains every value whose meaning may surprise.
     //!
     //! ```
     //! use chakram::astra_sim::{AstraFlags, QuirkSet};
@@ -93,7 +93,7 @@ pub mod astra_sim {
 }
 
 pub mod convert {
-    //! Conversion of what PyTorch's profiler and execution trace observer captured.
+    //! Conversion of captures from PyTorch's profiler and execution trace observer.
 
     pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, pairs};
     pub use chakram_converters::pytorch::summary::ConversionSummary;
@@ -105,8 +105,8 @@ pub mod convert {
 }
 
 pub mod diff {
-    //! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
-    //! of replay reports.
+    //! Comparison of two jobs: of their traces, independent of node ids and the order of records, and of their replay
+    //! reports.
     //!
     //! ```
     //! use chakram::diff::{RawTrace, traces};
@@ -145,7 +145,7 @@ pub mod edit {
 }
 
 pub mod engine {
-    //! The replay: one loop over one agenda.
+    //! The replay: one event loop over one agenda.
     //!
     //! ```
     //! use chakram::engine::ReplayOptions;
@@ -159,7 +159,7 @@ pub mod engine {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
     //!
-    //! Programs are launched by feeds:
+    //! Feeds launch programs:
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
@@ -195,7 +195,7 @@ pub mod engine {
 }
 
 pub mod generate {
-    //! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
+    //! Generated microbenchmarks and training steps. The same nodes can go to a file or directly to a graph.
     //!
     //! ```
     //! use chakram::generate::{CollectivePattern, WorkloadPattern};
@@ -224,7 +224,7 @@ pub mod generate {
 }
 
 pub mod ids {
-    //! Small integer names for things, so that an index of one kind cannot be used for another.
+    //! Typed indices, so that an index of one kind cannot be used as another.
     //!
     //! ```
     //! use chakram::ids::{Npu, Rank};
@@ -262,7 +262,7 @@ pub mod inspect {
 }
 
 pub mod interrupt {
-    //! Work that is ended from another thread, as an error.
+    //! Interruption of work from another thread; the work then returns an error.
     //!
     //! ```
     //! use chakram::engine::{ReplayError, ReplayOptions};
@@ -313,7 +313,7 @@ pub mod job {
 }
 
 pub mod limits {
-    //! Memory that the process may hold, of which [`CountingAllocator`] counts.
+    //! Memory limit of the process; [`CountingAllocator`] counts the allocated bytes.
     //!
     //! ```
     //! use chakram::limits;
@@ -330,7 +330,7 @@ pub mod limits {
 }
 
 pub mod machine {
-    //! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
+    //! The simulated system. Every [`Machine`] is validated when it is created.
     //!
     //! ```
     //! use chakram::machine::Machine;
@@ -377,7 +377,7 @@ pub mod model {
 }
 
 pub mod report {
-    //! Results of a replay: observers that watch it, and the report that they fill.
+    //! Results of a replay: observers, and the report that they fill.
     //!
     //! ```
     //! use chakram::{Job, Machine, engine::ReplayOptions};
@@ -390,7 +390,7 @@ pub mod report {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
     //!
-    //! A row for each node, in columns as Apache Arrow lays them out:
+    //! One row per node, in the column layout of Apache Arrow:
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -417,7 +417,7 @@ pub mod report {
 }
 
 pub mod score {
-    //! Predictions against measured runs: how far off they are, and whether they put plans in the right order.
+    //! Comparison of predictions with measured runs: errors, and whether predictions rank plans correctly.
 
     pub use chakram_studies::score::{
         FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
@@ -428,7 +428,7 @@ pub mod score {
 }
 
 pub mod serve {
-    //! Inference serving: requests that arrive over time, wait, are served in some order, and how long they take.
+    //! Inference serving: requests arrive over time, wait and are served; the result is their latencies.
     //!
     //! ```
     //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
@@ -464,7 +464,7 @@ pub mod serve {
 }
 
 pub mod sweep {
-    //! Studies: points along axes, each replayed once, and which of them is best.
+    //! Studies: points along axes, each replayed once, and their ranking.
     //!
     //! ```
     //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load};
@@ -527,7 +527,7 @@ pub mod topology {
 }
 
 pub mod trace {
-    //! Execution traces as files hold them: nodes, their operations, and their encoding on disk.
+    //! Execution traces in files: nodes, their operations, and their encodings.
     //!
     //! ```
     //! use chakram::trace::{NodeView, Op, Sink, TraceWriter};
@@ -555,7 +555,7 @@ pub mod trace {
 }
 
 pub mod units {
-    //! Quantities with their units, and the only places where a number is rounded.
+    //! Quantities with their units. All rounding happens here.
     //!
     //! ```
     //! use chakram::units::{Bandwidth, Bytes, Span};
@@ -593,7 +593,7 @@ pub mod validate {
 }
 
 pub mod workload {
-    //! Workloads: the graphs of all ranks, built or read, and matched with one another.
+    //! Workloads: the graphs of all ranks, built or read from files.
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, ReplayOptions};

@@ -1,10 +1,11 @@
 //! Memory limits of the process, the expansion limit of compressed input, and the checks before memory is
 //! allocated.
 //!
-//! Limits belong to the process and never change a result: they refuse, or nothing happens. Where an amount is
-//! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
-//! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose. A program that must outlive
-//! its tasks has the allocator only count ([`allocator::only_count`]); tasks then end at their next check.
+//! Limits are global to the process and never change a result: they cause an error or have no effect. If an amount is
+//! known in advance, [`check`] rejects it with a message that names its purpose. Everything else is caught by the
+//! binary's allocator ([`allocator::CountingAllocator`]), which knows the amount but not its purpose. A program that
+//! must outlive its tasks makes the allocator only count ([`allocator::only_count`]); tasks then end at their next
+//! check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -14,21 +15,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub mod allocator;
 mod machine;
 
-/// Default for the maximum size of a decompressed input, as a multiple of its compressed size, unless [`set`]
-/// changes it. Traces unpack to 10 to 50 times their size, zeros to 30,000 times.
+/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set`] changes it. Traces
+/// expand to 10 to 50 times their compressed size, zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
-/// Bytes that any compressed input may unpack to, however small it is.
+/// Decompressed size in bytes that is always allowed, however small the input is.
 pub const ALWAYS_UNPACKED: u64 = 16 << 20;
 
-/// Marks the limit as not set.
+/// Value of a limit that is not set.
 const UNSET: u64 = 0;
 
 static MEMORY: AtomicU64 = AtomicU64::new(UNSET);
 static RATIO_SET: AtomicU64 = AtomicU64::new(RATIO);
 
-/// Sets the limits of the process. Without `memory` it is three quarters of the memory of the machine, or of
-/// the container.
+/// Sets the limits of the process. The default of `memory` is three quarters of the memory of the machine or container.
 pub fn set(memory: Option<Bytes>, ratio: u64) {
     let memory = memory.map_or_else(usual, |bytes| bytes.0);
     MEMORY.store(memory.max(1), Ordering::Relaxed);
@@ -36,7 +36,7 @@ pub fn set(memory: Option<Bytes>, ratio: u64) {
     allocator::bound(memory);
 }
 
-/// Sets the memory limit of the process, and returns the one of before.
+/// Sets the memory limit of the process, and returns the previous one.
 pub fn set_memory(memory: Bytes) -> Bytes {
     let before = MEMORY.swap(memory.0.max(1), Ordering::Relaxed);
     allocator::bound(memory.0.max(1));
@@ -46,12 +46,12 @@ pub fn set_memory(memory: Bytes) -> Bytes {
     }
 }
 
-/// Sets the maximum expansion of compressed inputs, and returns the one of before.
+/// Sets the maximum expansion of compressed inputs, and returns the previous one.
 pub fn set_ratio(ratio: u64) -> u64 {
     RATIO_SET.swap(ratio, Ordering::Relaxed)
 }
 
-/// Returns the limit that a process has by default: three quarters of the memory of the machine, or of the container.
+/// Returns the default memory limit: three quarters of the memory of the machine or container.
 pub fn default_memory() -> Bytes {
     Bytes(usual())
 }
@@ -68,7 +68,7 @@ pub fn memory() -> Bytes {
     }
 }
 
-/// Returns the bytes that are left of [`memory`].
+/// Returns the bytes of [`memory`] that are not allocated yet.
 pub fn remaining() -> u64 {
     memory().0.saturating_sub(allocator::allocated())
 }
@@ -87,7 +87,7 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the least amount that was needed.
+    /// Returns the minimum amount that was needed.
     pub fn asked(&self) -> Bytes {
         self.asked
     }
@@ -103,11 +103,11 @@ impl MemoryLimitError {
     }
 }
 
-/// Checks that the memory that is allocated is within its limit.
+/// Checks that the allocated memory is within its limit.
 ///
 /// # Errors
 ///
-/// Fails if it is not.
+/// Fails if it exceeds the limit.
 #[inline]
 pub fn check_held() -> Result<(), MemoryLimitError> {
     match allocator::allocated() {
@@ -116,7 +116,7 @@ pub fn check_held() -> Result<(), MemoryLimitError> {
     }
 }
 
-/// Returns the error of a run that takes `held` bytes.
+/// Builds the error about a run that uses `held` bytes.
 #[cold]
 pub(crate) fn exceeded(held: u64) -> MemoryLimitError {
     MemoryLimitError {
@@ -127,11 +127,11 @@ pub(crate) fn exceeded(held: u64) -> MemoryLimitError {
     }
 }
 
-/// Checks that `count` items of at least `each` bytes fit beside the memory that is allocated.
+/// Checks that `count` items of at least `each` bytes fit into the remaining memory.
 ///
 /// # Errors
 ///
-/// Fails if they do not fit; the message begins with `what` they are and ends with `hint`, the remedy.
+/// Fails if they do not fit. The message begins with `what`, a name of the items, and ends with `hint`.
 pub fn check(
     what: impl Display,
     count: u64,
@@ -150,14 +150,14 @@ pub fn check(
     })
 }
 
-/// Error of a compressed input that unpacks to more than its limit.
+/// Error about a compressed input that expands beyond its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if it is to be trusted", self.rule(), SettingKey::MaxRatio, self.enough())]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
     ratio: u64,
-    /// The least ratio that takes all of it, where all is known.
+    /// The minimum ratio that allows all of it, if its size is known.
     needed: Option<u64>,
 }
 
@@ -167,7 +167,7 @@ impl UnpackLimitError {
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
 
-    /// Names the rule behind the limit.
+    /// Describes the rule that sets the limit.
     fn rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
             format!("at {} times the size", self.ratio)
@@ -177,11 +177,11 @@ impl UnpackLimitError {
     }
 }
 
-/// Checks that `packed` bytes may unpack to `unpacked` bytes.
+/// Checks that `packed` compressed bytes may expand to `unpacked` bytes.
 ///
 /// # Errors
 ///
-/// Fails if they may not.
+/// Fails if this exceeds the limit.
 pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     let ratio = RATIO_SET.load(Ordering::Relaxed);
     let limit = packed.saturating_mul(ratio).max(ALWAYS_UNPACKED);
@@ -196,11 +196,11 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
     })
 }
 
-/// Checks that `packed` bytes may unpack to `unpacked` bytes, which are all of them.
+/// Like [`check_unpacked`], if `unpacked` is known to be the total size.
 ///
 /// # Errors
 ///
-/// As [`check_unpacked`]; the message has the least ratio that is enough.
+/// Like [`check_unpacked`]; the message also has the minimum sufficient ratio.
 pub fn check_claimed(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     check_unpacked(packed, unpacked).map_err(|error| UnpackLimitError {
         needed: Some(unpacked.div_ceil(packed.max(1))),
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn small_inputs_may_unpack_to_16_mib_and_others_to_their_ratio() {
-        // 200 times 1 MB are 200 MB; 200 times 1 kB are less than what is always allowed.
+        // 200 times 1 MB is 200 MB; 200 times 1 kB is below the size that is always allowed.
         assert_eq!(check_unpacked(1_000, ALWAYS_UNPACKED), Ok(()));
         let small = check_unpacked(1_000, ALWAYS_UNPACKED + 1).unwrap_err();
         assert!(small.to_string().contains("small inputs"), "{small}");
@@ -222,14 +222,14 @@ mod tests {
         let large = check_unpacked(1_000_000, 200_000_001).unwrap_err();
         assert!(large.to_string().contains("200 times"), "{large}");
         assert_eq!(check_unpacked(u64::MAX, u64::MAX), Ok(()));
-        // 80 MB of 1,387 B are 57,678.4 times as much.
+        // 80 MB / 1,387 B = 57,678.4.
         let claimed = check_claimed(1_387, 80_000_000).unwrap_err();
         assert!(claimed.to_string().contains("57679, if"), "{claimed}");
     }
 
     #[test]
     fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
-        // Without a bound all that 64 bits count fits, and what they do not count is as much as they do.
+        // Without a limit everything fits that 64 bits can count; larger products saturate.
         assert_eq!(check("a list", u64::MAX, 16, "less"), Ok(()));
     }
 }

@@ -43,20 +43,20 @@ impl CollectiveKind {
         (Self::Barrier, "barrier", 9),
     ];
 
-    /// Returns the collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a
-    /// reduce-scatter in equal shards, the only kind there is here.
+    /// Returns the collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a reduce-scatter
+    /// with equal shards and maps to [`Self::ReduceScatter`].
     pub fn from_comm_type(value: u64) -> Option<Self> {
         let value = if value == 8 { 7 } else { value };
         let found = Self::ALL.iter().find(|(_, _, number)| *number == value);
         found.map(|(kind, _, _)| *kind)
     }
 
-    /// The schema's value of `comm_type`.
+    /// Returns the schema's value of `comm_type`.
     pub fn comm_type(self) -> u64 {
         Self::ALL[self as usize].2
     }
 
-    /// Returns whether one member has a part of its own.
+    /// Returns whether one member, the root, has a special part.
     pub fn has_root(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn sizes_on_disk_become_whole_buffers() {
-        // 8 shards of 1,000 B make 8,000 B; a reduce-scatter's size is its input already.
+        // 8 shards of 1,000 B are 8,000 B; the size of a reduce-scatter is already its input.
         assert_eq!(CollectiveKind::AllGather.buffer(1000, 8), Some(8000));
         assert_eq!(CollectiveKind::ReduceScatter.buffer(1000, 8), Some(1000));
         assert_eq!(CollectiveKind::AllGather.buffer(u64::MAX, 2), None);

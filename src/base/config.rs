@@ -1,8 +1,8 @@
-//! Configuration files written by people: TOML, as tables whose every value knows its key and line. The only module
-//! that uses the `toml` package.
+//! Configuration files in TOML. Every value knows its key and line, for errors. The only module that uses the `toml`
+//! package.
 //!
-//! Any text ends in values or in an error, never in a panic. A table is opened with the keys that
-//! it may have; any other is refused at once.
+//! Any text gives values or an error, never a panic. A table is opened with a list of allowed keys; any other key is an
+//! error immediately.
 
 use crate::units::QuantityError;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ pub use file::{STANDARD_INPUT, read};
 pub use literal::ConfigLiteral;
 pub use nearest::{did_you_mean, nearest};
 
-/// A refused text; every message says where, what was found and what is allowed.
+/// Error about a text. Every message states the place, the found value and the allowed values.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The text is not TOML.
@@ -35,21 +35,21 @@ pub enum ConfigError {
         /// Found and expected syntax, in the words of the TOML reader.
         why: String,
     },
-    /// A key is missing, unknown, or has a value that it cannot have.
+    /// A key is missing, unknown, or has an invalid value.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
         /// Name of the text, usually its path.
         file: String,
-        /// Line, from 1; for a missing key that of the table which should have it.
+        /// Line, from 1; for a missing key, the line of its table.
         line: usize,
         /// The key from the root of the file, for example `dimension[1].bandwidth`.
         key: String,
-        /// Found value and allowed ones.
+        /// Found and allowed values.
         why: String,
     },
 }
 
-/// A text that is TOML.
+/// A parsed TOML text.
 pub struct ConfigDocument<'d> {
     file: &'d str,
     text: &'d str,
@@ -65,7 +65,7 @@ pub struct ConfigTable<'d> {
 }
 
 impl<'d> ConfigDocument<'d> {
-    /// Reads `text`, called `file` in errors.
+    /// Parses `text`; `file` is its name in errors.
     pub fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { file, text, root }),
@@ -77,12 +77,12 @@ impl<'d> ConfigDocument<'d> {
         }
     }
 
-    /// The table of everything, which may have the keys `allowed`.
+    /// Returns the root table, whose keys must be in `allowed`.
     pub fn root(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
         ConfigTable::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
 
-    /// The root table, without a check of its keys.
+    /// Returns the root table without a check of its keys.
     pub fn entries(&'d self) -> ConfigTable<'d> {
         ConfigTable {
             document: self,
@@ -102,7 +102,7 @@ impl<'d> ConfigDocument<'d> {
     }
 }
 
-/// The line, from 1, of byte `at`.
+/// Returns the line, from 1, of byte `at`.
 fn line_of(text: &str, at: usize) -> usize {
     // Counts lines for errors only, so the scan costs nothing on success.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
@@ -125,7 +125,7 @@ impl<'d> ConfigTable<'d> {
         };
         if let Some(allowed) = allowed {
             let known = |name: &str| allowed.contains(&name);
-            // Unknown keys are refused first: a misspelled optional key would otherwise be ignored silently.
+            // Unknown keys are rejected first: otherwise a misspelled optional key would be ignored silently.
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
                 let closest = nearest(name.get_ref(), allowed.iter().copied());
                 let why = format!(
@@ -140,7 +140,7 @@ impl<'d> ConfigTable<'d> {
         Ok(table)
     }
 
-    /// The key of entry `name`, from the root.
+    /// Returns the full key of entry `name`, from the root.
     fn path(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         // Hostile keys must not break the one-line form of messages.
@@ -156,18 +156,18 @@ impl<'d> ConfigTable<'d> {
         }
     }
 
-    /// The entry `name`, if it is there.
+    /// Returns the entry `name`, if it exists.
     pub fn get(&self, name: &str) -> Option<ConfigField<'d>> {
         let (key, value) = self.entries.get_key_value(name)?;
         Some(self.field(key, value))
     }
 
-    /// The required entry `name`; `expected` describes it in the error when it is missing.
+    /// Returns the required entry `name`; `expected` describes it in the error if it is missing.
     pub fn need(&self, name: &str, expected: impl Display) -> Result<ConfigField<'d>, ConfigError> {
         self.get(name).ok_or_else(|| self.missing(name, expected))
     }
 
-    /// The entry `name` as `read` reads it, if it is there.
+    /// Reads the entry `name` by `read`, if it exists.
     pub fn optional<T>(
         &self,
         name: &str,
@@ -176,7 +176,7 @@ impl<'d> ConfigTable<'d> {
         self.get(name).map(|field| read(&field)).transpose()
     }
 
-    /// The entry `name` as `read` reads it, or `default` without the entry.
+    /// Reads the entry `name` by `read`; returns `default` if it is missing.
     pub fn or<T>(
         &self,
         name: &str,
@@ -186,13 +186,13 @@ impl<'d> ConfigTable<'d> {
         self.get(name).map_or(Ok(default), |field| read(&field))
     }
 
-    /// An error: there is no entry `name`.
+    /// Builds the error about the missing entry `name`.
     pub fn missing(&self, name: &str, expected: impl Display) -> ConfigError {
         let why = format!("found nothing, expected {expected}");
         self.document.refuse(&self.path(name), self.at, why)
     }
 
-    /// The quantity at `name`; `example` illustrates it in errors.
+    /// Reads the quantity at `name`; errors show `example`.
     pub fn quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
@@ -204,26 +204,26 @@ impl<'d> ConfigTable<'d> {
         .quantity(example)
     }
 
-    /// The whole number from 1 to `most` at `name`.
+    /// Reads the whole number from 1 to `most` at `name`.
     pub fn count(&self, name: &str, most: u32) -> Result<u32, ConfigError> {
         self.need(name, format_args!("a whole number from 1 to {most}"))?
             .count(most)
     }
 
-    /// The choice from `all` at `name`.
+    /// Reads the choice from `all` at `name`.
     pub fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         self.need(name, format_args!("one of {}", names.join(", ")))?
             .choice(all)
     }
 
-    /// All entries with their names, as the file orders them.
+    /// Iterates over all entries with their names, in the order of the file.
     pub fn fields(&self) -> impl Iterator<Item = (&'d str, ConfigField<'d>)> + '_ {
         let entries = self.entries.iter();
         entries.map(|(key, value)| (key.get_ref().as_ref(), self.field(key, value)))
     }
 
-    /// An error about the table as a whole.
+    /// Builds an error about the table as a whole.
     pub fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.refuse(&self.key, self.at, why)

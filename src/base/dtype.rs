@@ -1,8 +1,8 @@
-//! Number formats that NPUs compute in.
+//! Number formats of kernels and peak rates.
 
 use std::fmt;
 
-/// A number format that NPUs compute in.
+/// A number format in which NPUs compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Dtype {
@@ -16,7 +16,7 @@ pub enum Dtype {
     Fp16,
     /// Brain float.
     Bf16,
-    /// Eight-bit floats of either kind.
+    /// Eight-bit floats, E4M3 or E5M2.
     Fp8,
     /// Four-bit floats with block scales.
     Fp4,
@@ -40,19 +40,19 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
-    /// Bytes of an element, with its part of a scale that goes with a block.
+    /// Returns the bytes of an element, including its share of its block's scale.
     pub fn element_bytes(self) -> f64 {
         match self {
             Self::Fp64 => 8.0,
             Self::Fp32 | Self::Tf32 => 4.0,
             Self::Fp16 | Self::Bf16 => 2.0,
             Self::Fp8 | Self::Int8 => 1.0,
-            // A scale of a byte goes with 16 numbers.
+            // Each block of 16 numbers has a scale of one byte: 0.5 + 1/16.
             Self::Fp4 => 0.5625,
         }
     }
 
-    /// Parses the name of a format as written here or by PyTorch; `None` for anything else.
+    /// Parses a format's name in chakram's or PyTorch's spelling; `None` for anything else.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {
             return Some(*dtype);

@@ -1,9 +1,9 @@
-//! Small integer names for things, so that an index of one kind cannot be used for another.
+//! Typed indices, so that an index of one kind cannot be used as another.
 
-/// The most NPUs a machine may have, and the most ranks a job.
+/// Maximum number of NPUs of a machine and of ranks of a job.
 pub const MAX_NPUS: u32 = 1 << 22;
 
-/// Declares an index of one kind: a number, 32 bits wide unless stated, that no other kind of index stands for.
+/// Declares a new index type, a number of 32 bits by default.
 #[macro_export]
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
@@ -49,19 +49,19 @@ index!(
     Npu
 );
 index!(
-    /// An end of the network's routes: NPU n is endpoint n, and the memories that lie at the network follow.
+    /// An end of the network's routes: NPU n is endpoint n, followed by the memories on the network.
     EndpointId
 );
 index!(
-    /// A node inside one graph: its position in ascending order of the file's ids.
+    /// A node in one graph: its index in ascending order of the file's ids.
     NodeIndex
 );
 index!(
-    /// What an operation has in flight in the network: a message, a load or a store. Numbers are used again.
+    /// An operation in flight in the network: a message, a load or a store. Indices are reused.
     OpIndex
 );
 index!(
-    /// A graph of a workload; ranks that do the same share one.
+    /// A graph of a workload; ranks with equal work share one.
     GraphId
 );
 index!(
@@ -73,11 +73,11 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's place on the machine among those of its group, which count the innermost phase fastest.
+    /// A member's index by placement on the machine; the innermost phase counts fastest.
     Position
 );
 index!(
-    /// A stage of a chunk, among those that it passes.
+    /// A stage of a chunk, in the order in which it passes them.
     StageIndex: u16
 );
 

@@ -1,8 +1,8 @@
-//! Interruption of work from outside: on request, or because memory ran over its limit.
+//! Interruption of work from outside: on request, or because the memory limit was exceeded.
 //!
-//! A [`StopToken`] belongs to a task, such as one call of a library's user. Whoever runs the task makes it current on its
-//! threads ([`within`], [`inherited`]), and code that may take long calls [`check`] now and then. Interruptions never change a
-//! result: there is none.
+//! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes it current on the task's
+//! threads ([`within`], [`inherited`]), and long-running code calls [`check`] regularly. An interruption never changes
+//! a result: the task then has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
 use std::cell::RefCell;
@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reason for which a task ended early.
+/// Reason why a task ended early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
-    /// Its owner asked for it.
+    /// Its owner requested it.
     #[error("interrupted")]
     Requested,
-    /// It used more memory than it may.
+    /// It exceeded the memory limit.
     #[error(transparent)]
     Memory(#[from] MemoryLimitError),
 }
 
-/// Handle with which a task is stopped from another thread.
+/// Handle to stop a task from another thread.
 #[derive(Clone, Debug, Default)]
 pub struct StopToken(Arc<TokenState>);
 
@@ -29,7 +29,7 @@ pub struct StopToken(Arc<TokenState>);
 struct TokenState {
     is_requested: AtomicBool,
     is_out_of_memory: AtomicBool,
-    /// The first interruption that a check found; later checks find the same.
+    /// The first interruption that a check found; later checks return the same.
     found: OnceLock<Interruption>,
 }
 
@@ -39,12 +39,12 @@ impl StopToken {
         self.0.is_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the interruption that ended the task, if one did.
+    /// Returns the interruption that ended the task, if any.
     pub fn interruption(&self) -> Option<&Interruption> {
         self.0.found.get()
     }
 
-    /// Whether the system had no more memory for the task: its thread has been abandoned.
+    /// Returns whether the system had no memory left for the task; its thread has then been abandoned.
     pub fn is_out_of_memory(&self) -> bool {
         self.0.is_out_of_memory.load(Ordering::Relaxed)
     }
@@ -59,9 +59,9 @@ pub fn current() -> Option<StopToken> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Runs `work` as the task of `token`.
+/// Runs `work` with `token` as the current token.
 pub fn within<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
-    /// Restores the token of before, also when `work` panics.
+    /// Restores the previous token, even if `work` panics.
     struct Restored(Option<StopToken>);
     impl Drop for Restored {
         fn drop(&mut self) {
@@ -72,17 +72,17 @@ pub fn within<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Returns `work` for another thread, as part of this thread's task.
+/// Wraps `work` so that another thread runs it as part of this thread's task.
 pub fn inherited<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     let token = current();
     move || within(token, work)
 }
 
-/// Checks that the task of this thread may go on: two loads and a look at a variable of the thread.
+/// Checks that the task of this thread may continue. Cheap: two loads and one thread-local variable.
 ///
 /// # Errors
 ///
-/// Fails if it was asked to stop, if memory is over its limit, and ever after.
+/// Fails if a stop was requested or the memory limit is exceeded; later calls then fail too.
 pub fn check() -> Result<(), Interruption> {
     CURRENT.with_borrow(|token| {
         let memory = || bounds::check_held().map_err(Interruption::from);
@@ -100,14 +100,15 @@ pub fn check() -> Result<(), Interruption> {
     })
 }
 
-/// Makes the process go on when a task exceeds the memory limit: [`check`] ends the task. Where the system itself has no more,
-/// the thread of the task is abandoned with all that it has, and [`StopToken::is_out_of_memory`] tells its owner.
+/// Keeps the process alive when a task exceeds the memory limit: [`check`] ends only the task. If the system itself has
+/// no memory left, the task's thread is abandoned with all its memory, and [`StopToken::is_out_of_memory`] returns
+/// true.
 pub fn keep_process() {
     allocator::only_count(abandon);
 }
 
-/// Marks the task of this thread as out of memory and stops the thread for good, since an allocation can neither fail nor
-/// unwind. Returns only if the thread has no task.
+/// Marks the task of this thread as out of memory and stops the thread forever, because an allocation can neither fail
+/// nor unwind. Returns only if the thread has no task.
 fn abandon() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;

@@ -1,4 +1,4 @@
-//! Class and shape of a kernel: what it computes, as prices need it, and its text in files.
+//! Class and shape of a kernel, which determine its price, and their text in files.
 //!
 //! ```text
 //! gemm batch=16 m=1024 n=1024 k=64
@@ -9,23 +9,23 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Class of a kernel that moves bytes and computes little.
+/// Class of a kernel that is limited by memory traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum MovingKernel {
-    /// Each element by itself: activations, residual sums, dropout.
+    /// Independent operations on elements: activations, residual sums, dropout.
     ElementWise,
-    /// Rows to mean 0 and variance 1, or length 1.
+    /// Normalization of rows to mean 0 and variance 1, or to length 1.
     Normalization,
     /// Softmax of rows, with scale and mask.
     Softmax,
-    /// Rows picked from a table, or added to it.
+    /// Gathering of rows from a table, or adding rows to it.
     Embedding,
     /// Cross entropy of logits.
     CrossEntropy,
     /// The optimizer's step.
     Optimizer,
-    /// Bytes from one place to another, transposed or not.
+    /// Copy of bytes, with or without a transposition.
     Copy,
 }
 
@@ -42,45 +42,45 @@ impl MovingKernel {
     ];
 }
 
-/// Class and shape of a kernel. Its number format is that of its node.
+/// Class and shape of a kernel. The node has the number format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelShape {
     /// `batch` products of `m x k` by `k x n` matrices.
     Gemm {
-        /// Products.
+        /// Number of products.
         batch: u64,
         /// Rows of the result.
         m: u64,
         /// Columns of the result.
         n: u64,
-        /// Summed over.
+        /// Summed-over size.
         k: u64,
     },
     /// Attention in one kernel.
     Attention {
-        /// Sequences.
+        /// Number of sequences.
         batch: u64,
-        /// Query heads.
+        /// Number of query heads.
         heads: u64,
-        /// Heads of keys and of values.
+        /// Number of heads of keys and values.
         kv_heads: u64,
-        /// Queries of a sequence.
+        /// Number of queries per sequence.
         queries: u64,
-        /// Keys of a sequence.
+        /// Number of keys per sequence.
         keys: u64,
-        /// Columns of a head.
+        /// Number of columns per head.
         width: u64,
-        /// Whether queries attend to earlier keys only.
+        /// Whether queries attend only to earlier keys.
         causal: bool,
-        /// Whether it finds gradients.
+        /// Whether it computes gradients.
         backward: bool,
     },
-    /// Bytes moved, of which the node says how many.
+    /// A kernel limited by memory traffic; the node has the number of bytes.
     Moving(MovingKernel),
 }
 
 impl KernelShape {
-    /// Returns the word of its class, with which its text begins.
+    /// Returns the word of its class, which is also the first word of its text.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Gemm { .. } => "gemm",
@@ -116,11 +116,11 @@ impl fmt::Display for KernelShape {
     }
 }
 
-/// A text that is no class and shape of a kernel.
+/// Error about text that is not a class and shape of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelShapeError;
 
-/// Takes the numbers called `names` out of `words`, in their order; what is left are words without a number.
+/// Extracts the values of `NAME=VALUE` words called `names`, in order. Returns them with the words that have no value.
 fn numbers<'t, const N: usize>(
     words: impl Iterator<Item = &'t str>,
     names: [&str; N],

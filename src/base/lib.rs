@@ -1,5 +1,5 @@
-//! What every other crate of chakram speaks: quantities, names for things, the vocabulary that traces and hardware share,
-//! bounds on memory, and configuration for people.
+//! Basis of all other crates of chakram: quantities, typed indices, the vocabulary that traces and
+//! hardware share, memory limits, and configuration files.
 
 pub mod bounds;
 pub mod collective_kind;

@@ -1,11 +1,11 @@
-//! Work on several threads whose results do not depend on their number.
+//! Work on several threads, with results that do not depend on the number of threads.
 
 use crate::interrupt::inherited;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Returns the number of threads that the machine runs at once.
+/// Returns the number of threads that the machine can run at once.
 pub fn processors() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
@@ -14,7 +14,7 @@ pub fn processors() -> usize {
 ///
 /// # Errors
 ///
-/// The error of the first item that has one, whichever thread comes to it; items after it may be left out.
+/// Returns the error of the first failing item, independent of the threads' timing. Later items may be skipped.
 pub fn map_in_order<T: Sync, R: Send, E: Send>(
     threads: usize,
     items: &[T],
@@ -66,7 +66,7 @@ mod tests {
             let done = map_in_order(threads, &items, |item| Ok::<_, u32>(item + 1));
             let expected: Vec<u32> = items.iter().map(|item| item + 1).collect();
             assert_eq!(done, Ok(expected));
-            // 37 comes before all others that fail, whichever thread comes to it.
+            // Item 37 is first among the failing items in the list, whichever thread processes it.
             let failed = map_in_order(threads, &items, |item| {
                 if item % 10 == 7 { Err(*item) } else { Ok(()) }
             });

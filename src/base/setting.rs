@@ -1,63 +1,63 @@
-//! Settings that errors and notes refer to.
+//! Keys of settings, as named in errors and notes.
 //!
-//! The library calls a setting by its key: "pass the groups with `groups`". A program whose users know settings by
-//! other names, as a command line does by its flags, registers those names once with [`name_as`]. Names belong to the
-//! process, as the limits of [`crate::bounds`] do, and appear in messages only: no result depends on them.
+//! The library names a setting by its key: "pass the groups with `groups`". A program with other names for settings,
+//! such as the flags of a command line, registers its names once with [`name_as`]. Names are global to the process,
+//! like the limits of [`crate::bounds`], and appear only in messages: no result depends on them.
 
 use crate::config::{did_you_mean, nearest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Writes the name of a setting. It must not allocate: the message of a process that is out of memory has a name too.
+/// Writes the name of a setting. It must not allocate, because messages about a lack of memory also contain names.
 pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 static NAMES: OnceLock<NameWriter> = OnceLock::new();
 
-/// Makes messages call settings by the names that `write_name` writes. Later calls have no effect.
+/// Registers the names that messages use for settings. Later calls have no effect.
 pub fn name_as(write_name: NameWriter) {
-    // Two programs in one process would each print the other's names.
+    // The first registration wins; two programs in one process cannot both have their names.
     let _ = NAMES.set(write_name);
 }
 
-/// A setting by its key. `{}` prints the key in backquotes, and `{:#}` without, for use within backquotes; both print
-/// the registered name where there is one.
+/// A setting by its key. `{}` prints the key in backquotes; `{:#}` prints it without, for use within backquotes. Both
+/// print the registered name instead, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
-    /// Collectives that last otherwise.
+    /// Changed durations of collectives.
     Collective,
-    /// Let one of several identical ranks run for all of them.
+    /// Simulate one of several identical ranks for all of them.
     Aggregate,
-    /// Bandwidth of each dimension of a machine that is given by its dimensions.
+    /// Bandwidth of each dimension, for a machine in the notation of dimensions.
     Bandwidth,
-    /// What times uncontended collectives.
+    /// Source of the times of uncontended collectives.
     Collectives,
-    /// What times collectives and messages.
+    /// Source of the times of collectives and messages.
     Comm,
-    /// What prices kernels.
+    /// Source of the prices of kernels.
     Compute,
-    /// Custom algorithm of a kind of collective.
+    /// Custom algorithm for one kind of collective.
     Custom,
-    /// Times of kernels that vary at random.
+    /// Random variation of kernel durations.
     Jitter,
-    /// Kernels that last otherwise.
+    /// Changed durations of kernels.
     Kernel,
-    /// Keys of the machine's file that have other values.
+    /// Changed values of keys in the machine's file.
     Set,
-    /// Ranks whose kernels last longer.
+    /// Ranks with slower kernels.
     Slow,
     /// Ranks that start later.
     Delays,
     /// Which dependencies to enforce.
     Dependencies,
-    /// All rows of a report's text.
+    /// Print all rows of a report's text.
     Details,
     /// Changes of a captured or generated job.
     Edits,
     /// Parts of the machine that fail during the replay.
     Fail,
-    /// Part of the peak rates that kernels by roofline reach.
+    /// Fraction of peak rates that roofline kernels reach.
     Efficiency,
     /// Use all NPUs of each rack.
     FillDomains,
@@ -65,15 +65,15 @@ pub enum SettingKey {
     Format,
     /// Schema generation of a trace.
     Generation,
-    /// Sizes of the dimensions that a job's ranks fill.
+    /// Sizes of the dimensions of a job's ranks.
     Grid,
     /// Groups of ranks that traces do not declare.
     Groups,
-    /// What times host work.
+    /// Source of the times of host work.
     Host,
-    /// How to read rates between those of a table.
+    /// Interpolation between the rates of a table.
     Interpolate,
-    /// Latency of each dimension of a machine that is given by its dimensions.
+    /// Latency of each dimension, for a machine in the notation of dimensions.
     Latency,
     /// How the host launches work.
     Launch,
@@ -81,9 +81,9 @@ pub enum SettingKey {
     Lenient,
     /// Count bytes over each link.
     Links,
-    /// Describe the sources of a conversion.
+    /// List the sources of a conversion instead of converting.
     List,
-    /// Give communication without size and duration no time.
+    /// Treat communication of unknown size and duration as instantaneous.
     LowerBound,
     /// The simulated system.
     Machine,
@@ -93,7 +93,7 @@ pub enum SettingKey {
     MaxRatio,
     /// Memory of a chip.
     Memory,
-    /// What replaces ranks without a trace.
+    /// Treatment of ranks without a trace.
     MissingRanks,
     /// Name of a served model.
     Model,
@@ -123,21 +123,21 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// What scaling does to the size of shards.
+    /// Effect of scaling on the size of shards.
     Sharded,
     /// Part of a sweep's points.
     Shard,
-    /// How much of a comparison to print.
+    /// Amount of detail of a comparison.
     Show,
     /// Limit on the time of requests.
     Slo,
     /// Captured step to convert or read.
     Step,
-    /// Carry out every collective message by message.
+    /// Simulate every collective message by message.
     Stepwise,
     /// Table of a report in CSV.
     Table,
-    /// Parts of each product.
+    /// Number of parts of each matrix product (tensor parallelism).
     Tensor,
     /// Drawing of a machine of tiles.
     TileMap,
@@ -150,12 +150,12 @@ pub enum SettingKey {
 }
 
 impl SettingKey {
-    /// Returns its key as files have it, which is stable.
+    /// Returns its key in files, which is stable.
     pub fn key(self) -> impl fmt::Display {
         PlainKey(self)
     }
 
-    /// Returns whether it says how the traces of a job are read.
+    /// Returns whether it affects how the traces of a job are read.
     pub fn is_of_traces(self) -> bool {
         matches!(
             self,
@@ -171,7 +171,7 @@ impl SettingKey {
         )
     }
 
-    /// Returns the setting with `value` as files have it: `compute = curves`, in backquotes.
+    /// Returns the setting with `value` in the form of files, in backquotes: `compute = curves`.
     pub fn entry(self, value: impl fmt::Display) -> String {
         format!("`{} = {value}`", self.key())
     }
@@ -185,12 +185,12 @@ impl SettingKey {
     }
 }
 
-/// A value of a setting that is one of a few, each with a word.
+/// A setting with a few possible values, each with a word.
 pub trait SettingChoice: Copy + PartialEq + 'static {
-    /// The values with their words, as files have them, and what they do.
+    /// The values, with their words in files and their meanings.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns its word, which is empty if a setting means the value only by its absence.
+    /// Returns its word; empty for a value that only the absence of the setting selects.
     fn word(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)
@@ -200,7 +200,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     ///
     /// # Errors
     ///
-    /// The words that are expected.
+    /// Returns a list of the expected words.
     fn parse(text: &str) -> Result<Self, String> {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {

@@ -1,18 +1,18 @@
-//! Memory that NPUs share, which plans and machines both know.
+//! Memory shared by NPUs, a type of plans and machines.
 
 use crate::units::Bytes;
 
-/// Remote memory of which NPUs next to one another use one capacity together.
+/// Remote memory whose capacity several neighbouring NPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
-    /// Bytes of all of them.
+    /// Bytes of all these NPUs together.
     pub capacity: Bytes,
-    /// Number of NPUs; at least 1.
+    /// Number of NPUs that share it; at least 1.
     pub npus: u32,
 }
 
 impl SharedMemory {
-    /// Bytes for each of a job's `ranks` if they divide it evenly.
+    /// Returns the bytes of each rank, if a job's `ranks` share it evenly.
     pub fn share(&self, ranks: u64) -> u64 {
         self.capacity.0 / u64::from(self.npus).min(ranks).max(1)
     }

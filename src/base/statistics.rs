@@ -1,6 +1,6 @@
 //! Statistics of samples.
 
-/// Returns the two values in the middle of `values`, the lower first; of an odd number both are the same. `None`
+/// Returns the two middle values of `values`, the lower first; they are equal for an odd number of values. `None`
 /// without values. Reorders `values`.
 pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     let upper = values.len() / 2;
@@ -13,8 +13,8 @@ pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     Some([lower.copied().unwrap_or(upper), upper])
 }
 
-/// Returns the median of `values`, of an even number the mean of two, rounded down; `None` without values. Reorders
-/// `values`.
+/// Returns the median of `values`; for an even number of values, the mean of the middle two, rounded down. `None`
+/// without values. Reorders `values`.
 pub fn median(values: &mut [u64]) -> Option<u64> {
     let [lower, upper] = middle(values)?;
     Some(lower.midpoint(upper))

@@ -1,4 +1,4 @@
-//! Quantities with their units, and the only places where a number is rounded.
+//! Quantities with their units. All rounding happens here.
 //!
 //! Instants and durations are whole picoseconds in 64 bits (213 days); one byte at 400 GB/s takes
 //! 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
@@ -42,12 +42,12 @@ pub struct Time(pub u64);
 pub struct Span(pub u64);
 
 impl Time {
-    /// Start of every replay.
+    /// The start of every replay.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that can be represented.
+    /// The end of time: later than any valid instant.
     pub const END: Self = Self(u64::MAX);
 
-    /// The time since `earlier`, which must not be later.
+    /// Returns the time since `earlier`, which must not be later than `self`.
     #[inline]
     pub fn since(self, earlier: Self) -> Span {
         debug_assert!(earlier <= self, "time runs forward");
@@ -65,43 +65,43 @@ impl Add<Span> for Time {
 }
 
 impl Span {
-    /// No time at all.
+    /// The empty duration.
     pub const ZERO: Self = Self(0);
-    /// Longer than anything that can be represented.
+    /// Longer than any valid duration.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Whole nanoseconds.
+    /// Creates a duration of whole nanoseconds; saturates.
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(1000))
     }
 
-    /// Whole microseconds.
+    /// Creates a duration of whole microseconds; saturates.
     #[inline]
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(PS_PER_US))
     }
 
-    /// `seconds`, rounded to the nearest picosecond; negative becomes zero, too long becomes `MAX`.
+    /// Rounds `seconds` to the nearest picosecond; negative values become zero, and too long ones `MAX`.
     #[inline]
     pub fn from_seconds(seconds: f64) -> Self {
-        // The cast saturates at both ends and turns NaN into zero, as the language defines it.
+        // Rust defines that the cast saturates at both ends and turns NaN into zero.
         Self((seconds * PS_PER_S).round() as u64)
     }
 
-    /// The duration in seconds, for rates and for display.
+    /// Returns the duration in seconds, for rates and display.
     #[inline]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / PS_PER_S
     }
 
-    /// This duration times `factor`, rounded to the nearest picosecond.
+    /// Multiplies by `factor` and rounds to the nearest picosecond.
     #[inline]
     pub fn scaled(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor).round() as u64)
     }
 
-    /// This duration `count` times over.
+    /// Multiplies by `count`; saturates.
     #[inline]
     pub const fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
@@ -138,7 +138,7 @@ impl std::iter::Sum for Span {
     }
 }
 
-/// Prints three or four significant digits with the unit that suits: `12.35 us`.
+/// Prints three or four significant digits with a suitable unit: `12.35 us`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ps = self.0 as f64;
@@ -196,34 +196,34 @@ impl Bandwidth {
         self.0
     }
 
-    /// Half of it.
+    /// Returns half of the bandwidth.
     pub fn half(self) -> Self {
         // Half of the smallest positive number would be zero.
         Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
     }
 
-    /// Serialization: the time for `amount` to pass, to the nearest picosecond.
+    /// Returns the time to transfer `amount`, rounded to the nearest picosecond.
     #[inline]
     pub fn serialization(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
     }
 }
 
-/// Seconds per byte of links that a message passes one after another.
+/// Total seconds per byte over links that a message passes one after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct InverseRate(f64);
 
 impl InverseRate {
-    /// That of no link.
+    /// The value for no link.
     pub const ZERO: Self = Self(0.0);
 
-    /// With as many `links` more of a bandwidth.
+    /// Adds `links` links of a bandwidth.
     #[inline]
     pub fn plus(self, links: u32, bandwidth: Bandwidth) -> Self {
         Self(self.0 + f64::from(links) / bandwidth.0)
     }
 
-    /// Time for `amount` to pass all of these links, one after another, to the nearest picosecond.
+    /// Returns the time for `amount` to pass all of these links, one after another, rounded to the nearest picosecond.
     #[inline]
     pub fn serialization(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
@@ -245,20 +245,20 @@ impl Frequency {
         self.0
     }
 
-    /// Time of so many cycles, to the nearest picosecond.
+    /// Returns the duration of `cycles` cycles, rounded to the nearest picosecond.
     #[inline]
     pub fn cycles(self, cycles: u64) -> Span {
         Span::from_seconds(cycles as f64 / self.0)
     }
 }
 
-/// A share of a buffer: `bytes` divided into `parts` equal parts, of which this is one.
+/// A share of a buffer: one of `parts` equal parts of `bytes`.
 ///
-/// Collectives split buffers that do not divide evenly. The share is kept as a fraction, so that all shares are
-/// equal, together cover exactly the buffer, and rounding happens once, in time.
+/// Collectives also split buffers that do not divide evenly. A share is a fraction, so all shares are equal and
+/// together cover exactly the buffer; rounding happens once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferShare {
-    /// The whole buffer.
+    /// Bytes of the whole buffer.
     pub bytes: u64,
     /// Number of equal parts into which the buffer is divided; at least 1.
     pub parts: u64,
@@ -276,7 +276,7 @@ impl BufferShare {
         self.bytes / self.parts
     }
 
-    /// The share of another buffer of `bytes`, divided into the same number of parts.
+    /// Returns the share of a buffer of `bytes`, divided into the same number of parts.
     #[inline]
     pub const fn with_bytes(self, bytes: u64) -> Self {
         Self {
@@ -285,7 +285,7 @@ impl BufferShare {
         }
     }
 
-    /// One of `n` equal parts of this share.
+    /// Returns one of `n` equal parts of this share.
     #[inline]
     pub const fn part(self, n: u32) -> Self {
         Self {
@@ -294,8 +294,8 @@ impl BufferShare {
         }
     }
 
-    /// `k` of `n` equal parts of this share. Exact, unless the buffer is so large that k times its bytes do not fit
-    /// in 64 bits; then it is rounded down to whole bytes.
+    /// Returns `k` of `n` equal parts of this share. Exact, unless k times the buffer's bytes exceed 64 bits; then it
+    /// is rounded down to whole bytes.
     #[inline]
     pub fn parts_of(self, k: u32, n: u32) -> Self {
         // Reduces k/n by Euclid's algorithm, so that the denominator grows as little as possible.
@@ -329,7 +329,7 @@ impl FlopRate {
         self.0
     }
 
-    /// Time of `flops` operations, to the nearest picosecond.
+    /// Returns the duration of `flops` operations, rounded to the nearest picosecond.
     #[inline]
     pub fn duration(self, flops: u64) -> Span {
         Span::from_seconds(flops as f64 / self.0)

@@ -1,4 +1,4 @@
-//! Jobs of ASTRA-sim's inputs, which bring their machine along.
+//! Jobs from ASTRA-sim's inputs, which include the machine.
 
 use super::JobError;
 use super::custom::read_scripts;
@@ -25,7 +25,7 @@ use chakram_trace::format::file::{PrefixFiles, RankFile, TraceContents, read_tex
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::{Path, PathBuf};
 
-/// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
+/// A job from ASTRA-sim's inputs: inputs, traces, and notes about them.
 #[derive(Debug)]
 pub struct AstraSimJob {
     /// Everything but the traces.
@@ -34,9 +34,9 @@ pub struct AstraSimJob {
     pub collectives: AstraCollectives,
     /// The traces.
     pub workload: Workload,
-    /// Lanes that an NPU needs.
+    /// Number of lanes that an NPU needs.
     pub lanes: u32,
-    /// Whether sends and receives may have no other half.
+    /// Whether sends and receives may lack a matching half.
     pub lenient: bool,
     /// Statistics of each instance that are known before it runs.
     pub work: Vec<RankWork>,
@@ -51,20 +51,20 @@ pub struct AstraSimJob {
 }
 
 impl AstraSimJob {
-    /// Reads everything that `flags` name.
+    /// Reads all files named in `flags`.
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read or is refused.
+    /// Fails if a file cannot be read or is invalid.
     pub fn open(flags: &AstraFlags) -> Result<Self, JobError> {
         Self::load(flags, false, &mut |_, _| {})
     }
 
-    /// Reads everything that `flags` name; inputs are hashed if `hash` is set.
+    /// Reads all files named in `flags`; hashes them if `hash` is set.
     ///
     /// # Errors
     ///
-    /// As [`Self::open`].
+    /// Like [`Self::open`].
     pub fn load(
         flags: &AstraFlags,
         hash: bool,
@@ -85,7 +85,7 @@ impl AstraSimJob {
             let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
             collectives.add_custom(&inputs, prefix, algorithm);
         }
-        // The original has a trace for each NPU of the network.
+        // ASTRA-sim needs a trace for each NPU of the network.
         let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npus());
         if let Some(first) = beyond.first() {
             notes.push(traces_beyond(flags, &inputs, first, beyond.len()));
@@ -137,7 +137,7 @@ impl AstraSimJob {
         astra_sim::machine(&self.inputs, self.lanes)
     }
 
-    /// Settles everything before a run on `machine`, which is [`Self::machine`].
+    /// Compiles the replay for `machine`, which must be [`Self::machine`].
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // The reader of the traces has priced them as the original does.
+            // The reader of the traces has already priced kernels like ASTRA-sim.
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };
@@ -161,11 +161,11 @@ impl AstraSimJob {
         )?)
     }
 
-    /// Replays the job as ASTRA-sim does, but for the quirks that its flags correct, and reports.
+    /// Replays the job like ASTRA-sim, except for the quirks that its flags correct, and returns the report.
     ///
     /// # Errors
     ///
-    /// Fails if the machine cannot run the job, or the replay gets stuck.
+    /// Fails if the machine cannot run the job, or if the replay deadlocks.
     pub fn replay(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
         let machine = self.machine();
         let prepared = self.prepare(&machine, options)?;
@@ -175,9 +175,9 @@ impl AstraSimJob {
     }
 }
 
-/// Replays `prepared` over the network that `inputs` choose, with a report if `full`.
+/// Replays `prepared` over the network selected by `inputs`; collects a report if `full`.
 ///
-/// The loops are compiled here, once for each network, and whoever watches is called through a table.
+/// The loops are compiled here, once per network; observers are called dynamically to avoid more copies.
 pub fn run_inputs(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
@@ -212,7 +212,7 @@ pub fn run_inputs(
     }
 }
 
-/// Returns the refusal of a scale that leaves no endpoint delay to a collective at time 0.
+/// Builds the error about a scale that leaves no endpoint delay for a collective at time 0.
 fn undelayed(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -243,7 +243,7 @@ fn replay_over<N: NetworkBackend>(
     Ok((outcome, None))
 }
 
-/// Returns the work of each instance; graphs that ranks share are examined once.
+/// Returns the work of each instance; examines shared graphs only once.
 fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
@@ -275,7 +275,7 @@ fn tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns the file of each rank, which a compressed one, or one of another form, may replace; and the files of ranks beyond.
+/// Returns the file of each rank, possibly compressed or in another format, and the files of ranks beyond the network.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
@@ -284,7 +284,7 @@ fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     ((0..npus).map(file).collect(), beyond)
 }
 
-/// Returns the note that the network has fewer NPUs than the workload has traces.
+/// Builds the note that the network has fewer NPUs than the workload has traces.
 fn traces_beyond(
     flags: &AstraFlags,
     inputs: &AstraInputs,
@@ -308,8 +308,7 @@ fn traces_beyond(
     }
 }
 
-/// Reads the custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
-/// the number of NPUs.
+/// Reads the custom algorithm whose files begin with `prefix`: one file per position, at most one per NPU.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has(rank));

@@ -1,4 +1,4 @@
-//! Collectives whose algorithm is a trace for each member.
+//! Custom collectives, whose algorithm is one trace per member.
 
 use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
@@ -8,20 +8,20 @@ use chakram_trace::format::file::{RankFile, TraceContents, discover};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
-/// An algorithm in files: the collectives that it carries out, and what the names of its files begin with.
+/// A custom algorithm in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomFiles {
-    /// The collectives.
+    /// Kind of collective that it replaces.
     pub kind: CollectiveKind,
-    /// The prefix of files `PREFIX.P.et`, one for each position.
+    /// Prefix of the files `PREFIX.P.et`, one per position P.
     pub prefix: PathBuf,
 }
 
-/// Loads the algorithms that `args` name; their files join `inputs`, if hashes are wanted.
+/// Loads the algorithms in `args`. Adds their files to `inputs`, if hashes are requested.
 ///
 /// # Errors
 ///
-/// Fails if positions lack a file, or a file is no algorithm or does not go with the others.
+/// Fails if a position has no file, or if a file is not a valid algorithm or does not match the others.
 pub fn load_custom(
     args: &[CustomFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,
@@ -45,7 +45,7 @@ pub fn load_custom(
     args.iter().map(&mut load).collect()
 }
 
-/// Reads the algorithm whose positions are `contents`, in order.
+/// Reads an algorithm from the `contents` of its positions, in order.
 pub fn read_scripts(
     contents: &[TraceContents],
     timing: ScriptTiming,
@@ -55,12 +55,12 @@ pub fn read_scripts(
         .map_err(|(position, error)| contents[position as usize].with_source(error))
 }
 
-/// The files of an algorithm: one for each position from 0 on, and two at least.
+/// Returns the files of an algorithm: one per position from 0 on, at least two.
 fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
-    // An algorithm of one member sends nothing, so a single file is taken for a mistake.
+    // An algorithm of one member sends nothing, so a single file counts as a mistake.
     let missing = missing.or((files.len() == 1).then_some(1));
     let Some(position) = missing else {
         return Ok(files);
@@ -76,7 +76,7 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     ))
 }
 
-/// `fault`, where it is in the files.
+/// Converts `fault` to an error with its location in the files.
 fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) -> TraceError {
     let (position, part, found, hint) = match fault {
         ScriptFault::UnknownPeer {

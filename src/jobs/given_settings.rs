@@ -1,4 +1,4 @@
-//! Settings that a user gave, held against the run without each of them.
+//! Effects of given settings: compares a run with the runs without each setting.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -11,12 +11,12 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Nodes of all repeated runs together up to which a run is repeated without its settings, a step of a simulated collective
-/// counted as a node: a second or two.
+/// Maximum number of nodes of all repeated runs together; a step of a simulated collective counts as a node. This takes
+/// one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
-/// Returns nodes of a run, and the steps of its collectives where some were simulated: as many as rings have, twice the members
-/// for each member.
+/// Returns the number of nodes of a run plus, if collectives were simulated, an estimate of their steps: 2 n² for n
+/// members, as in a ring.
 fn work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
@@ -28,32 +28,32 @@ fn work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// A run without a setting: what of it is another; nothing where the run does without it what the setting says.
+/// The parts of a run that change without a setting; all empty if the run is the same without it.
 #[derive(Debug, Default)]
 pub struct RunWithout<'a> {
-    /// The workload.
+    /// The workload, if it changes.
     pub workload: Option<Workload>,
-    /// The machine.
+    /// The machine, if it changes.
     pub machine: Option<Cow<'a, Machine>>,
-    /// The options.
+    /// The options, if they change.
     pub options: Option<ReplayOptions>,
-    /// Whether it is too large to be made.
+    /// Whether the run is too large to repeat.
     pub is_too_large: bool,
 }
 
-/// A setting that was given.
+/// A setting given by the user.
 pub struct GivenSetting<'a> {
-    /// Its key, as studies have it.
+    /// Its key, as in studies.
     pub key: String,
     /// Its value.
     pub value: String,
-    /// The option that it is, if it is one.
+    /// The corresponding option, if any.
     pub option: Option<SettingKey>,
-    /// Makes the run without it; `None` where there is none, as of what a run needs.
+    /// Creates the run without it; `None` if this is impossible, because a run needs the setting.
     pub without: Box<dyn Fn() -> Option<RunWithout<'a>> + Sync + 'a>,
 }
 
-/// Finds which of `given` have no effect on the run `prepared` with this report, and notes them there.
+/// Finds the settings in `given` without an effect on the run `prepared`, and adds notes about them to its `report`.
 pub fn note_settings(
     report: &mut Report,
     prepared: &CompiledReplay<'_>,
@@ -73,7 +73,7 @@ pub fn note_settings(
         let run = RunFacts { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
-        // The same inputs have the same results.
+        // Equal inputs give equal results, so no replay is needed.
         let is_default = without.workload.is_none()
             && without.options.is_none()
             && machine == prepared.machine();
@@ -111,33 +111,33 @@ pub fn note_settings(
     report.settings = found;
 }
 
-/// A key of a machine's file that another value stands for in the file that it is an edit of.
+/// A value in which a machine's file differs from the file of which it is an edit.
 #[derive(Clone, Debug)]
 pub struct MachineEdit {
     /// Its path in the file.
     pub path: String,
-    /// Its value, as TOML has it; `removed` where the edit removed it.
+    /// Its value as TOML text; `removed` if the edit removed it.
     pub value: String,
-    /// The machine without this edit, if there is one.
+    /// The machine without this edit, if it is valid.
     pub without: Option<Machine>,
 }
 
-/// Returns how the file `text` of `machine`, called `file`, differs from the preset whose name it has, key by key; nothing for
-/// presets themselves, and for files that are an edit of none.
+/// Returns the differences between the file `text` of `machine` and the preset of the same name, by key. Empty for
+/// presets and for files without such a preset. `file` is the text's name in errors.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = preset_text(machine.name()) else {
         return Vec::new();
     };
-    // Most runs are on presets as they are, which need not be taken apart to see that.
+    // Fast path: most runs use unmodified presets.
     if *text == *original {
         return Vec::new();
     }
     edits_between(text, &original, file)
 }
 
-/// Returns how the text of a machine, called `file`, differs from `original`, key by key.
+/// Returns the differences between the text of a machine and `original`, by key; `file` is the text's name in errors.
 pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
-    // Labels are no settings.
+    // Labels do not affect results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
@@ -150,7 +150,7 @@ pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit>
 }
 
 impl MachineEdit {
-    /// Returns it as a setting of a run on the edited machine.
+    /// Converts it to a setting of a run on the edited machine.
     pub fn setting(&self) -> GivenSetting<'_> {
         GivenSetting {
             key: format!("machine.{}", self.path),

@@ -1,4 +1,4 @@
-//! Files that a job is read from: their text, their hashes, and what people call them together.
+//! Input files of a job: text, hashes, and a readable name of the job.
 
 use super::machine_reference;
 use chakram_report::summary::HashedInput;
@@ -7,7 +7,7 @@ use chakram_trace::format::file::{self, FoundTraces, RankFile};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The machine of a case, beside its traces.
+/// File name of a case's machine, in the folder of its traces.
 pub const CASE_MACHINE: &str = "machine.toml";
 
 /// Describes an input with the hash of its bytes.
@@ -31,11 +31,11 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
     read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
 }
 
-/// Returns what people call the job: the folder, file or prefix that was given, or of several the first
-/// rank's file, so that their order does not matter.
+/// Returns a readable name of the job: the given folder, file or prefix. If several are given, the first rank's file,
+/// so that their order does not matter.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
-        // So that `.` has a name.
+        // Canonicalized so that `.` gets a name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),
         _ => PathBuf::new(),
@@ -44,7 +44,7 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-/// Returns the machine of a case, beside its traces, or that for which the job was made.
+/// Returns the machine file in the folder of the traces, otherwise the machine for which the job was made.
 pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     if let Some(path) = paths.first()
         && let Ok(Some(_)) = chakram_archive::read_path(&path.join(CASE_MACHINE))

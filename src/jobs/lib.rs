@@ -58,31 +58,31 @@ pub struct Job {
     completed: u64,
 }
 
-/// A job that cannot be had, or written.
+/// Error of loading, generating or writing a job.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// A trace cannot be used.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The traces make no workload together.
+    /// The traces do not form a workload.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// It would take more memory than it may.
+    /// It would exceed the memory limit.
     #[error(transparent)]
     Memory(#[from] MemoryLimitError),
     /// Loading was interrupted.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
-    /// The options of a pattern make no sense.
+    /// The options of a pattern are invalid.
     #[error(transparent)]
     Pattern(#[from] GenerateError),
-    /// A file of ASTRA-sim is refused.
+    /// A file of ASTRA-sim is invalid.
     #[error(transparent)]
     AstraSim(#[from] chakram_astra_sim::InputError),
-    /// The operating system refused.
+    /// An operation on a file failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Two jobs say different things of a group.
+    /// Two jobs declare a group differently.
     #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or {}", .file.display(), escape(.group), SettingKey::Groups)]
     GroupTwice {
         /// The file of the second job.
@@ -90,7 +90,7 @@ pub enum JobError {
         /// The group.
         group: String,
     },
-    /// A rank that starts later has no trace.
+    /// A rank that should start later has no trace.
     #[error("{} {rank}=…: rank {rank} has no trace; expected one of {} to {}", SettingKey::Delays, known.0, known.1)]
     NobodyToDelay {
         /// The rank.
@@ -98,33 +98,33 @@ pub enum JobError {
         /// The first and the last rank with a trace.
         known: (u32, u32),
     },
-    /// No trace says what a profiler added.
+    /// No trace states a profiler's cost.
     #[error(
         "{} profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
     )]
     NoProfilerCost,
-    /// No job can have this name.
+    /// The output name is invalid for a job.
     #[error("{0}")]
     Output(&'static str),
 }
 
 impl Job {
-    /// Opens the job that `paths` name: a folder of traces, the prefix of files named `PREFIX.RANK.et`, the job's
-    /// file, or files of ranks.
+    /// Opens the job at `paths`: a folder of traces, the prefix of files named `PREFIX.RANK.et`, the job file, or files
+    /// of single ranks.
     ///
     /// # Errors
     ///
-    /// Fails if there are no traces, or they cannot be read, or make no job together.
+    /// Fails if there are no traces, or if they are unreadable or do not form a job.
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
         Self::open_with(paths, &JobOptions::default())
     }
 
-    /// Opens the job that `paths` name as `options` say.
+    /// Like [`Self::open`], with options.
     ///
     /// # Errors
     ///
-    /// As [`Self::open`].
+    /// Like [`Self::open`].
     pub fn open_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobOptions,
@@ -136,11 +136,11 @@ impl Job {
         load(&found, name, options, &mut |_, _| {})
     }
 
-    /// Generates the job that `pattern` describes; no file is written.
+    /// Generates the job that `pattern` describes, without writing files.
     ///
     /// # Errors
     ///
-    /// Fails if the options make no sense, or ask for more memory than there is.
+    /// Fails if the options are invalid, or would exceed the memory limit.
     pub fn generate(pattern: WorkloadPattern) -> Result<Self, JobError> {
         let job = generate::GeneratedJob::new(pattern)?;
         job.check_memory()?;
@@ -154,12 +154,12 @@ impl Job {
         })
     }
 
-    /// Replays the job on `machine` and reports. Ranks without a trace are treated as the job was opened, whatever
-    /// `options` say.
+    /// Replays the job on `machine` and returns the report. The treatment of ranks without a trace was fixed when the
+    /// job was opened; `options` do not change it.
     ///
     /// # Errors
     ///
-    /// Fails if the machine cannot run the job, or the replay gets stuck.
+    /// Fails if the machine cannot run the job, or if the replay deadlocks.
     pub fn replay(
         &self,
         machine: &Machine,
@@ -173,7 +173,7 @@ impl Job {
         replay(&self.workload, machine, &options)
     }
 
-    /// Returns what people call the job.
+    /// Returns a readable name of the job.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -183,32 +183,32 @@ impl Job {
         &self.workload
     }
 
-    /// Returns its graphs, ranks and groups, without the rest.
+    /// Consumes the job and returns its graphs, ranks and groups.
     pub fn into_workload(self) -> Workload {
         self.workload
     }
 
-    /// Returns what [edits](JobOptions::edits) found and did.
+    /// Returns the effects of [edits](JobOptions::edits).
     pub fn edits(&self) -> &[EditRow] {
         &self.edits
     }
 
-    /// Returns the number of ranks without a trace that do as captured ones of their role.
+    /// Returns the number of ranks without a trace that were completed from captured ranks of their role.
     pub fn completed_ranks(&self) -> u64 {
         self.completed
     }
 
-    /// Returns the files that it was read from, if they were hashed ([`JobOptions::hash`]).
+    /// Returns the files from which it was read, if they were hashed ([`JobOptions::hash`]).
     pub fn inputs(&self) -> &[HashedInput] {
         &self.inputs
     }
 }
 
-/// Replays `workload` on `machine` and reports.
+/// Replays `workload` on `machine` and returns the report.
 ///
 /// # Errors
 ///
-/// As [`Job::replay`].
+/// Like [`Job::replay`].
 pub fn replay(
     workload: &Workload,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Loading a job: its files, the groups beside them, and the traces of its ranks as one workload.
+//! Loading of a job: finds its files, reads declared groups, and combines the traces of its ranks into a workload.
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
@@ -24,37 +24,37 @@ use std::path::{Path, PathBuf};
 /// Options of loading a job from its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// Checks of traces against the job's file, `PREFIX.job.json`.
+    /// Checks of traces against the job file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
-    /// A file of groups in place of those that the job's file declares.
+    /// A file of groups, which replaces the groups in the job file.
     pub groups: Option<PathBuf>,
-    /// Dependencies that hold.
+    /// Dependencies to enforce.
     pub dependencies: DependencyPolicy,
     /// Treatment of ranks without a trace.
     pub absent: MissingRankPolicy,
-    /// Ranks of the job, if more than the traces show.
+    /// Number of ranks of the job, if it exceeds the number that the traces show.
     pub ranks: Option<u32>,
-    /// Ranks that a job with [`MissingRankPolicy::Mirror`] has at least where neither `ranks` nor its traces say it: the NPUs of
-    /// the machine.
+    /// Minimum number of ranks (the machine's NPUs) of a job with [`MissingRankPolicy::Mirror`], if neither `ranks` nor
+    /// its traces state a number.
     pub mirrored: u32,
-    /// Only the profiled step with this number.
+    /// Read only the profiled step with this number.
     pub step: Option<u64>,
     /// Changes of the job.
     pub edits: Vec<JobEdit>,
-    /// Captured ranks that ranks without a trace do as, if an edit adds these.
+    /// Selects the captured ranks that serve as models for ranks without a trace, if an edit adds such ranks.
     pub role_model: RoleModel,
-    /// Ranks that start later, and by how much.
+    /// Ranks that start later, with their delays.
     pub delays: Vec<(u32, Span)>,
-    /// Treatment of what the profiler is estimated to have added.
+    /// Treatment of the profiler's estimated cost.
     pub profiler: ProfilerPolicy,
-    /// Whether inputs are hashed, which reads every byte once more.
+    /// Whether to hash inputs, which reads every byte once more.
     pub hash: bool,
 }
 
-/// Receives the number of ranks that were read, of how many.
+/// Receives the number of ranks read so far and the total.
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. Several paths are files or folders of one job.
+/// Finds the files of a job. Several paths must be files or folders of one job.
 pub fn find<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: VerifyLevel,
@@ -72,7 +72,7 @@ pub fn find<P: AsRef<Path>>(
     Ok(found)
 }
 
-/// Tells `outputs` that the files in `found` are read.
+/// Registers the files in `found` as inputs in `outputs`.
 pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
@@ -80,7 +80,7 @@ pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
         .for_each(|path| outputs.reads(path));
 }
 
-/// Collects the groups that the files of jobs declare.
+/// Collects the groups declared in job files.
 pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> {
     let mut all = DeclaredGroups::new();
     for (path, job) in &found.jobs {
@@ -97,8 +97,8 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> 
     Ok(all)
 }
 
-/// Reads the groups that are declared beside traces: in the file `path` if there is one, or by the job. The file joins
-/// `inputs`, if hashes are wanted.
+/// Returns the groups declared outside the traces: in the file `path` if given, otherwise in the job file. Adds the
+/// file to `inputs`, if hashes are requested.
 pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
@@ -114,7 +114,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`, or those of one of their profiled steps; `piped` is what their pipe held, if it was read.
+/// Returns the traces in `found`, or only one of their profiled steps. `piped` has the contents of their pipe, if it
+/// was read.
 pub fn at_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -126,7 +127,7 @@ pub fn at_step(
     }
 }
 
-/// Loads the job in `found`, which is called `name`.
+/// Loads the job in `found` under the name `name`.
 pub fn load(
     found: &FoundTraces,
     name: String,
@@ -208,8 +209,7 @@ pub fn load(
     })
 }
 
-/// Whether the state of a run fits, of which each node has 4 bytes on each rank; ranks can share a file and still
-/// be many.
+/// Checks that the state of a run fits into memory: 4 bytes per node and rank. Many ranks can share one small file.
 fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
@@ -223,18 +223,20 @@ fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     )
 }
 
-/// What a trace says, and its hash if that is wanted.
+/// Content of a trace, and its hash if requested.
 struct ReadTrace<R> {
     read: R,
     hash: Option<HashedInput>,
     is_of_member: bool,
 }
 
-/// Files read at once on each thread, before they join the workload: enough that no thread waits for another.
+/// Number of files that each thread reads before they are added to the workload; enough that threads do not wait for
+/// each other.
 const FILES_OF_THREAD: usize = 16;
 
-/// Reads `files` into `builder` with `read`, on all processors; a file under several names is read once, unless it names its rank.
-/// `graph_of` is called in the order of the files. They join `inputs`, if their hashes are wanted.
+/// Reads `files` into `builder` with `read`, on all processors. A file with several names is read once, unless its
+/// content depends on the rank. Calls `graph_of` in the order of the files. Adds them to `inputs`, if hashes are
+/// requested.
 pub fn read_traces<R: Send>(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
@@ -282,7 +284,7 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // One file under several names says the same of every rank, unless it names its rank.
+                // A file with several names has the same content for every rank, unless it refers to its rank.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];
@@ -319,9 +321,9 @@ pub fn read_traces<R: Send>(
     Ok(())
 }
 
-/// Files that are one file under several names, by device and inode.
+/// Files with several names, by device and inode.
 #[derive(Default)]
 struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
 
-/// The file, and what it should hold.
+/// The file, and its expected digest.
 type LinkKey = ((u64, u64), Option<FileDigest>);

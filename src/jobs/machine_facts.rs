@@ -1,9 +1,9 @@
-//! Machines as data for plans.
+//! Facts about machines, as input of plans.
 
 use chakram_hardware::machine::Machine;
 use chakram_workloads::generate::plan::{CoreGrid, MachineFacts};
 
-/// Returns what plans depend on of `machine`.
+/// Returns the properties of `machine` that plans depend on.
 pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let classes = machine.classes();
     let topology = machine.topology();
@@ -24,13 +24,13 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     }
 }
 
-/// Returns the bytes that the NPU with the least memory has in all its memories; `None` if that of a class is unknown.
+/// Returns the smallest total memory of an NPU in bytes; `None` if a class has unknown memory.
 pub fn least_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
     least(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
-/// The least of all, if all are known.
+/// Returns the minimum; `None` if any value is unknown.
 fn least(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

@@ -1,12 +1,12 @@
-//! Machine of a job as its job file names it: a preset by name, a file by its path from the folder of the job file.
+//! Reference to a machine in a job file: a preset by name, or a file by its path relative to the job file's folder.
 //!
-//! So a job can be replayed from any working folder, and moved together with its machine.
+//! So a job can be replayed from any working folder, and can be moved together with its machine.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
 
-/// Returns the machine that the job file `job` calls `name`, for this process. A file that is not where the job file
-/// says is looked for as the path stands.
+/// Resolves the machine `name` of the job file `job` for this process. If no such file exists relative to the job file,
+/// returns `name` unchanged.
 pub fn resolved(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -18,7 +18,7 @@ pub fn resolved(name: &str, job: &Path) -> String {
     }
 }
 
-/// Returns what the job file `job` calls the machine `name` of this process.
+/// Returns the reference to the machine `name` for the job file `job`.
 pub fn reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -38,8 +38,8 @@ fn folder_of(job: &Path) -> &Path {
     }
 }
 
-/// Returns the way from `folder` to `file`, both absolute; `file` itself where they share the root alone. A name alone
-/// becomes `./NAME`, as a machine is told from a preset by its path.
+/// Returns the relative path from `folder` to `file`, both absolute; `file` itself if they share only the root. A bare
+/// name becomes `./NAME`, because without a path it would mean a preset.
 fn between(folder: &Path, file: &Path) -> PathBuf {
     let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
@@ -76,7 +76,7 @@ mod tests {
         let job = Path::new("s/job.job.json");
         assert_eq!(reference("dgx-h100x4", job), "dgx-h100x4");
         assert_eq!(resolved("dgx-h100x4", job), "dgx-h100x4");
-        // A file that is nowhere stays what it was called.
+        // The name of a missing file stays unchanged.
         assert_eq!(reference("none/m.toml", job), "none/m.toml");
         assert_eq!(resolved("none/m.toml", job), "none/m.toml");
     }

@@ -1,4 +1,4 @@
-//! Output of a job: no file appears before all are complete, and the job file appears last.
+//! Output of a job: files appear only when all are complete, and the job file appears last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered};
@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Name of a job in a folder.
+/// Default name of a job in a folder.
 const JOB: &str = "job";
 
-/// Returns the prefix of a job's files. A name that ends with a separator is a folder, whether it exists or not.
+/// Returns the prefix of a job's files. A name that ends with a separator counts as a folder, even if it does not
+/// exist.
 fn prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
@@ -45,14 +46,14 @@ pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
-    /// Output files, and inputs that they must not replace.
+    /// Output files, with the inputs that they must not replace.
     pub files: OutputSet,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
 }
 
 impl JobOutputs {
-    /// Starts a job that `output` names, of files that end with `packed`: `.zst`, `.gz` or nothing.
+    /// Starts a job at `output`. `packed` is the compression ending of its files: `.zst`, `.gz` or nothing.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
             prefix: prefix(output)?,
@@ -88,15 +89,15 @@ impl JobOutputs {
         Ok(written)
     }
 
-    /// Writes the trace of a rank, which is there as a whole.
+    /// Writes the complete trace of a rank.
     pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
         let mut file = self.start(rank)?;
         file.write_all(trace)?;
         self.finish(rank, file)
     }
 
-    /// Reuses the `written` trace for `rank`, as a hard link if `link`, otherwise as a copy; `None` where it has to
-    /// be written again.
+    /// Reuses the `written` trace for `rank`, as a hard link if `link`, otherwise as a copy. Returns `None` if the
+    /// caller must write it again.
     pub fn share(
         &mut self,
         rank: u32,
@@ -122,7 +123,7 @@ impl JobOutputs {
         self.names.push(path);
     }
 
-    /// Writes groups into a file of their own, for tools that read no job file, and returns its path.
+    /// Writes groups to a separate file, for tools that do not read job files, and returns its path.
     pub fn groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
         let path = numbered(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create(&path)?);
@@ -133,7 +134,7 @@ impl JobOutputs {
         Ok(path)
     }
 
-    /// Writes the job file with `about` and the ranks; then commits all files.
+    /// Writes the job file from `about` and the ranks, and then commits all files.
     pub fn commit(mut self, about: JobFile) -> Result<SavedJob, JobError> {
         // Callers may add ranks in any order.
         self.ranks.sort_by_key(|row| row.rank);
@@ -144,7 +145,7 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
-        // After the commit, when the names of this job are final.
+        // Listed after the commit, when the names of this job are final.
         Ok(SavedJob {
             others: others(&self.prefix, &job)?,
             traces: self.names,
@@ -160,11 +161,11 @@ pub struct SavedJob {
     pub prefix: PathBuf,
     /// Its traces, in the order in which they were written.
     pub traces: Vec<PathBuf>,
-    /// Traces with its prefix that are no part of it, in order.
+    /// Other traces with its prefix that do not belong to it, sorted.
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file. A machine that is a file is named by its path from there.
+/// Writes a job file. A machine file is named by its path relative to the job file.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {
@@ -177,7 +178,8 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
     Ok(())
 }
 
-/// Updates the job file beside `path`, if it lists that file, with the contents now `written`.
+/// Updates the digest of `path` in the job file of its folder to the contents now `written`, if the job file lists
+/// `path`.
 pub fn rename_contents(
     files: &mut OutputSet,
     path: &Path,
@@ -201,7 +203,7 @@ pub fn rename_contents(
     Ok(())
 }
 
-/// Lists the traces with the prefix of a job that are no part of it.
+/// Lists the traces with the prefix of a job that do not belong to it.
 pub fn others(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

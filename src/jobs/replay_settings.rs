@@ -1,7 +1,7 @@
-//! The options of a replay of traces, each declared once: its key, its words, its help and what it sets.
+//! The options of a replay of traces, each declared once: key, words, help and effect.
 //!
-//! The command line makes flags of [`REPLAY_OPTIONS`], archives keep their words, and studies have their keys, so that all
-//! three take the same options and read them alike.
+//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store their words, and studies use their keys. So all
+//! three accept the same options and parse them the same way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -28,33 +28,33 @@ pub use words::{parse_edits, parse_npus};
 /// An option of a replay: a key of studies, and a flag.
 #[derive(Debug)]
 pub struct ReplayOption {
-    /// Its key.
+    /// Its key; the command line uses it as a flag.
     pub key: SettingKey,
     /// Name of its value in help; empty for switches.
     pub value: &'static str,
     /// Meaning, for help, with the key of another option in braces.
     pub help: &'static str,
-    /// Value that it has by default, where that has a word.
+    /// Word of its default value, if there is one.
     pub default: &'static str,
-    /// Whether short help leaves it out.
+    /// Whether short help omits it.
     pub is_rare: bool,
-    /// Words that it takes.
+    /// Accepted words.
     pub syntax: ReplayOptionSyntax,
-    /// Options that cannot be given beside it.
+    /// Options that cannot be combined with it.
     pub excludes: &'static [SettingKey],
-    /// Whether it says how the answer is found, which is the same without it.
+    /// Whether it only affects how the result is computed, not the result.
     pub is_exact: bool,
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
 
-/// Words that an option takes.
+/// Form of an option's words.
 #[derive(Clone, Copy, Debug)]
 pub enum ReplayOptionSyntax {
-    /// None: it is true where it is given.
+    /// No word: the option is on if given.
     Switch,
     /// A text.
     Word,
-    /// One of a few words, each with what it does.
+    /// One of a few words, each with its meaning.
     Choice(fn() -> Vec<(&'static str, &'static str)>),
     /// Several texts.
     List,
@@ -75,33 +75,33 @@ impl ReplayOption {
         set: |_, _| Ok(()),
     };
 
-    /// Returns the option `key`, which may be none of a replay.
+    /// Returns the option `key`, if it is an option of a replay.
     pub fn of(key: SettingKey) -> Option<&'static Self> {
         REPLAY_OPTIONS.iter().find(|option| option.key == key)
     }
 
-    /// Returns the option that studies call `key`.
+    /// Returns the option with this key in studies.
     pub fn of_key(key: &str) -> Option<&'static Self> {
         let mut all = REPLAY_OPTIONS.iter();
         all.find(|option| option.key.key().to_string() == key)
     }
 
-    /// Checks words by themselves.
+    /// Checks words without other options.
     ///
     /// # Errors
     ///
-    /// What was expected.
+    /// Returns a description of the expected words.
     pub fn check(&self, words: &[String]) -> Result<(), String> {
         (self.set)(&mut ReplaySettings::default(), words)
     }
 
-    /// Returns whether `words` leave it as it is without them: a switch that is off.
+    /// Returns whether `words` have no effect, because they turn a switch off.
     fn is_off(&self, words: &[String]) -> bool {
         matches!(self.syntax, Switch) && matches!(words, [word] if word == "false")
     }
 }
 
-/// Every option, in the order of help: those of the timing model, and those of traces.
+/// Every option, in the order of help: first the options of the timing model, then the options of traces.
 pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Compute,
@@ -377,18 +377,18 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
 ];
 
-/// A machine's text that describes none with the values that were set.
+/// Error about a machine's text after values were changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineTextError {
-    /// A value cannot be set.
+    /// A value cannot be changed.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// It is no machine.
+    /// The result is not a valid machine.
     #[error(transparent)]
     Machine(#[from] MachineError),
 }
 
-/// What the options of a replay come to.
+/// Parsed options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplaySettings {
     job: JobOptions,
@@ -399,15 +399,15 @@ pub struct ReplaySettings {
     machine_values: Vec<MachineValue>,
     /// The machine on which kernels were recorded.
     pub recorded_on: Option<String>,
-    /// Part of their peak rates that kernels by roofline reach.
+    /// Fraction of peak rates that roofline kernels reach.
     pub efficiency: Option<RooflineEfficiency>,
-    /// Whether ranks are placed on all NPUs of each rack.
+    /// Whether to place ranks on all NPUs of each rack.
     pub fill_domains: bool,
     /// Custom algorithms.
     pub custom: Vec<CustomFiles>,
 }
 
-/// A key of a machine's file that has another value.
+/// A changed value in a machine's file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineValue {
     /// Its path in the file.
@@ -416,29 +416,29 @@ pub struct MachineValue {
     pub value: ConfigLiteral,
 }
 
-/// Options that cannot be as they are given.
+/// Error about the given options.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaySettingsError {
-    /// An option takes no such words.
+    /// An option does not accept these words.
     Value {
         /// The option.
         key: SettingKey,
-        /// Its words.
+        /// Its given words.
         value: String,
-        /// What was expected.
+        /// Returns a description of the expected words.
         why: String,
     },
-    /// Two options say the same differently.
+    /// Two options contradict each other.
     Beside(SettingKey, SettingKey),
-    /// Two algorithms for one kind of collective.
+    /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
-    /// Rates of a machine that has its own.
+    /// Rates are given for a machine that has its own.
     OwnRates(String),
-    /// One of the two rates without the other.
+    /// Only one of bandwidth and latency is given.
     RateMissing {
-        /// The one that is given.
+        /// The given one.
         given: SettingKey,
-        /// The other.
+        /// The missing one.
         missing: SettingKey,
     },
     /// An option has no effect.
@@ -448,7 +448,7 @@ pub enum ReplaySettingsError {
 }
 
 impl ReplaySettingsError {
-    /// Returns the option that is refused.
+    /// Returns the rejected option.
     pub fn key(&self) -> SettingKey {
         match self {
             Self::Value { key, .. } | Self::Beside(key, _) => *key,
@@ -460,7 +460,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// With options by their names in messages, and `{:#}` by their keys, as in files.
+/// Names options as in messages, or with `{:#}` by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -500,11 +500,11 @@ impl fmt::Display for ReplaySettingsError {
 }
 
 impl ReplaySettings {
-    /// Reads options from their words, in whatever order.
+    /// Parses options from their words, in any order.
     ///
     /// # Errors
     ///
-    /// Words that an option does not take, and options that say the same differently.
+    /// Fails on words that an option does not accept, and on options that contradict each other.
     pub fn read<'w>(
         given: impl IntoIterator<Item = (SettingKey, &'w [String])>,
     ) -> Result<Self, ReplaySettingsError> {
@@ -536,15 +536,14 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    /// Returns the options of the replay, those of files left out and the efficiency not yet applied.
+    /// Returns the options of the replay, without options that need files, and before the efficiency is applied.
     pub fn replay(&self) -> &ReplayOptions {
         &self.replay
     }
 
-    /// Returns the options of loading the traces, which say of a mirrored job without a size of its own that it has one rank
-    /// for each of `npus`.
+    /// Returns the options of loading the traces. A mirrored job of unknown size gets one rank for each of `npus`.
     pub fn job(&self, npus: u32) -> JobOptions {
-        // A replay as captured shows that nothing was lost.
+        // A replay as captured must show the capture unchanged, including the profiler's cost.
         let default = match self.replay.comm {
             CommTiming::Captured => ProfilerPolicy::Keep,
             _ => ProfilerPolicy::default(),
@@ -556,11 +555,11 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the options of the replay without what takes files.
+    /// Returns the options of the replay without options that need files.
     ///
     /// # Errors
     ///
-    /// Options that contradict one another.
+    /// Fails on options that contradict each other.
     pub fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         for (i, custom) in self.custom.iter().enumerate() {
             if self.custom[..i].iter().any(|one| one.kind == custom.kind) {
@@ -574,11 +573,11 @@ impl ReplaySettings {
         Ok(options)
     }
 
-    /// Returns the options of the replay; files that they take join `inputs`, if hashes are wanted.
+    /// Returns the options of the replay. Adds files that they read to `inputs`, if hashes are requested.
     ///
     /// # Errors
     ///
-    /// As [`Self::options_without_files`], and files that cannot be read.
+    /// Fails like [`Self::options_without_files`], and on unreadable files.
     pub fn options(
         &self,
         inputs: Option<&mut Vec<HashedInput>>,
@@ -590,11 +589,11 @@ impl ReplaySettings {
         })
     }
 
-    /// Returns the name of the machine `name`, with its rates where it is given in the notation of dimensions.
+    /// Returns the full name of the machine `name`; adds the rates to a machine in the notation of dimensions.
     ///
     /// # Errors
     ///
-    /// If rates are given beside a machine that has its own, or one of the two is missing.
+    /// Fails if rates are given for a machine that has its own, or if one of the two is missing.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
@@ -606,27 +605,27 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the keys of machines that have other values than their files say.
+    /// Returns the requested changes of values in machine files.
     pub fn machine_values(&self) -> &[MachineValue] {
         &self.machine_values
     }
 
-    /// Returns `text` of a machine, called `file` in errors, with the values that were set.
+    /// Returns the `text` of a machine with the changed values; `file` is its name in errors.
     ///
     /// # Errors
     ///
-    /// A text that is no TOML, and paths that lead nowhere.
+    /// Fails on text that is not TOML, and on paths that do not exist.
     pub fn with_machine_values(&self, text: &str, file: &str) -> Result<String, EditError> {
         let values = self.machine_values.iter();
         let values: Vec<_> = values.map(|set| (&*set.path, &set.value)).collect();
         with_values(text, file, &values)
     }
 
-    /// Returns the machine of `text`, called `file` in errors, with the values that were set.
+    /// Parses the machine `text` with the changed values; `file` is its name in errors.
     ///
     /// # Errors
     ///
-    /// As [`Self::with_machine_values`], and values that no machine has.
+    /// Fails like [`Self::with_machine_values`], and on invalid values.
     pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
@@ -636,11 +635,11 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine` with jobs on all of its NPUs, where that is asked for.
+    /// Returns `machine`, with jobs on all of its NPUs if requested.
     ///
     /// # Errors
     ///
-    /// If its jobs are on all of them anyway.
+    /// Fails if its jobs already use all NPUs.
     pub fn filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
@@ -700,7 +699,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given beside `map`"));
-        // A switch that is off is not given.
+        // A switch that is off counts as not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

@@ -1,4 +1,4 @@
-//! What would help a job most: classes of its durations, and the rates and latencies of its machine.
+//! Sensitivities of a job: the effect of classes of durations, and of the machine's rates and latencies.
 
 use chakram_base::config::{ConfigLiteral, number_leaves, with_values};
 use chakram_base::units::Span;
@@ -6,10 +6,10 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Nodes up to which replays confirm every row: some thirty for each.
+/// Maximum number of nodes for which replays confirm every row; each row takes about thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
-/// Text of a machine's file, and what errors call it.
+/// Text of a machine's file, and its name in errors.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
     /// The text.
@@ -18,18 +18,18 @@ pub struct MachineText<'a> {
     pub file: &'a str,
 }
 
-/// Words of keys that are rates: more is faster.
+/// Words in keys of rates (higher is faster).
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
-/// Words of keys that are times: less is faster.
+/// Words in keys of times (lower is faster).
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// The least factor of time that is tried for a rate, which can be no rate at all: as good as no time.
+/// Smallest factor on time that is tried, nearly no time; a factor of 0 would need an infinite rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Finds what would help `run`, on a machine of this text.
+/// Finds the sensitivities of `run` on the machine with this text.
 ///
 /// # Errors
 ///
-/// A replay that cannot be made.
+/// Fails if a replay fails.
 pub fn find_sensitivities(
     run: &SensitivityRun<'_>,
     machine: MachineText<'_>,
@@ -49,7 +49,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // With this factor on the time that the key stands for.
+        // Replays with this factor on the key's time and returns the makespan.
         let end = |factor: f64| -> Option<Span> {
             let scaled = scale(&value, if is_rate { 1.0 / factor } else { factor })?;
             let text = with_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
@@ -70,7 +70,8 @@ pub fn find_sensitivities(
     Ok(report)
 }
 
-/// The row of a key of the machine, whose run ends at `end` of a factor on time; none where nothing changes.
+/// Returns the row of a machine key; `None` if the key has no effect. `end` returns the makespan for a factor on the
+/// key's time.
 fn rate_row(
     path: &str,
     makespan: Span,
@@ -85,7 +86,7 @@ fn rate_row(
     let near = end(0.99)?;
     let slope = (makespan.0 as f64 - near.0 as f64) / 0.01;
     let line = |factor: f64| makespan.0 as f64 - slope * (1.0 - factor);
-    // Each node of the path is rounded, and so was the slope, over a hundredth.
+    // Tolerance: each node of the path is rounded, and so was the slope, which was measured over a change of 1 %.
     let is_on_line = |factor: f64| -> Option<bool> {
         let off = (end(factor)?.0 as f64 - line(factor)).abs();
         Some(off <= path_nodes as f64 * (1.0 + 100.0 * (1.0 - factor)))
@@ -118,7 +119,7 @@ fn rate_row(
     })
 }
 
-/// Returns a number, or a text that begins with one, times `factor`.
+/// Multiplies a number, or the leading number of a text, by `factor`.
 fn scale(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
     Some(match value {
         ConfigLiteral::Whole(number) => ConfigLiteral::Number(*number as f64 * factor),

@@ -1,4 +1,5 @@
-//! The traces of a job one by one, for what makes traces of traces; or one trace from a pipe.
+//! Access to the single traces of a job, for transformations of traces; or to one trace from a
+//! pipe.
 
 use super::JobError;
 use super::load::{at_step, find};
@@ -13,17 +14,17 @@ use std::path::PathBuf;
 /// The traces of a job.
 #[derive(Debug)]
 pub struct JobTraces {
-    /// The files, by rank, and the jobs' files that name them.
+    /// The trace files, by rank, and the job files that list them.
     pub found: FoundTraces,
     piped: Option<TraceContents>,
 }
 
-/// The contents of a trace.
+/// An opened trace.
 #[derive(Debug)]
 pub enum OpenedTrace<'t> {
-    /// Of a file.
+    /// Contents of a file.
     File(TraceContents),
-    /// Of the pipe.
+    /// Contents of the pipe.
     Pipe(&'t TraceContents),
 }
 
@@ -47,7 +48,7 @@ impl OpenedTrace<'_> {
 }
 
 impl JobTraces {
-    /// Finds the files that `paths` name.
+    /// Finds the trace files at `paths`.
     pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
         let found = find(paths, verify)?;
         let stream = found.stream.as_deref();
@@ -55,7 +56,7 @@ impl JobTraces {
         Ok(Self { found, piped })
     }
 
-    /// Keeps one of their profiled steps, if `step` says which.
+    /// Restricts the traces to one profiled step, if `step` is given.
     pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
         if step.is_none() {
             return Ok(self);
@@ -66,7 +67,7 @@ impl JobTraces {
         })
     }
 
-    /// Reads the trace of rank 0 from `pipe`, which messages call `name`.
+    /// Reads the trace of rank 0 from `pipe`; `name` is its name in messages.
     pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
         Ok(Self {
             found: FoundTraces {
@@ -83,7 +84,7 @@ impl JobTraces {
         &self.found.files
     }
 
-    /// Returns the declarations of the job beside its ranks, with these groups.
+    /// Returns the job file's declarations without its ranks, with these groups.
     pub fn about(&self, groups: DeclaredGroups) -> JobFile {
         about(&self.found, groups)
     }
@@ -99,14 +100,14 @@ impl JobTraces {
     }
 }
 
-/// Collects what the jobs in `found` say beside their ranks, with these groups.
+/// Merges the declarations of the job files in `found` without their ranks, with these groups.
 pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,
         ..JobFile::default()
     };
     for (path, job) in &found.jobs {
-        // Of several jobs the first machine counts; roles are merged.
+        // The first machine of several jobs counts; roles are merged.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;

@@ -1,8 +1,8 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
-//! Rust answers an allocation that fails with SIGABRT, and an allocator must not unwind, so the only other end is an
-//! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
-//! itself has no more.
+//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. So this allocator exits
+//! instead, with a message and code 2, as for any invalid input. It does the same if the system itself has no memory
+//! left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,25 +20,25 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// What a thread does for which the system has no more memory, in a process that goes on.
+/// Called by a thread when the system has no memory left, in a process that only counts.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
-/// Makes the allocator only count, for a process that goes on when a task exceeds the limit. A thread for which the system
-/// itself has no more calls `exhausted`, after which the process ends all the same. Later calls have no effect.
+/// Makes the allocator only count, for a process that survives tasks beyond the limit. If the system itself has no
+/// memory left, the thread calls `exhausted`; if this returns, the process ends. Later calls have no effect.
 pub fn only_count(exhausted: fn()) {
-    // One policy for the process.
+    // The process has one policy: the first call wins.
     let _ = EXHAUSTED.set(exhausted);
 }
 
-/// Each thread reports its balance when that reaches this many bytes, so that threads do not contend for the
-/// counter at each small allocation.
+/// A thread adds its balance to the global counter when it reaches this many bytes, so that threads do not contend for
+/// the counter at each small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes, which takes effect if [`CountingAllocator`] is the allocator.
+/// Sets the limit in bytes. It has an effect only if [`CountingAllocator`] is the allocator.
 pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
@@ -48,22 +48,22 @@ pub fn allocated() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Hands memory that was freed back to the system, where its allocator keeps it for later: what was held between two large
-/// tasks is not needed by the second.
+/// Returns freed memory to the system, if the system's allocator kept it. For use between two large tasks.
 pub fn return_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it touches nothing that is allocated.
+    // SAFETY: it does not affect allocated memory.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Has the system's allocator keep memory that was freed, so much of it, for what is allocated next. By itself it hands back what
-/// is free at the end of a heap beyond 128 kB: graphs that are built one after another had each its pages cleared anew, half of
-/// all page faults of a step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) come from the system one by one.
+/// Makes the system's allocator keep more freed memory for later allocations. By default it returns free memory above
+/// 128 kB at the end of a heap to the system. When graphs were built one after another, this caused half of all page
+/// faults of a step on a wafer, because each graph got newly cleared pages. Only lists on huge pages
+/// (`graph/huge_pages.rs`) are still allocated separately by the system.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it sets parameters, before there are other threads.
+    // SAFETY: it only sets parameters, before other threads exist.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
         libc::mallopt(libc::M_TOP_PAD, 1 << 20);
@@ -74,7 +74,7 @@ pub fn keep_freed() {
 /// Counts `bytes`, which are negative if they were freed.
 #[inline]
 fn count(bytes: i64) {
-    // The local counter of a thread that is ending is already gone.
+    // An ending thread has already lost its local counter.
     let own = OWN.try_with(|own| {
         let sum = own.get() + bytes;
         let hand_in = sum.abs() >= PIECE;
@@ -86,7 +86,8 @@ fn count(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
-    // The total is negative while a thread has reported frees of what another has not reported yet.
+    // The total may be negative while one thread has reported frees of memory whose allocation another thread has not
+    // reported yet.
     if sum > 0
         && held > 0
         && held as u64 > BOUND.load(Ordering::Relaxed)
@@ -103,7 +104,7 @@ fn count(bytes: i64) {
 /// Prints the reason and ends the process, without allocating.
 #[cold]
 fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
-    // Exit handlers allocate too, and must not end up here again.
+    // Exit handlers also allocate and must not recurse into this function.
     if ENDING.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -125,11 +126,11 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
     std::process::exit(2);
 }
 
-/// Writes to standard error, bypassing the locks that the thread may hold.
+/// Writes to standard error without taking its lock, which the thread may already hold.
 #[cfg(unix)]
 fn say(text: &[u8]) {
     use std::os::fd::FromRawFd;
-    // SAFETY: standard error stays open; the file that stands for it is never dropped.
+    // SAFETY: standard error stays open, because this file is never dropped.
     let file = unsafe { std::fs::File::from_raw_fd(2) };
     let _ = std::mem::ManuallyDrop::new(file).write_all(text);
 }
@@ -158,11 +159,11 @@ fn had(memory: *mut u8, size: usize) -> *mut u8 {
     memory
 }
 
-// SAFETY: every call is handed to the system's allocator as it came, and its answer is given back.
+// SAFETY: every call is passed unchanged to the system's allocator, and its result is returned.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for; so below.
+        // SAFETY: the caller guarantees what the system's allocator requires. The same applies below.
         had(unsafe { System.alloc(layout) }, layout.size())
     }
 

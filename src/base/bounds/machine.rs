@@ -1,6 +1,6 @@
-//! Memory of the machine, or of the container that the process runs in.
+//! Memory of the machine, or of the container of the process.
 
-/// Returns the least of the limits that the system reports, in bytes; `None` if it reports none.
+/// Returns the smallest limit that the system reports, in bytes; `None` if it reports none.
 pub(super) fn memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| total(&text));
@@ -13,7 +13,7 @@ pub(super) fn memory() -> Option<u64> {
     machine.into_iter().chain(container).chain(process).min()
 }
 
-/// Parses the soft limit on the addresses of the process, in bytes; `None` if it is unlimited.
+/// Parses the soft limit on the process's address space, in bytes; `None` if it is unlimited.
 fn address_space(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let rest = lines.find_map(|line| line.strip_prefix("Max address space"))?;
@@ -26,12 +26,12 @@ fn total(text: &str) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    // The kernel writes kB for KiB.
+    // The kernel writes kB but means KiB.
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the paths of the memory limits of the groups in `/proc/self/cgroup`, for both versions of cgroups.
-/// Inside a container its own group is the root.
+/// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions of cgroups. Inside a
+/// container, its own group is the root.
 fn folders(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![

@@ -1,43 +1,43 @@
-//! Texts of TOML with some values replaced, by their paths: `dimension.nvlink.bandwidth`, `npu.h100.peak.bf16`.
+//! Edits of TOML texts: replaces values by their paths, such as `dimension.nvlink.bandwidth` or `npu.h100.peak.bf16`.
 //!
-//! A part of a path is a key of a table, or, of a list of tables, the `name` of one of them or its index from 0. The
-//! last part may be a key that is not there yet; whether it is one at all says whoever reads the text.
+//! A part of a path is a key of a table or, in a list of tables, the `name` of a table or its index from 0. The last
+//! part may be a new key; the reader of the text decides whether such a key is valid.
 
 use super::{ConfigError, ConfigLiteral, did_you_mean, nearest};
 use toml::{Table, Value};
 
-/// A path that leads nowhere.
+/// Error about a path that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(nearest(.part, .known.iter().map(String::as_str))))]
 pub struct PathError {
-    /// The part that is not there.
+    /// The missing part.
     pub part: String,
-    /// The parts that are.
+    /// The existing parts at this place.
     pub known: Vec<String>,
 }
 
-/// A text that cannot be edited.
+/// Error of an edit.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// It is not TOML.
+    /// The text is not TOML.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A path leads nowhere.
+    /// A path does not exist.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// Returns `text`, called `file` in errors, with the value at each path replaced.
+/// Returns `text` with the value at each path replaced; `file` is its name in errors.
 ///
 /// # Errors
 ///
-/// If the text is not TOML, or a path leads nowhere.
+/// Fails if the text is not TOML, or a path does not exist.
 pub fn with_values(
     text: &str,
     file: &str,
     values: &[(&str, &ConfigLiteral)],
 ) -> Result<String, EditError> {
-    // Reports syntax errors with their line.
+    // Parsed only to report syntax errors with their line.
     super::ConfigDocument::parse(text, file)?;
     let mut root: Table = text
         .parse()
@@ -66,7 +66,7 @@ pub fn with_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
-/// Returns the value at `path` of `text` as TOML has it, if there is one.
+/// Returns the value at `path` of `text` as TOML text, if it exists.
 pub fn value_at(text: &str, path: &str) -> Option<String> {
     let mut at = &Value::Table(text.parse().ok()?);
     for part in path.split('.') {
@@ -79,7 +79,8 @@ pub fn value_at(text: &str, path: &str) -> Option<String> {
     Some(at.to_string())
 }
 
-/// Returns the numbers of `text`, and the texts that begin with one, each with its path; none of a text that is no TOML.
+/// Returns the numbers in `text`, and the strings that begin with a number, each with its path; empty if `text` is not
+/// TOML.
 pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     fn visit(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
         let inner = |part: &str| match path {
@@ -114,21 +115,21 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     out
 }
 
-/// A value in which a text differs from the one that it is an edit of.
+/// A value in which an edited text differs from its original.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {
-    /// Its path, as [`with_values`] takes it.
+    /// Its path, in the form of [`with_values`].
     pub path: String,
-    /// The value as TOML has it; `None` where the edit removed it.
+    /// The value as TOML text; `None` if the edit removed it.
     pub value: Option<String>,
-    /// The text with this value as the original has it, and all others as they are.
+    /// The edited text with only this value restored to the original.
     pub without: String,
 }
 
-/// Returns the values in which `text` differs from `original`, by path; none if one of the two is not TOML.
+/// Returns the values in which `text` differs from `original`, sorted by path; empty if one of the two is not TOML.
 ///
-/// Lists of tables are compared item by item where both have the same items, by `name` or else by number; other lists are
-/// values.
+/// Lists of tables are compared item by item if both have the same items (by `name`, or otherwise by index). Other
+/// lists are compared as whole values.
 pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
         return Vec::new();
@@ -154,7 +155,7 @@ pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     changed.collect()
 }
 
-/// A part of a path: a key or an index of a list, and how paths spell it.
+/// A part of a path: a key or an index of a list, and its spelling in paths.
 type PlacePart = (PlaceStep, String);
 
 #[derive(Clone)]
@@ -200,7 +201,7 @@ fn find_changes(
     }
 }
 
-/// Whether two lists are tables of which each stands for the one at the same place of the other.
+/// Returns whether two lists have the same items: equal length, all tables, and equal names at each index.
 fn have_same_items(one: &[Value], other: &[Value]) -> bool {
     one.len() == other.len()
         && (one.iter().zip(other))
@@ -231,12 +232,12 @@ fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
             table.remove(key);
         }
         (PlaceStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
-        // Items are compared one by one only where both lists have them.
+        // Both lists have the same items here, so nothing needs to be restored.
         _ => {}
     }
 }
 
-/// A place in a document that has parts.
+/// A place in a document that can have sub-places.
 enum EditCursor<'t> {
     Table(&'t mut Table),
     List(&'t mut Vec<Value>),
@@ -268,7 +269,7 @@ impl<'t> EditCursor<'t> {
     }
 }
 
-/// The index of the item that `part` names.
+/// Returns the index of the item that `part` names.
 fn index_of(items: &[Value], part: &str) -> Result<usize, PathError> {
     let named = items.iter().position(|item| item_name(item) == Some(part));
     let numbered = || {
@@ -303,7 +304,7 @@ mod tests {
         let read: Table = named.parse().unwrap();
         assert_eq!(read["dimension"][1]["size"].as_integer(), Some(8));
         assert_eq!(read["dimension"][0]["size"].as_integer(), Some(4));
-        // A key that is not there yet.
+        // A new key.
         let new = edit("npu.a.host_lanes", ConfigLiteral::Whole(1)).unwrap();
         assert!(new.contains("host_lanes = 1"), "{new}");
     }
@@ -329,7 +330,7 @@ mod tests {
         );
         let scalable = found("dimension.outer.scalable");
         assert!(!scalable.without.contains("scalable"));
-        // Of what another file lacks, and of what is no TOML, nothing is a value of its own.
+        // Missing parts and invalid TOML yield no changed values.
         let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
         let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["npu", "dimension"]);

@@ -1,4 +1,4 @@
-//! One value of a document, read as the expected type or refused with its key and line.
+//! One value of a document. It is read as the expected type; errors have its key and line.
 
 use super::nearest::{did_you_mean, nearest};
 use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
@@ -15,7 +15,7 @@ pub struct ConfigField<'d> {
     pub(super) value: &'d Spanned<DeValue<'d>>,
 }
 
-/// `text` in quotes on one line, truncated to a length that fits into a message.
+/// Returns `text` in quotes on one line, truncated for messages.
 pub fn quoted(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -23,19 +23,19 @@ pub fn quoted(text: &str) -> String {
 }
 
 impl<'d> ConfigField<'d> {
-    /// An error: this value is `found` where `expected` should be.
+    /// Builds an error about this value.
     pub fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.refuse(&self.key, self.at, why)
     }
 
-    /// File, line and key of this value, for messages about it that are found out later.
+    /// Returns file, line and key of this value, for later errors about it.
     pub fn place(&self) -> String {
         let line = line_of(self.document.text, self.at);
         format!("{}:{line}: key `{}`", self.document.file, self.key)
     }
 
-    /// An error: this value is of the wrong type.
+    /// Builds the error about a wrong type.
     fn mismatch(&self, expected: impl Display) -> ConfigError {
         let found = match self.value.get_ref() {
             DeValue::String(text) => quoted(text),
@@ -49,17 +49,17 @@ impl<'d> ConfigField<'d> {
         self.refuse(found, expected)
     }
 
-    /// The bytes of the text that the value takes.
+    /// Returns the byte range of the value in the text.
     pub fn span(&self) -> Range<usize> {
         self.value.span()
     }
 
-    /// The value as the text has it.
+    /// Returns the value as written in the text.
     pub fn raw(&self) -> &'d str {
         self.document.text.get(self.span()).unwrap_or_default()
     }
 
-    /// A text of one line, not empty, of at most 200 characters.
+    /// Reads a text of one line, with 1 to 200 characters.
     pub fn line(&self) -> Result<&'d str, ConfigError> {
         let text = self.text("a text in quotes")?;
         let blank = text.trim().is_empty();
@@ -69,7 +69,7 @@ impl<'d> ConfigField<'d> {
         Ok(text)
     }
 
-    /// The value as a text; `expected` describes it in errors.
+    /// Reads a text; `expected` describes it in errors.
     pub fn text(&self, expected: impl Display) -> Result<&'d str, ConfigError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
@@ -77,7 +77,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&self) -> Result<bool, ConfigError> {
         match self.value.get_ref() {
             DeValue::Boolean(flag) => Ok(*flag),
@@ -85,7 +85,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// A whole number from 1 to `most`.
+    /// Reads a whole number from 1 to `most`.
     pub fn count(&self, most: u32) -> Result<u32, ConfigError> {
         let expected = format_args!("a whole number from 1 to {most}");
         let number = self
@@ -95,14 +95,14 @@ impl<'d> ConfigField<'d> {
         number.ok_or_else(|| self.mismatch(expected))
     }
 
-    /// A whole number from `least` to `most`.
+    /// Reads a whole number from `least` to `most`.
     pub fn between(&self, least: u64, most: u64) -> Result<u64, ConfigError> {
         let expected = format_args!("a whole number from {least} to {most}");
         let number = self.whole().filter(|n| (least..=most).contains(n));
         number.ok_or_else(|| self.mismatch(expected))
     }
 
-    /// A number from 0 to `most`, without 0.
+    /// Reads a number greater than 0 and at most `most`.
     pub fn positive(&self, most: f64) -> Result<f64, ConfigError> {
         let number = match self.value.get_ref() {
             DeValue::Integer(_) => self.whole().map(|n| n as f64),
@@ -113,7 +113,7 @@ impl<'d> ConfigField<'d> {
         number.ok_or_else(|| self.mismatch(format_args!("a number above 0 and at most {most}")))
     }
 
-    /// A whole number that is not negative, if it is one.
+    /// Returns the value if it is a non-negative whole number.
     pub fn whole(&self) -> Option<u64> {
         match self.value.get_ref() {
             DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
@@ -121,7 +121,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// The values of an array; `expected` describes them in errors.
+    /// Reads the values of an array; `expected` describes them in errors.
     pub fn items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items
@@ -133,7 +133,8 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// The `N` values of an array; errors count them as `what`, and `expected` describes them.
+    /// Reads an array of exactly `N` values. In errors, `what` is the noun for the values and
+    /// `expected` describes them.
     pub fn array<const N: usize>(
         &self,
         what: &str,
@@ -145,7 +146,7 @@ impl<'d> ConfigField<'d> {
         array.map_err(|_| self.refuse(format_args!("{count} {what}"), expected))
     }
 
-    /// One value of an array.
+    /// Returns one value of an array as a field.
     fn item(&self, (index, value): (usize, &'d Spanned<DeValue<'d>>)) -> Self {
         Self {
             document: self.document,
@@ -155,7 +156,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// A quantity with its unit, in quotes; `example` is one.
+    /// Reads a quantity with its unit, in quotes; errors show `example`.
     pub fn quantity<T>(&self, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
@@ -169,7 +170,7 @@ impl<'d> ConfigField<'d> {
         text.parse().map_err(wrong)
     }
 
-    /// One of the names in `all`.
+    /// Reads one of the names in `all`.
     pub fn choice<T: Copy>(&self, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         let expected = format!("one of {}", names.join(", "));
@@ -181,7 +182,7 @@ impl<'d> ConfigField<'d> {
         })
     }
 
-    /// A table that may have the keys `allowed`, or any.
+    /// Reads a table, whose keys must be in `allowed`; `None` allows any.
     pub fn table(&self, allowed: Option<&[&str]>) -> Result<ConfigTable<'d>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Table(entries) => {
@@ -191,7 +192,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Tables that may each have the keys `allowed`.
+    /// Reads an array of tables, whose keys must be in `allowed`.
     pub fn tables(&self, allowed: &[&str]) -> Result<Vec<ConfigTable<'d>>, ConfigError> {
         let DeValue::Array(items) = self.value.get_ref() else {
             return Err(self.mismatch(format_args!("tables, each under [[{}]]", self.key)));

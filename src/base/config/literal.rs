@@ -1,12 +1,12 @@
-//! Values of any type, as a file has them: for files that say what to write into other files.
+//! Values of any type, for files that specify values of other files.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;
 
-/// A value without the place that it came from.
+/// A value without its location.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigLiteral {
-    /// A text.
+    /// A string.
     Text(String),
     /// A whole number.
     Whole(i64),
@@ -19,7 +19,7 @@ pub enum ConfigLiteral {
 }
 
 impl ConfigLiteral {
-    /// The value as TOML's types have it.
+    /// Converts to TOML's value type.
     pub(super) fn toml(&self) -> toml::Value {
         match self {
             Self::Text(text) => toml::Value::String(text.clone()),
@@ -30,12 +30,12 @@ impl ConfigLiteral {
         }
     }
 
-    /// The value as a file of TOML has it, texts in quotes.
+    /// Returns the value as TOML text, with strings in quotes.
     pub fn quoted(&self) -> String {
         self.toml().to_string()
     }
 
-    /// The value of a word on a command line: a number, `true` or `false` where it reads as one, and a text otherwise.
+    /// Parses a word of a command line: a number, `true` or `false` if possible, otherwise a string.
     pub fn from_word(word: &str) -> Self {
         if let Ok(number) = word.parse() {
             return Self::Whole(number);
@@ -47,7 +47,7 @@ impl ConfigLiteral {
         }
     }
 
-    /// The number, if it is one.
+    /// Returns the value if it is a number.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Whole(number) => Some(*number as f64),
@@ -57,7 +57,7 @@ impl ConfigLiteral {
     }
 }
 
-/// As it stands behind an option: texts without quotes, lists with commas.
+/// Prints the value in the form of a command line: strings without quotes, lists with commas.
 impl fmt::Display for ConfigLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,7 +77,7 @@ impl fmt::Display for ConfigLiteral {
 }
 
 impl ConfigField<'_> {
-    /// The value, if it is a text, a number, true or false, or a list of such.
+    /// Reads a string, a number, a boolean, or a list of these.
     pub fn literal(&self) -> Result<ConfigLiteral, ConfigError> {
         let expected = "a text, a number, true or false, or a list of these";
         Ok(match self.value.get_ref() {
@@ -104,7 +104,7 @@ impl ConfigField<'_> {
         })
     }
 
-    /// The table, if the value is one.
+    /// Returns the table if the value is one.
     pub fn if_table(&self) -> Option<super::ConfigTable<'_>> {
         self.table(None).ok()
     }

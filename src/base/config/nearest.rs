@@ -2,14 +2,15 @@
 
 use strsim::damerau_levenshtein;
 
-/// The name of `all` that is most like `name`, if one is: by spelling, or else the first that has it as a part.
+/// Returns the name in `all` that is most similar to `name`: by spelling, otherwise the first that contains it; `None`
+/// if none is similar.
 pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let lower: String = name.to_lowercase().chars().take(80).collect();
     let all: Vec<_> = all.into_iter().collect();
     let by_spelling = all
         .iter()
         .map(|other| (damerau_levenshtein(&lower, &other.to_lowercase()), *other));
-    // More edits than that would suggest unrelated names.
+    // Allowing more edits would suggest unrelated names.
     let close = |(edits, other): &(usize, &str)| *edits <= 3.min(other.len() / 2);
     let closest = by_spelling.min_by_key(|(edits, _)| *edits).filter(close);
     let part = || {
@@ -19,13 +20,14 @@ pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option
             .flatten()
     };
     match closest {
-        // `h100` is nearer to `dgx-h100` than to a name that shares three letters with it.
+        // A name that contains the text wins over spelling: `h100` should suggest `dgx-h100`, not a name with three
+        // equal letters.
         Some((edits, other)) if edits <= 1 => Some(other),
         other => part().or(other.map(|(_, name)| name)),
     }
 }
 
-/// `; did you mean …?`, or an empty text: the end of an error about an unknown name.
+/// Returns the end of an error about an unknown name: `; did you mean …?`, or nothing.
 pub fn did_you_mean(closest: Option<&str>) -> String {
     closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
@@ -38,7 +40,7 @@ mod tests {
     fn near_names_are_found_by_spelling_or_as_a_part() {
         assert_eq!(nearest("sittin", ["kitten", "sitting"]), Some("sitting"));
         assert_eq!(nearest("hello", ["kitten", "sitting"]), None);
-        // Exchanged letters are one edit, and so is none where letters differ in case alone.
+        // Two swapped letters are one edit; differences in case are none.
         assert_eq!(
             nearest("dgx-h010", ["selene", "dgx-h100"]),
             Some("dgx-h100")

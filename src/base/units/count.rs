@@ -1,6 +1,7 @@
-//! Counts as people read them.
+//! Formatting and parsing of counts for people.
 
-/// `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
+/// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234
+/// micro-batches`.
 pub fn counted(count: u64, one: &str) -> String {
     let is_consonant = |letter: char| !"aeiou".contains(letter);
     let (stem, ending) = match one.strip_suffix('y') {
@@ -12,7 +13,7 @@ pub fn counted(count: u64, one: &str) -> String {
     format!("{} {stem}{ending}", thousands(count))
 }
 
-/// `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -33,7 +34,8 @@ const SUFFIXES: [(char, u64); 4] = [
     ('k', 1000),
 ];
 
-/// `15T`, `1.5B`, `300M`; `1,234,567` where no suffix has two decimals at most.
+/// Formats a count as `15T`, `1.5B` or `300M`; as `1,234,567` if every suffix would need more than
+/// two decimals.
 pub fn token_count(count: u64) -> String {
     let exact = SUFFIXES.iter().find(|(_, unit)| {
         let smallest = unit / 100;
@@ -49,7 +51,7 @@ pub fn token_count(count: u64) -> String {
 ///
 /// # Errors
 ///
-/// What was expected.
+/// Returns a description of the expected text.
 pub fn parse_token_count(text: &str) -> Result<u64, String> {
     let expected = || "expected a whole number of tokens such as 15T, 300B or 2_000_000".to_owned();
     let trimmed = text.trim();
@@ -64,7 +66,7 @@ pub fn parse_token_count(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| expected())?;
     let count = number * unit as f64;
-    // Beyond 2^53 not every whole number is one.
+    // Above 2^53 a double cannot represent every whole number.
     let fits = (1.0..=1e15).contains(&count) && (count - count.round()).abs() <= 1e-3;
     match fits {
         true => Ok(count.round() as u64),

@@ -1,6 +1,6 @@
-//! Energy as people read it.
+//! Formatting of energies for people.
 
-/// `12.300 uJ`, of joules, in the largest unit of which there is one at least.
+/// Formats joules in the largest unit that gives at least 1: `12.300 uJ`.
 pub fn joules(energy: f64) -> String {
     let units = [
         (1e6, "MJ"),

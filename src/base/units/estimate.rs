@@ -1,21 +1,21 @@
-//! Durations that are compared and never happen.
+//! Estimated durations, which are only compared.
 
 use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
 use std::ops::Add;
 
 /// An estimated duration, not rounded: picoseconds in `f64`.
 ///
-/// Every operation is homogeneous, so latencies twice as long and rates half as high make each estimate exactly
-/// twice as large, and a choice among estimates does not depend on the scale.
+/// Every operation is homogeneous: doubled latencies and halved rates double each estimate exactly. So a choice among
+/// estimates does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeEstimate(f64);
 
 impl TimeEstimate {
-    /// Nothing.
+    /// No time.
     pub const ZERO: Self = Self(0.0);
 
-    /// Relative difference below which estimates are equal. Sums of as many terms as a machine has NPUs that are
-    /// equal but for rounding in `f64` differ by less.
+    /// Relative difference below which estimates count as equal. It exceeds the rounding errors of `f64` in a sum with
+    /// one term per NPU.
     pub const MARGIN: f64 = 1.0 / (1 << 30) as f64;
 
     /// Returns true if this is less than `other` by more than the margin.
@@ -23,12 +23,12 @@ impl TimeEstimate {
         self.0 < other.0 * (1.0 - Self::MARGIN)
     }
 
-    /// The longer of two.
+    /// Returns the longer of two estimates.
     pub fn max(self, other: Self) -> Self {
         Self(self.0.max(other.0))
     }
 
-    /// This `count` times over.
+    /// Multiplies by `count`.
     pub fn times(self, count: u64) -> Self {
         Self(self.0 * count as f64)
     }
@@ -38,11 +38,11 @@ impl TimeEstimate {
         self.0
     }
 
-    /// The first of `all` that no other is less than.
+    /// Returns the first of `all` that no other undercuts by more than the margin.
     pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
         let least = all.clone().map(|(_, estimate)| estimate.0);
         let least = Self(least.min_by(f64::total_cmp)?);
-        // Not the exact minimum but the first within the margin, so that rounding in sums decides nothing.
+        // The first within the margin of the minimum, so that rounding errors do not affect the choice.
         let mut all = all;
         all.find(|(_, estimate)| !least.is_less(*estimate))
     }
@@ -62,14 +62,14 @@ impl Add for TimeEstimate {
 }
 
 impl Bandwidth {
-    /// [`Self::serialization`], not rounded.
+    /// Like [`Self::serialization`], without rounding.
     pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
 impl InverseRate {
-    /// [`Self::serialization`], not rounded.
+    /// Like [`Self::serialization`], without rounding.
     pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }
@@ -81,12 +81,13 @@ mod tests {
 
     #[test]
     fn equal_estimates_are_equal_however_they_are_summed() {
-        // A third of a byte at 1 TB/s is 1/3 ps, which f64 does not hold; three of them are 1 ps.
+        // A third of a byte at 1 TB/s takes 1/3 ps, which f64 cannot represent; three of them take 1 ps.
         let rate = Bandwidth::new(1e12).unwrap();
         let third = rate.estimate(BufferShare::whole(1).part(3));
         let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
-        // A picosecond in a millisecond is a part in 10^9, and counts; in a second it does not.
+        // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin; in a second it is
+        // below.
         let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));
         let [less, more] =

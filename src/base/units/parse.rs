@@ -3,7 +3,7 @@
 use super::{Bandwidth, Bytes, FlopRate, Frequency, Span};
 use std::str::FromStr;
 
-/// A text that is not the expected quantity, with the reason.
+/// Error about a text that is not the expected quantity, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {what}: {why}; write for example `{example}`")]
 pub struct QuantityError {
@@ -93,7 +93,7 @@ const FREQUENCY: QuantityKind = QuantityKind {
     ],
 };
 
-/// Number of bytes at the start of `text` that can belong to a number such as `-1_000.5e+3`.
+/// Returns the length of the number, such as `-1_000.5e+3`, at the start of `text`.
 fn number_length(text: &str) -> usize {
     let is_exponent = |c: char| matches!(c, 'e' | 'E');
     let mut before = None;
@@ -102,7 +102,7 @@ fn number_length(text: &str) -> usize {
             '0'..='9' | '.' | '_' => true,
             '-' if i == 0 => true,
             '-' | '+' => before.is_some_and(is_exponent),
-            // `5e3` is a number, `5 EB` and `5e` are not.
+            // `5e3` has an exponent, `5 EB` and `5e` do not.
             'e' | 'E' => {
                 text[i + 1..].starts_with(|n: char| n.is_ascii_digit() || "+-".contains(n))
             }
@@ -158,7 +158,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     Ok(value * factor)
 }
 
-/// Refuses zero with the same words for every rate.
+/// Returns the value, or the common error about a zero rate.
 fn positive<T>(text: &str, kind: &QuantityKind, value: Option<T>) -> Result<T, QuantityError> {
     value.ok_or_else(|| QuantityError {
         text: text.chars().take(40).collect(),
@@ -172,7 +172,7 @@ impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let span = Self::from_seconds(parse(text, &TIME)?);
-        // from_seconds() saturates, so MAX stands for any longer duration.
+        // from_seconds() saturates, so MAX means any longer duration.
         positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
             why: "it is longer than 213 days".to_owned(),
             ..e
@@ -184,7 +184,7 @@ impl FromStr for Bytes {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bytes = parse(text, &SIZE)?;
-        // 9e18 is below i64::MAX, which traces can carry.
+        // 9e18 is below i64::MAX, the maximum in traces.
         if bytes.fract() != 0.0 || bytes >= 9.0e18 {
             return Err(QuantityError {
                 text: text.chars().take(40).collect(),

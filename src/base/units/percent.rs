@@ -1,16 +1,16 @@
-//! Percentages as people read them.
+//! Formatting and parsing of percentages for people.
 
-/// `12.3 %`, of a fraction.
+/// Formats a fraction as `12.3 %`.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
 }
 
-/// `12.3 %`, of a part in a whole that is not zero.
+/// Formats a part of a non-zero whole as `12.3 %`.
 pub fn percent_of(part: f64, whole: f64) -> String {
     format!("{:.1} %", 100.0 * part / whole)
 }
 
-/// `+1.25 %`, of a change in percent.
+/// Formats a change in percent as `+1.25 %`.
 pub fn percent_change(percent: f64) -> String {
     format!("{percent:+.2} %")
 }

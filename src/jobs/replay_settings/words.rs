@@ -1,4 +1,4 @@
-//! Readers of the words of options.
+//! Parsers of the words of options.
 
 use super::MachineValue;
 use crate::CustomFiles;
@@ -12,7 +12,7 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::format::CollectiveKind;
 use std::path::Path;
 
-/// Reads the only word.
+/// Parses the only word.
 pub(super) fn one<T>(
     words: &[String],
     read: impl FnOnce(&str) -> Result<T, String>,
@@ -23,7 +23,7 @@ pub(super) fn one<T>(
     }
 }
 
-/// Reads each word.
+/// Parses each word.
 pub(super) fn all<T>(
     words: &[String],
     read: impl Fn(&str) -> Result<T, String>,
@@ -31,7 +31,7 @@ pub(super) fn all<T>(
     words.iter().map(|word| read(word)).collect()
 }
 
-/// Reads the word of a choice, whose underscores may be hyphens.
+/// Parses the word of a choice; hyphens count as underscores.
 pub(super) fn choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
     one(words, |word| T::parse(&word.replace('-', "_")))
 }
@@ -71,11 +71,11 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
     Ok(ComputeModel::RecordedOn(recording))
 }
 
-/// Reads NPUs of ranks 0, 1, … as numbers and ranges, `0-3,8-11`.
+/// Parses the NPUs of ranks 0, 1, …, given as numbers and ranges: `0-3,8-11`.
 ///
 /// # Errors
 ///
-/// The part that is none, or more NPUs than a machine can have.
+/// Returns the invalid part, or that there are more NPUs than a machine can have.
 pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {
@@ -120,11 +120,11 @@ pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
     Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
 }
 
-/// Reads an edit, or the file of edits that a name ending in `.toml` is of: `edits = ["batch=2x"]`.
+/// Parses an edit. A text that ends in `.toml` names a file of edits: `edits = ["batch=2x"]`.
 ///
 /// # Errors
 ///
-/// What was expected.
+/// Returns a description of the expected text.
 pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);
