@@ -1,17 +1,17 @@
-//! Every trace of the corpus as text and back.
+//! Round trips of every trace of the corpus through text.
 
 use crate::forms::lines::through;
 use chakram_trace::format::TraceContents;
 use std::collections::BTreeMap;
 use testkit::corpus::{cases, compare, corpus};
 
-/// Files that do not come back byte for byte, with a part of the reason.
+/// Files that a round trip changes or rejects, with a part of the reason.
 const NOT_CANONICAL: &[(&str, &str)] = &[
     ("u_x_truncated/wl/wl.0.et", "record 2, byte 74"),
     ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),
 ];
 
-/// The rank of a trace among the files of a case.
+/// Returns the rank in the name of a case's trace file.
 fn rank_of(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?

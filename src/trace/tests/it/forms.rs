@@ -1,4 +1,4 @@
-//! Traces in forms other than a current `.et`: those of 2023, text, and damaged ones.
+//! Traces in forms other than a current `.et`: files of 2023, text, and damaged files.
 
 mod damaged;
 pub mod lines;
@@ -9,7 +9,7 @@ use chakram_trace::format::proto::{GlobalMetadata, Node};
 use chakram_trace::format::wire::FrameCursor;
 use prost::Message;
 
-/// The metadata record of a file and its nodes, by the generated types.
+/// Decodes the metadata record and the nodes of a file by the generated types.
 pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     let mut frames = FrameCursor::new(contents);
     let mut metadata = GlobalMetadata::default();

@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets that read traces, which share these files, run on every seed.
+//! Runs the bodies of the fuzz targets that read traces on every seed. The fuzz targets share these
+//! files.
 
 mod coerce;
 pub mod et_reader;
@@ -18,7 +19,7 @@ fn seeds_of_other_forms_hold() {
     every_seed("trace_older", forms::older);
     every_seed("trace_pasted", forms::pasted);
     every_seed("trace_salvage", forms::salvaged);
-    // Findings of one target are also worth a look by the others.
+    // Inputs found by one target are also useful for the others.
     every_seed("et_reader", forms::salvaged);
     every_seed("et_reader", forms::json_lines);
     every_seed("trace_older", forms::salvaged);

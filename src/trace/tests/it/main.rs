@@ -1,4 +1,5 @@
-//! White-box tests of traces, against generated types, plain readers and what other tools wrote.
+//! White-box tests of traces, compared with generated types, simple readers and traces of other
+//! tools.
 
 mod corpus;
 mod forms;

@@ -1,4 +1,4 @@
-//! The two readers of traces against each other, and what files do to the graph that comes out.
+//! The two readers of traces compared with each other, and graphs built from files.
 
 pub mod arbitrary;
 mod files;

@@ -1,4 +1,4 @@
-//! Damaged files: what is sound is kept, and what is not is named.
+//! Damaged files: sound records are kept, and losses are reported.
 
 use super::decoded;
 use super::lines::to_lines;
@@ -15,7 +15,7 @@ use std::io::Write;
 use std::ops::Range;
 use testkit::wire::{Wire, file};
 
-/// A node like those of captures, whose id tells everything else of it.
+/// Returns a node as in captures; its content is a function of its id.
 fn node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
@@ -60,7 +60,7 @@ fn framed(nodes: impl IntoIterator<Item = Node>) -> Vec<u8> {
     out
 }
 
-/// Where every record lies, lengths included.
+/// Returns the byte range of every record, including its length.
 fn places(contents: &[u8]) -> Vec<Range<usize>> {
     let mut frames = FrameCursor::new(contents);
     let mut places = Vec::new();
@@ -131,7 +131,7 @@ fn a_damaged_length_costs_nothing_where_it_stands_alone() {
                 continue;
             }
             let (bytes, report) = salvaged(&damaged, keep());
-            // That the last record should be longer says that the file was cut.
+            // A last record with a larger length looks like a truncated file.
             if record == places.len() - 1 && usize::from(wrong & 0x7f) > place.len() {
                 assert_eq!(bytes, contents[..place.start], "{report:?}");
                 assert_eq!(report.lost[0].bytes, *place);
@@ -152,8 +152,8 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
     let contents = framed((100..110).map(node));
     let places = places(&contents);
     let mut damaged = contents.clone();
-    // Record 3 is node 102, which nodes 103, 106 and 111 follow: its first field, the id, has another
-    // wire type now.
+    // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of its first
+    // field, the id.
     damaged[places[3].start + 2] |= 7;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
     assert_eq!((report.nodes, report.lost.len()), (9, 1));
@@ -181,7 +181,7 @@ fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let (bytes, report) = salvaged(&twice, SalvageOptions::default());
     assert_eq!(report.duplicate_ids, [(3, 100)]);
     assert_eq!(decoded(&bytes).1.len(), 3);
-    // One record of no bytes between two sound ones is a node of defaults.
+    // An empty record between two sound ones is a node of default values.
     let contents = framed([node(100), Node::default(), node(101)]);
     let (bytes, report) = salvaged(&contents, SalvageOptions::default());
     assert_eq!(
@@ -244,7 +244,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
         (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
-    // Cut and damaged in front, where a file tells its generation.
+    // Truncated, and damaged at the start, which identifies the generation.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
@@ -306,7 +306,7 @@ fn streams_that_are_cut_give_what_they_hold() {
     assert!(decompressed_partly(&contents).is_none());
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are equal in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -318,8 +318,8 @@ impl Chance {
     }
 }
 
-/// Damages of every kind: whatever lies outside of the damage and is no neighbour of it is kept, the
-/// result is a file that can be read, and the loss is reported.
+/// Damage of every kind: all records that are neither damaged nor next to the damage are kept, the result is readable,
+/// and the loss is reported.
 #[test]
 fn whatever_is_apart_from_the_damage_is_kept() {
     let nodes: Vec<Node> = (100..160).map(node).collect();
@@ -333,7 +333,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
         let end = (at + length).min(contents.len());
         let mut damaged = contents.clone();
         let what = round % 5;
-        // The part of the old file that the damage touches.
+        // The damaged part of the original file.
         let touched = match what {
             0 => {
                 damaged.truncate(at);
@@ -379,7 +379,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
                 );
             }
         }
-        // Whoever is not as before was named, or is a number or name that nobody can tell is another.
+        // Every changed node is reported, or differs only in a number or name, which cannot be detected.
         let before = found.iter().filter(|node| nodes.contains(node)).count();
         assert!(
             before + 2 >= found.len(),
@@ -393,8 +393,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
             assert!(!report.is_whole() || cut_between || dropped, "{label}");
         }
         lost += usize::from(!report.is_whole());
-        // With dangling dependencies left out it loads, unless a flipped bit made a cycle or an
-        // attribute that means nothing.
+        // Without dangling dependencies the result loads, unless a flipped bit created a cycle or an invalid attribute.
         let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
         if before == found.len() {
             Graph::read(&bytes, 0, DependencyPolicy::Auto).expect(&label);

@@ -1,4 +1,4 @@
-//! JSON Lines: whatever a trace holds comes back.
+//! JSON Lines: round trips preserve the content of traces.
 
 use super::decoded;
 use crate::readers::arbitrary::{node, scattered, unknown};
@@ -12,7 +12,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
 
-/// The text of a file.
+/// Returns the text of a file.
 pub fn to_lines(contents: &[u8]) -> String {
     try_lines(contents).expect("it is sound")
 }
@@ -26,12 +26,12 @@ fn try_lines(contents: &[u8]) -> Result<String, TraceError> {
     Ok(String::from_utf8(writer.into_inner()).expect("it is text"))
 }
 
-/// The file of the text of a file, or what is wrong with it.
+/// Returns the file after a round trip through text, or the error.
 pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
-/// The file of a text, read whole and line by line.
+/// Returns the file of a text. Reads it whole and line by line, which must agree.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::read(text.as_bytes(), TextFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
@@ -62,7 +62,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
         };
     }
     let bytes = || vec(any::<u8>(), 0..5).prop_map(Into::into);
-    // Every kind of value, with every bit pattern of reals.
+    // Every type of value, with every bit pattern of reals.
     let value = prop_oneof![
         any::<u64>().prop_map(|v| V::DoubleVal(f64::from_bits(v))),
         any::<u32>().prop_map(|v| V::FloatVal(f32::from_bits(v))),
@@ -147,7 +147,7 @@ proptest! {
         let file = framed([metadata].into_iter().chain(nodes).map(|m| [m, tail.clone()].concat()));
         let text = to_lines(&file);
         prop_assert_eq!(from_lines(&text).unwrap(), file);
-        // Every line is one object for another reader of JSON, too.
+        // Every line is also one object for `serde_json`.
         for line in text.lines() {
             let object: serde_json::Value = serde_json::from_str(line).unwrap();
             prop_assert!(object.is_object());
@@ -164,7 +164,7 @@ proptest! {
         in_inputs in unknown(),
     ) {
         let mut bytes = scattered(&node, unpacked, &order, &unknown);
-        // And parts that hold what the schema does not have.
+        // Parts with fields that are not in the schema.
         let inner = AttributeProto { name: "odd".into(), ..AttributeProto::default() }.encode_to_vec();
         prost::encoding::bytes::encode(10, &[inner, in_attribute].concat(), &mut bytes);
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);
@@ -176,7 +176,7 @@ proptest! {
         frames.next_record().unwrap();
         let node = frames.next_record().unwrap().unwrap();
         prop_assert_eq!(unknown_fields(node.bytes), unknown_fields(&bytes));
-        // Written traces are canonical: they come back byte for byte.
+        // Written traces are canonical, so round trips preserve them byte for byte.
         prop_assert_eq!(to_lines(&after), text);
     }
 }
@@ -213,7 +213,7 @@ fn the_form_is_as_documented() {
 ";
     assert_eq!(to_lines(&file), text);
     assert_eq!(from_lines(text).unwrap(), file);
-    // Blank lines, other line ends and no end at all are no matter.
+    // Blank lines, other line ends and a missing last line end make no difference.
     let loose = text.trim_end().replace('\n', "\r\n\r\n");
     assert_eq!(from_lines(&loose).unwrap(), file);
 }
@@ -272,7 +272,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     );
 }
 
-/// Traces of other tools come back byte for byte.
+/// Round trips preserve traces of other tools byte for byte.
 #[test]
 fn every_trace_of_the_corpus_comes_back() {
     let Some(cases) = testkit::corpus::cases() else {

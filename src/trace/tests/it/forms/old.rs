@@ -1,4 +1,5 @@
-//! Every older generation, written field by field from its tables, against what it should become.
+//! Every older generation, written field by field from its tables, compared with the expected
+//! upgrade.
 
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
@@ -15,7 +16,7 @@ fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
     let found = upgrade(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
-    // Said or found out, it is the same.
+    // A stated and a detected generation give the same result.
     let said = upgrade(contents, Some(generation)).unwrap().unwrap();
     assert_eq!(said.bytes, found.bytes);
     found.bytes
@@ -37,12 +38,12 @@ fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> Wire {
         .numbers(4, parents)
 }
 
-/// The numbers of nodes' types since 0.0.3, by those before.
+/// The numbers of node types since 0.0.3, by their earlier numbers.
 const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 #[test]
 fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
-    // Every field has its own value; types and collectives take each of theirs.
+    // Every field has a distinct value; types and collectives take all their values.
     let all = head(7, "all", 3, &[3, 5])
         .numbers(5, &[1])
         .number(6, 1 << 40)
@@ -158,7 +159,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
         let schema = attribute("schema", Value::StringVal("1.0.1".to_owned()));
         assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
     }
-    // Attributes of 0.0.4 in field 1 of the metadata, where they were for some days.
+    // Attributes of 0.0.4 in field 1 of the metadata, as in the first days of this version.
     let schema = Wire::default().bytes(1, "schema").bytes(29, "x");
     let node = head(1, "n", 4, &[]).part(10, Wire::default().bytes(1, "num_ops").number(9, 5));
     let contents = file([Wire::default().part(1, schema), node.clone()]);
@@ -183,7 +184,7 @@ fn what_is_current_is_left_alone() {
         metadata.clone(),
         Wire::default().part(2, attribute.clone()),
         metadata.clone().part(2, attribute),
-        // Unknown fields, and nothing at all.
+        // Unknown fields, and an empty record.
         metadata.number(99, 1),
         Wire::default(),
     ] {
@@ -214,13 +215,14 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     let said = |generation| decoded(&upgrade(&plain, Some(generation)).unwrap().unwrap().bytes).1;
     assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
     assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
-    // Nodes that are the same in all are no matter.
+    // Nodes that are equal in all generations are accepted.
     assert!(
         upgrade(&file([head(1, "n", 0, &[])]), None)
             .unwrap()
             .is_some()
     );
-    // Both generations of 0.0.3 read this alike, but for the sign of a number that is positive.
+    // Both generations of 0.0.3 read this the same way, except for the signedness of a positive
+    // number.
     let of = &ATTRIBUTES[1];
     let bool = of.fields[0].expect("it has it");
     let node = head(1, "n", 7, &[])
@@ -237,7 +239,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
         error.contains("record 1, byte ") && error.contains("before say 0.0.2"),
         "{error}"
     );
-    // And one of none of those that are left: fields that none of them has.
+    // A record that none of the remaining generations allows: it has an unknown field.
     let strange = file([head(1, "n", 3, &[]), head(2, "n", 3, &[]).number(40, 1)]);
     let error = upgrade(&strange, None).unwrap_err().to_string();
     assert!(
@@ -261,7 +263,8 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
     ]);
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
     let opened = TraceContents::open(&path).unwrap();
-    // The last is a collective without a size; it is record 2 and its message starts at this byte.
+    // The last node is a collective without a size. It is record 2, and its message starts at this
+    // byte.
     let error = Graph::read(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
     let start = contents.len() - head(12, "c", 6, &[11]).number(13, 1).0.len();
     let error = opened.with_source(error).to_string();

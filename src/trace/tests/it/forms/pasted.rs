@@ -1,4 +1,4 @@
-//! Text as other tools write it and people paste it.
+//! Text from other tools, as people paste it.
 
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
@@ -7,7 +7,7 @@ use chakram_trace::format::text::{TextFormat, read};
 use std::path::Path;
 use testkit::corpus::corpus;
 
-/// Reads a text through a file, as every command does.
+/// Reads a text from a file, like every command.
 fn opened(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
@@ -24,8 +24,8 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Text that protobuf's Python runtime prints of a trace, record by record: enums by name, 64 bits as
-/// strings, defaults left out, so that node 0 has no id.
+/// Output of protobuf's Python runtime for a trace, record by record: enums by name, 64-bit numbers as strings, and no
+/// default values, so node 0 has no id.
 const JSONIZER: &str = r#"{
   "version": "0.0.4",
   "attr": [
@@ -153,7 +153,7 @@ fn protobufs_json_is_read_however_it_is_put_together() {
         .replace("List\"", "_list\"")
         .replace("Val\"", "_val\"");
     assert!(snake.contains("start_time_micros") && snake.contains("uint64_val"));
-    // A line for each record; in an array; with commas; numbers and enums as numbers.
+    // One line per record; an array; separated by commas; numbers and enums as numbers.
     let lines: String = JSONIZER.split("}{").collect::<Vec<_>>().join("}\u{0}{");
     let lines = lines.replace('\n', " ").replace('\u{0}', "\n");
     let array = format!("[{}]", JSONIZER.replace("}{", "},{"));
@@ -171,7 +171,7 @@ fn protobufs_json_is_read_however_it_is_put_together() {
             metadata.attr,
             [attribute("start_ts", Value::Uint64Val(350_785_410))]
         );
-        // A NaN differs from itself.
+        // A NaN differs from itself, so the debug texts are compared.
         assert_eq!(format!("{nodes:?}"), format!("{:?}", expected()), "{text}");
     }
 }
@@ -330,8 +330,8 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     }
 }
 
-/// The two forms of one real trace agree in what both of them have. The text's names were changed by
-/// hand, so only their lengths are compared.
+/// The two forms of one real trace agree on their common fields. The names in the text were changed by hand, so only
+/// their lengths are compared.
 #[test]
 fn both_forms_of_a_real_trace_agree() {
     let Some(et) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {

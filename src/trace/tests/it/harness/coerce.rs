@@ -1,9 +1,9 @@
-//! Values as their readers need them, by code that the hot reader does not share.
+//! Conversions of values; they share no code with the fast reader.
 
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::{Dtype, GroupName};
 
-/// A number as its writer meant it.
+/// A number of any value type.
 enum Number {
     Whole(i128),
     Real(f64),
@@ -17,7 +17,7 @@ fn text(value: &Value) -> Option<Option<&str>> {
     }
 }
 
-/// A value as text, which it must be.
+/// Returns the text of a value; `None` for other types.
 pub fn word(value: &Value) -> Option<&str> {
     text(value).flatten()
 }
@@ -43,16 +43,16 @@ fn number(value: &Value) -> Option<Number> {
     }))
 }
 
-/// A value as a count; `None` when it has no such reading, as for all of these.
+/// Converts a value to a count; like all functions here, returns `None` if this is impossible.
 pub fn count(value: &Value) -> Option<u64> {
     match number(value)? {
         Number::Whole(v) => u64::try_from(v).ok(),
-        // The largest that are taken lie a little below 2^64.
+        // The largest accepted value is slightly below 2^64.
         Number::Real(v) => (v.trunc() == v && (0.0..1.8e19).contains(&v)).then_some(v as u64),
     }
 }
 
-/// A value as a whole number of either sign.
+/// Converts a value to a whole number of either sign.
 pub fn whole(value: &Value) -> Option<i64> {
     match number(value)? {
         Number::Whole(v) => i64::try_from(v).ok(),
@@ -60,7 +60,7 @@ pub fn whole(value: &Value) -> Option<i64> {
     }
 }
 
-/// A value as yes or no.
+/// Converts a value to a boolean.
 pub fn truth(value: &Value) -> Option<bool> {
     match number(value)? {
         Number::Whole(v) => (i128::from(i64::MIN)..1 << 64)
@@ -70,12 +70,12 @@ pub fn truth(value: &Value) -> Option<bool> {
     }
 }
 
-/// A value as the name of a number format; nothing when it is not text or not known.
+/// Converts a value to a number format. Inner `None` if the name is unknown.
 pub fn format(value: &Value) -> Option<Option<Dtype>> {
     Some(text(value)?.and_then(Dtype::from_name))
 }
 
-/// A value as a group.
+/// Converts a value to a group.
 pub fn group(value: &Value) -> Option<GroupName<'_>> {
     let number = |number| match number {
         0 => GroupName::World,
@@ -91,7 +91,7 @@ pub fn group(value: &Value) -> Option<GroupName<'_>> {
     }
 }
 
-/// A list as a mask; nothing when every entry is set.
+/// Converts a list to a mask; inner `None` if every entry is set.
 pub fn mask(value: &Value) -> Option<Option<u32>> {
     let entries: Vec<bool> = match value {
         Value::BoolList(list) => list.values.clone(),

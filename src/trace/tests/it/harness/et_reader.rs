@@ -1,5 +1,5 @@
-//! Any bytes as a trace file: nothing panics, and where the generated types can read a record, the
-//! hot reader agrees with them.
+//! Arbitrary bytes as a trace file: nothing panics, and the fast reader agrees with the generated
+//! types on every record that they can read.
 
 use super::oracle;
 use chakram_trace::format::file::decompressed;

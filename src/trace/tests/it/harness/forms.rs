@@ -1,4 +1,4 @@
-//! Any bytes as traces in other forms: those of 2023, JSON Lines, pasted JSON, and damaged files.
+//! Arbitrary bytes as traces in other forms: files of 2023, JSON Lines, pasted JSON, and damaged files.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -11,14 +11,14 @@ use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
 
-/// An error says something, and on a few lines.
+/// Checks that an error has a message of a few lines.
 fn sensible(error: &TraceError) {
     let error = error.to_string();
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
-/// Requirement on every way to a current file: records that the generated types accept. How many they
-/// are, metadata included.
+/// Checks that the generated types accept all records of a converted file. Returns their number, including the
+/// metadata.
 fn current(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);
     let mut records = 0;
@@ -36,7 +36,7 @@ fn current(contents: &[u8]) -> usize {
     records
 }
 
-/// The records of any form, one after another, are those of the file.
+/// Checks that record-by-record reading of any form gives the same records as the converted file.
 fn streamed(data: &[u8], expected: &[u8]) {
     let mut source =
         RecordSource::new(DecompressedStream::of(data).expect("bytes"), None).expect("it was read");
@@ -48,11 +48,11 @@ fn streamed(data: &[u8], expected: &[u8]) {
     assert!(bytes == expected, "the same records");
 }
 
-/// Any bytes as a file of 2023.
+/// Reads arbitrary bytes as a file of 2023.
 pub fn older(data: &[u8]) {
     for (generation, _) in SchemaGeneration::ALL {
         match upgrade(data, Some(generation)) {
-            // Records of 0.0.4 are taken as they are.
+            // Records of 0.0.4 are used unchanged.
             Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
                 let records = current(&upgraded.bytes);
@@ -81,7 +81,7 @@ pub fn older(data: &[u8]) {
     }
 }
 
-/// Any bytes as JSON Lines, and any bytes as records that become lines.
+/// Reads arbitrary bytes as JSON Lines, and as records to convert to lines.
 pub fn json_lines(data: &[u8]) {
     let mut reader = JsonLineReader::new(data);
     let mut record = Vec::new();
@@ -99,7 +99,7 @@ pub fn json_lines(data: &[u8]) {
     round_trip(data);
 }
 
-/// Records become lines and the same records again.
+/// Checks the round trip from records to lines and back.
 fn round_trip(contents: &[u8]) {
     let mut writer = JsonLineWriter::new(Vec::new());
     let mut frames = FrameCursor::new(contents);
@@ -111,7 +111,7 @@ fn round_trip(contents: &[u8]) {
         };
         match (writer.record(record), decoded) {
             (Ok(()), Ok(decoded)) => sound.push(decoded),
-            // Lines keep what they cannot name; the generated types refuse some of it.
+            // Lines preserve unnamed content, and the generated types reject some of it.
             (Ok(()), Err(_)) => return,
             (Err(error), _) => return sensible(&error),
         }
@@ -138,7 +138,7 @@ fn round_trip(contents: &[u8]) {
     }
 }
 
-/// Any bytes as text that people paste.
+/// Reads arbitrary bytes as pasted text.
 pub fn pasted(data: &[u8]) {
     for form in [
         TextFormat::ProtoJson,
@@ -147,7 +147,7 @@ pub fn pasted(data: &[u8]) {
     ] {
         match read(data, form) {
             Ok(from) => {
-                // The text may name more than the generated types take: raw parts of any content.
+                // The text may have raw parts of any content, which the generated types may reject.
                 let text = std::str::from_utf8(data).unwrap_or_default();
                 if !text.contains("raw") && !text.contains("unknown") && !text.contains('\\') {
                     current(&from.bytes);
@@ -172,7 +172,7 @@ pub fn pasted(data: &[u8]) {
     }
 }
 
-/// Any bytes as a damaged file.
+/// Salvages arbitrary bytes as a damaged file.
 pub fn salvaged(data: &[u8]) {
     for keep_dangling in [false, true] {
         let options = SalvageOptions {
@@ -200,7 +200,7 @@ pub fn salvaged(data: &[u8]) {
         assert_eq!(nodes, report.nodes);
         if report.generation.is_some() {
             assert_eq!(current(&bytes), nodes + 1);
-            // Once salvaged, nothing is wrong with it.
+            // A salvaged file has no further damage.
             let again = SalvageOptions {
                 generation: Some(SchemaGeneration::V004),
                 keep_dangling: true,

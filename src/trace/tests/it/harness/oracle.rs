@@ -1,4 +1,4 @@
-//! Oracle of records, from the generated types, by code that the hot reader does not share.
+//! Oracle for records, based on the generated types; it shares no code with the fast reader.
 
 use super::coerce::{count, format, group, mask, truth, whole, word};
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
@@ -9,7 +9,7 @@ use chakram_trace::format::{
 };
 use prost::Message;
 
-/// A node as a reader gives it, with its dependencies.
+/// Result of a reader: a node with its dependencies.
 #[derive(Debug, PartialEq)]
 pub struct View<'a> {
     pub id: u64,
@@ -44,7 +44,7 @@ impl DependencyVisitor for Lists {
     }
 }
 
-/// Reading of `record` by the hot reader.
+/// Reads `record` by the fast reader.
 pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     let mut lists = Lists::default();
     let node = scan::node(record, &mut lists)?;
@@ -64,8 +64,8 @@ pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     })
 }
 
-/// Holds the hot reader against the generated types on one record. What is no message may be
-/// refused or not: the hot reader skips the text that it does not need.
+/// Compares the fast reader with the generated types on one record. The fast reader may accept or
+/// reject invalid messages, because it skips unneeded text.
 pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
     let Ok(node) = Node::decode(record.bytes) else {
@@ -78,10 +78,10 @@ pub fn compare(record: RawRecord<'_>) {
     }
 }
 
-/// Why no reader can accept a node.
+/// Reason why every reader must reject a node.
 type Refused = &'static str;
 
-/// Reading of `node`, or why it makes no sense.
+/// Returns the expected reading of `node`, or why it is invalid.
 pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
     let facts = Facts { node };
     facts.all_readable()?;
@@ -136,7 +136,7 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The last value with one of these names, after reading every one of them.
+    /// Reads every value with one of these names and returns the last.
     fn last<T>(
         &self,
         names: &[&str],
@@ -149,7 +149,7 @@ impl<'a> Facts<'a> {
             .ok_or("an attribute that cannot be read")
     }
 
-    /// An attribute that matters is read whatever the node's type, so a bad one always refuses.
+    /// Relevant attributes are read for every node type, so an invalid one is always an error.
     fn all_readable(&self) -> Result<(), Refused> {
         for name in COUNTS {
             self.last(&[name], count)?;

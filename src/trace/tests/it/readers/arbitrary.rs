@@ -1,4 +1,4 @@
-//! Nodes of any content, and records that say the same in unusual ways.
+//! Nodes of any content, and unusual encodings of their records.
 
 use super::attribute;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Every attribute that a reader looks at but `in_switch`, and some that it does not.
+/// Every attribute that a reader uses except `in_switch`, and some that it ignores.
 const NAMES: [&str; 29] = [
     "is_cpu_op",
     "num_ops",
@@ -130,7 +130,7 @@ fn any_value() -> BoxedStrategy<Value> {
     prop_oneof![3 => scalars, 1 => lists].boxed()
 }
 
-/// A value that usually suits the attribute `name`, so that most nodes are not refused.
+/// A value that is usually valid for the attribute `name`, so that most nodes are accepted.
 fn value(name: &'static str) -> BoxedStrategy<Value> {
     let usual = match name {
         "involved_dim" | "involve_dims" => vec(any::<bool>(), 0..5)
@@ -147,7 +147,7 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
 }
 
 fn any_attribute() -> impl Strategy<Value = AttributeProto> {
-    // Most nodes are refused that have it.
+    // Most nodes with it are rejected, so it is rare.
     let named = prop_oneof![99 => prop::sample::select(&NAMES[..]), 1 => Just("in_switch")];
     let valued = named.prop_flat_map(|name| (Just(name), option::weighted(0.95, value(name))));
     (valued, "[a-z]{0,3}").prop_map(|((name, value), doc_string)| AttributeProto {
@@ -201,7 +201,7 @@ pub fn node() -> impl Strategy<Value = Node> {
     )
 }
 
-/// A field that no version of the schema has, of any wire type, groups included.
+/// A field that no version of the schema has, of any wire type, including groups.
 pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     (33_u32..60, any::<u64>(), vec(any::<u8>(), 0..5), 0..5).prop_map(
         |(tag, number, bytes, kind)| {
@@ -222,8 +222,8 @@ pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// `node` with its pieces in this order, and before some of them fields that nobody knows: (place in
-/// the order, field).
+/// Encodes `node` with its parts in this order, and with unknown fields (index in the order, field) before some of
+/// them.
 pub fn scattered(
     node: &Node,
     unpacked: bool,
@@ -241,8 +241,8 @@ pub fn scattered(
     bytes
 }
 
-/// The fields of `node` as pieces that may stand in any order among fields of other numbers: the
-/// attributes and the unknown fields after them keep theirs.
+/// Returns the fields of `node` as parts that can be reordered if their field numbers differ. Attributes, and unknown
+/// fields after them, must keep their order.
 fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
     let only = |keep: &dyn Fn(&mut Node)| {
         let mut piece = Node::default();

@@ -1,5 +1,5 @@
-//! From files to graphs: order does not matter, repairs are counted, what cannot be repaired is
-//! refused with the node's id.
+//! From files to graphs: the order of records does not matter, repairs are counted, and irreparable errors name the
+//! node's id.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::NodeIndex;
@@ -23,7 +23,7 @@ fn error(nodes: &[Node], policy: DependencyPolicy) -> String {
     read(nodes, policy).expect_err("it makes no sense")
 }
 
-/// The edges of a graph in terms of the file's ids, sorted.
+/// Returns the edges of a graph as pairs of the file's ids, sorted.
 fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     let mut edges: Vec<_> = graph
         .nodes()
@@ -34,7 +34,7 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     edges
 }
 
-/// A node of each kind that joins a list of its own or names a lane.
+/// Returns a node; `choice` covers every type with its own list or lane.
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -111,7 +111,7 @@ proptest! {
         let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
         let mut wanted = Vec::new();
         for (i, (on, control)) in deps.into_iter().enumerate() {
-            // Edges run up or, with `backward`, down the ids, so that there is no cycle.
+            // All edges go up, or with `backward` down, in the order of ids, so there is no cycle.
             let (a, b) = (i % ids.len(), on.index(ids.len()));
             let (low, high) = (a.min(b), a.max(b));
             let (from, to) = if backward { (high, low) } else { (low, high) };
@@ -129,7 +129,7 @@ proptest! {
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edges(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
-        // Some other order: rotated, then reversed in part.
+        // Another order: rotated, then partly reversed.
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();
@@ -150,8 +150,8 @@ fn lanes_and_names_follow_ids() {
     assert_eq!(names, [0, 1]);
 }
 
-/// A kernel with a delay, an eager send that waited, and a kernel that cannot have waited, in the
-/// order of their ids and in another.
+/// A kernel with a delay, an eager send that waited, and a kernel that cannot wait; once in the order of ids and once
+/// in another.
 #[test]
 fn delays_and_waits_follow_ids() {
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -162,7 +162,7 @@ fn delays_and_waits_follow_ids() {
     let nodes = [
         kernel(1, &[], &[]),
         more(kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
-        // Choice 2 is a send.
+        // `node_of` gives a send for the choice 2.
         more(
             node_of(3, 2),
             vec![number("wait_ns", 7), number("eager", 1)],
@@ -181,7 +181,7 @@ fn delays_and_waits_follow_ids() {
     }
 }
 
-/// Facts that a trace leaves out cost nothing; where one node has one, all have room: 8 bytes for each.
+/// Optional values cost nothing if no node has one. If one node has a delay, every node takes 8 more bytes.
 #[test]
 fn delays_take_room_only_where_there_are_any() {
     let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
@@ -204,7 +204,7 @@ fn delays_take_room_only_where_there_are_any() {
     assert_ne!(plain.fingerprint(), delayed.fingerprint());
 }
 
-/// Two ranks that differ only in when their captures ended do not share a graph.
+/// Two ranks that differ only in the end of their captures do not share a graph.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
     use chakram_trace::format::write::{AttributeValue, TraceWriter};
@@ -280,7 +280,7 @@ fn cycles_are_named() {
         let why = error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
     }
-    // Data one way and control the other: only a cycle if control counts.
+    // Data in one direction and control in the other: a cycle only if control counts.
     let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
     let why = error(&mixed, DependencyPolicy::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
@@ -294,7 +294,7 @@ fn cycles_are_named() {
         (edges(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
-    // Control that closes no cycle holds.
+    // A control dependency that closes no cycle is kept.
     let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
     assert_eq!(edges(&graph(&straight, DependencyPolicy::Auto)), [(1, 2)]);
     assert_eq!(edges(&graph(&straight, DependencyPolicy::Data)), []);
@@ -336,8 +336,8 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
     }
 }
 
-/// What the profiler added comes first out of the delay in front of a node, then out of its duration, and never more than both;
-/// put back, it is the graph as recorded.
+/// The profiler's cost is subtracted first from a node's delay, then from its duration, and never exceeds both. Adding
+/// it back restores the recorded graph.
 #[test]
 fn the_profiler_is_left_out_and_put_back() {
     let node = |id, delay, profiler| {
@@ -347,7 +347,8 @@ fn the_profiler_is_left_out_and_put_back() {
         node.attr.push(number("profiler_ns", profiler));
         node
     };
-    // 300 of 500 ns; 500 and 200 of 1,000 ns; 500 and all 1,000 ns of 2,000; nothing.
+    // Costs: 300 of 500 ns delay; 500 ns delay and 200 of 1,000 ns duration; 2,000 ns, limited to 500 ns delay and
+    // 1,000 ns duration; no cost.
     let nodes = [
         node(1, 500, 300),
         node(2, 500, 700),
@@ -370,7 +371,7 @@ fn the_profiler_is_left_out_and_put_back() {
     assert_eq!(times(&left_out), [[200, 1000], [0, 800], [0, 0], [0, 1000]]);
     assert_eq!(kept.with_profiler_toggled(), left_out);
     assert_eq!(left_out.with_profiler_toggled(), kept);
-    // Without the only delay there is none.
+    // If the only delay is removed, the graph has no delays.
     let only = file(&[node(1, 500, 500)]);
     let policy = DependencyPolicy::default();
     let (only, _) = Graph::read_profiled(&only, 0, policy, ProfilerPolicy::Remove).unwrap();

@@ -1,4 +1,4 @@
-//! The hot reader against the generated types, on nodes of any content.
+//! The fast reader compared with the generated types, on nodes of any content.
 
 use super::arbitrary::{node, scattered, unknown};
 use super::attribute;
@@ -29,7 +29,7 @@ proptest! {
     ) {
         let bytes = scattered(&node, unpacked, &order, &unknown);
         let whole = Node::decode(&bytes[..]).expect("pieces of a message are a message");
-        // Numbers that are not numbers differ from themselves.
+        // A NaN differs from itself, so the debug texts are compared.
         prop_assert_eq!(format!("{whole:?}"), format!("{node:?}"));
         oracle::compare(record(&bytes));
     }
@@ -67,12 +67,13 @@ fn most_arbitrary_nodes_are_accepted() {
 
 #[test]
 fn text_that_is_not_needed_is_not_looked_at() {
-    // Not UTF-8 in `outputs.values`: no message, but the node says all that matters.
+    // `outputs.values` is not UTF-8: an invalid message, but all needed fields of the node are
+    // valid.
     let mut bytes = super::kernel(7, &[], &[]).encode_to_vec();
     prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
     assert!(Node::decode(&bytes[..]).is_err());
     assert_eq!(oracle::scanned(record(&bytes)).unwrap().id, 7);
-    // In the name it matters.
+    // In the name it is an error.
     let mut bytes = Vec::new();
     prost::encoding::bytes::encode(2, &vec![0xff], &mut bytes);
     let error = oracle::scanned(record(&bytes)).unwrap_err().to_string();
@@ -85,7 +86,7 @@ fn messages_in_parts_are_one() {
         name: String::new(),
         ..attribute("", Value::BoolList(BoolList { values }))
     };
-    // The mask 0b01 of two dimensions, as the lists [1] and [0] of one attribute.
+    // The mask 0b01 of two dimensions, split into the lists [1] and [0] of one attribute.
     let mut mask = attribute("involved_dim", Value::BoolVal(true)).encode_to_vec();
     mask.extend(list(vec![true]).encode_to_vec());
     mask.extend(list(vec![false]).encode_to_vec());
@@ -106,7 +107,7 @@ fn messages_in_parts_are_one() {
     };
     assert_eq!(dimensions, Some(0b01));
 
-    // A metadata node whose inputs come twice: values first, shapes later.
+    // A metadata node whose inputs are split over two fields: first values, then shapes.
     let io = |values: &str, shapes: &str| Node {
         inputs: Some(IoInfo {
             values: values.to_owned(),
@@ -129,7 +130,7 @@ fn messages_in_parts_are_one() {
 
 #[test]
 fn types_have_32_bits() {
-    // 4 + 2^32, as a writer with wider numbers may put it: the schema keeps the lower half.
+    // 4 + 2^32, as a writer with 64-bit numbers may produce it: the schema keeps the lower 32 bits.
     let mut bytes = Vec::new();
     prost::encoding::uint64::encode(3, &((1 << 32) + 4), &mut bytes);
     oracle::compare(record(&bytes));

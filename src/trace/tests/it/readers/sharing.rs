@@ -1,4 +1,4 @@
-//! Ranks whose files differ in peers and groups alone share one graph; their bindings say what differs.
+//! Ranks whose files differ only in peers and groups share one graph; their bindings have the differences.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::Rank;
@@ -16,7 +16,7 @@ struct Said {
     from: i64,
     tag: i64,
     bytes: i64,
-    /// The group of its second collective, if that is not all ranks.
+    /// The group of its second collective; `None` means all ranks.
     group: Option<&'static str>,
     /// The groups that it declares.
     declared: &'static str,
@@ -24,7 +24,7 @@ struct Said {
 
 const BOTH: &str = r#"[{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "ranks": [2, 3]}]"#;
 
-/// Rank `rank` of four: pairs have a group, and bytes go from pair to pair.
+/// Contents for `rank` of four ranks: each pair has a group, and messages go from pair to pair.
 fn said(rank: u32) -> Said {
     Said {
         to: (i64::from(rank) + 2) % 4,
@@ -123,7 +123,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
     let last = &found.instances()[3];
     let group = &found.groups()[last.groups[1].index()];
     assert_eq!(group.members, [Rank(2), Rank(3)]);
-    // A slot that is a group here is all ranks there.
+    // A slot is a group on one rank and all ranks on another.
     for (rank, said) in ranks.iter_mut().enumerate() {
         said.group = (rank < 2).then_some("1");
     }
@@ -140,7 +140,7 @@ fn anything_else_that_differs_keeps_graphs_apart() {
     let changes: [fn(&mut Said); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
-        // Two slots where the others have one.
+        // Two slots, where the other ranks have one.
         |said| said.from = 0,
     ];
     for change in changes {

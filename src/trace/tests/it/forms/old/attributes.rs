@@ -1,4 +1,4 @@
-//! Attributes of 0.0.2 and 0.0.3, which tell the two apart, and both kinds of the second.
+//! Attributes of 0.0.2 and of both kinds of 0.0.3, which distinguish these generations.
 
 use super::{TYPES, attribute, decoded, file, head, upgraded};
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
@@ -8,7 +8,8 @@ use testkit::wire::Wire;
 /// Differences of 0.0.2 and 0.0.3: their attributes.
 pub struct Attributes {
     pub generation: SchemaGeneration,
-    /// Fields of: boolean, float, unsigned, signed, text; the lists follow in the same order.
+    /// Field numbers of boolean, float, unsigned, signed and text values; the lists follow in the
+    /// same order.
     pub fields: [Option<u64>; 5],
     kinds: u64,
 }
@@ -41,7 +42,7 @@ impl Attributes {
         self.named(name, field).number(field, value)
     }
 
-    /// An attribute of every kind, with what it should become.
+    /// An attribute of every type, with its expected upgrade.
     fn all(&self) -> Vec<(Wire, AttributeProto)> {
         let mut all = Vec::new();
         let mut push = |name: &str, field, wire: &dyn Fn(Wire, u64) -> Wire, value| {
