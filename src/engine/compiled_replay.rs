@@ -92,6 +92,7 @@ impl<'a> CompiledReplay<'a> {
             &chosen,
         );
         let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
+        // Keeps the chunk counts that the backend chose during compilation.
         Ok(Self { chosen, ..compiled })
     }
 
@@ -385,7 +386,7 @@ impl<'a> CompiledReplay<'a> {
     ///
     /// # Errors
     ///
-    /// As [`Self::run`].
+    /// Like [`Self::run`].
     pub fn run_over<O: Observer + ?Sized, N: NetworkBackend>(
         &self,
         observer: &mut O,

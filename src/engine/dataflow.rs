@@ -295,6 +295,7 @@ impl<'a> Dataflow<'a> {
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
+                // The index of the instance depends on the reuse of run states, but content order must not.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.node();
                     self.content_of(key(instance, node))

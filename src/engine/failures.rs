@@ -261,6 +261,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
             PlannedPart::Npu(npu) => {
+                // The first failure of an NPU counts. The flag makes every later end check for failed NPUs.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }

@@ -47,6 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.tell(leader, |observer, id| {
             observer.issued(now, id, node, kind);
         });
+        // Kernels and host work take the same time on all members, so one event is enough.
         if !is_shared(kind) {
             let end = now + self.launches.price(self.flow.instance(leader), node);
             self.complete_at(end, leader, node);

@@ -1,6 +1,7 @@
 //! Observers: notifications about the progress of a replay.
 //!
-//! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an observer asks for it.
+//! The caller chooses the observers, which are compiled into the loop. Nothing is stored per node unless an observer
+//! does it.
 
 use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
 use chakram_base::ids::{NodeIndex, Rank};

@@ -300,6 +300,7 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
+        // One event is enough if all members end at the same instant; `whole` records that it ends the node for all.
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
             group.whole.push(node);
@@ -347,6 +348,7 @@ impl TileGroups {
             let group = self.group_of(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
+                // The event was for all members, so there is nothing to gather.
                 whole.swap_remove(place);
             } else {
                 self.gather(member, now, MemberStep::Ended)?;

@@ -362,8 +362,8 @@ impl Graph {
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
-    /// Iterates over the distinct matrix products (rows, columns, summed-over size) with the number of kernels of each.
-    /// Forward and backward kernels are counted separately.
+    /// Iterates over the distinct unbatched matrix products (rows, columns, summed-over size) with the number of
+    /// kernels of each. Forward and backward kernels are counted separately.
     pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
         for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {

@@ -117,8 +117,8 @@ impl<'a> RunningGroups<'a> {
         }
     }
 
-    /// Marks a member ready for a collective with `node`. Returns whether it may start; if not, the node is parked until
-    /// [`Self::next_parked`] returns it.
+    /// Marks a member ready for a collective with `node`. Returns whether it may start. If not, the node is parked
+    /// until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
         self[slot.group].order.ready(slot.member, sequence, node)

@@ -1,4 +1,10 @@
 //! A collective in flight. If it is simulated message by message, also the progress of each chunk at each member.
+//!
+//! Terms: a collective is split into *chunks*. Each passes through *stages*, every one along a phase of the group. In a
+//! stage, the members on a *line* of the phase run a program of *steps*; a step sends one message and requires
+//! *credits*, which a member earns by receiving and processing messages. A stage that uses both directions of a ring
+//! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
+//! slot* is the backend's number of a chunk's passage through a stage, which also selects its direction or tree.
 
 use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
@@ -179,8 +185,8 @@ pub(super) struct StepwiseProgress {
     pub ports: PortRange,
     /// By chunk, strand and position. The second strand is used only in stages with two.
     pub cells: Vec<ChunkProgress>,
-    /// Queue, direction and tree of each passage through a stage ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)), by cell and
-    /// stage.
+    /// Queue slot of each passage through a stage, by cell and stage:
+    /// [`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot).
     pub queue_slots: Vec<u16>,
     /// By position and phase, if chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,

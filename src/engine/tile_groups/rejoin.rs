@@ -38,6 +38,7 @@ impl TileGroups {
     #[inline(never)]
     pub fn rejoin(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
         let mut ended = std::mem::take(&mut self.ended);
+        // By original group, node and leader, so that candidates for joining are adjacent.
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let leaders: Vec<InstanceIndex> = parts.iter().map(|&(_, _, leader)| leader).collect();
@@ -76,6 +77,7 @@ impl TileGroups {
             let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
+        // The comparison does not see pending events, so delays and nodes with one common end event exclude joining.
         !self.follows(flow, a)
             && !self.follows(flow, b)
             && self.last_of(a).after(1) == b
@@ -133,6 +135,7 @@ impl TileGroups {
         });
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;
+        // The leader now posts for all members, so the followers' nodes and lanes must not be dispatched separately.
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects
             .ready

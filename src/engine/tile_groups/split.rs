@@ -41,6 +41,8 @@ impl TileGroups {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
         let announced = |open: &OpenNode| open.step == MemberStep::Announced;
+        // Different end times alone do not split a group: each member gets its own end event. The group is split only
+        // when these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
             let open = group.open.swap_remove(place);
             for (member, at) in open.present {
@@ -96,6 +98,8 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
+        // The dispatch loop is in the middle of this list, so new leaders must post copies of the remaining nodes, in
+        // order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
@@ -107,6 +111,7 @@ impl TileGroups {
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
+        // Ends of per-member nodes are already scheduled for each member, unless one event ends all of them (`whole`).
         effects.agenda.copy(leader, &others, |event| {
             let node = event.node().node;
             match event.class() {
@@ -137,6 +142,7 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
+                // All members of this part have taken the step, so the part has.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers(node) {
                         own.parked -= 1;
