@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn several_shares_are_one_fraction() {
         let amount = |bytes, parts| BufferShare { bytes, parts };
-        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All of them are the whole.
+        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All 5 of 5 parts are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
         // 3 x (2^64 - 1) does not fit; a quarter of it is 3 x 2^62 - 3/4.

@@ -59,7 +59,7 @@ pub(super) struct RunningInstance<'a> {
     pub npu: Npu,
     /// Index of the run state of its launch.
     pub frame: u32,
-    /// [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
+    /// Combination of the flags above: [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
     pub flags: u8,
 }
 

@@ -91,6 +91,7 @@ impl<'a> Launches<'a> {
         }
         let first = &mut of[npu.index()];
         if *first == NONE {
+            // Enough for every program, because all launches of the feed share these lanes.
             *first = lanes.add(self.most_lanes);
         }
         *first

@@ -25,7 +25,7 @@ index!(
     RunIndex
 );
 index!(
-    /// A chunk, or a strand of one, at a position of a collective in flight.
+    /// A chunk (or one of its strands) at one position of a collective in flight.
     CellIndex
 );
 index!(

@@ -212,6 +212,7 @@ impl ReplayPlan {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
+        // An explicit map overrides the cores in the traces.
         let cores = match options.map {
             Some(_) => None,
             None => tile_checks::cores(workload, machine)?,
@@ -270,6 +271,7 @@ impl ReplayPlan {
             });
         }
         let mut shared_of_class = Vec::new();
+        // A feed may launch a program of one rank on any NPU, so it is priced for every class.
         if let [instance] = workload.instances() {
             let own = machine.class(npu_of[instance.rank.index()]);
             let graph = workload.graph(instance);

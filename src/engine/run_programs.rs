@@ -125,7 +125,7 @@ pub(super) fn native<'a>(
     }
 }
 
-/// Runs over the network that the first program names.
+/// Runs over the first program's network model.
 pub(super) fn run_over_network<O: Observer + ?Sized>(
     source: LaunchSource<'_>,
     observer: &mut O,

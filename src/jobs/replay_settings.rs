@@ -32,7 +32,7 @@ pub struct ReplayOption {
     pub key: SettingKey,
     /// Name of its value in help; empty for switches.
     pub value: &'static str,
-    /// Meaning, for help, with the key of another option in braces.
+    /// Help text; keys of other options are in braces.
     pub help: &'static str,
     /// Word of its default value, if there is one.
     pub default: &'static str,

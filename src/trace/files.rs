@@ -1,4 +1,4 @@
-//! Output files: each is complete or absent, and those of one command appear together.
+//! Output files: each is complete or absent, and the outputs of one command appear together.
 //!
 //! A regular file is written under a temporary name in its folder, synced and renamed. It keeps the permissions of the
 //! file that it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`) are

@@ -89,17 +89,17 @@ impl NodeKind {
 /// Lane as named by the graph: a stream or thread that runs one node at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// A host thread, `None` where the trace names none.
+    /// A host thread; `None` if the trace names none.
     Host(Option<i64>),
     /// A stream of the NPU.
     Stream(i64),
-    /// Kernels whose stream the trace does not name.
+    /// Kernels without a named stream.
     Compute,
-    /// Loads and stores whose stream the trace does not name.
+    /// Loads and stores without a named stream.
     Memory,
-    /// Collectives of one group slot whose stream the trace does not name.
+    /// Collectives of one group slot without a named stream.
     Group(u32),
-    /// Sends to one peer slot whose stream the trace does not name.
+    /// Sends to one peer slot without a named stream.
     Peer(u32),
     /// Receives and nodes without an operation, which occupy no lane.
     None,
@@ -119,7 +119,7 @@ pub struct CollectiveNode {
     pub node: NodeIndex,
     /// Group slot.
     pub group: u32,
-    /// Index of this call among those of its group slot in program order, from 0.
+    /// Index of this call in its group slot, in program order from 0.
     pub sequence: u32,
     /// Rank of the root, `u32::MAX` for the group's first member.
     pub root: u32,
@@ -166,7 +166,7 @@ pub struct GraphRepairs {
     pub dangling_control: u64,
     /// Control dependencies of nodes on themselves, dropped.
     pub self_control: u64,
-    /// Control dependencies dropped because together with the others they form a cycle.
+    /// Control dependencies that form a cycle with other dependencies, dropped.
     pub cyclic_control: u64,
     /// Dependencies named more than once, merged.
     pub duplicates: u64,

@@ -1,6 +1,6 @@
 //! The workload of a replay: graphs, the instances that bind them to ranks, and the groups among ranks.
 //!
-//! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
+//! A workload is immutable, independent of machines, and shared by all runs of a sweep.
 
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};

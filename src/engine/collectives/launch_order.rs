@@ -164,6 +164,7 @@ impl LaunchOrder {
         if place < next || (place == NONE && self.gathers) {
             return None;
         }
+        // If the member has started all launched collectives, the first unlaunched one is next.
         let before = self.order.get(next as usize).copied().unwrap_or(self.first);
         (before != sequence).then_some(before)
     }

@@ -76,7 +76,7 @@ pub(super) struct MemberArrivals {
     pub ends: Vec<MemberIndex>,
 }
 
-/// Parts of the members of a collective that lasts as recorded.
+/// Parts of the members of a collective with a recorded duration.
 #[derive(Debug, Default)]
 pub(super) struct RecordedParts {
     /// Start of each member's part; [`Time::END`] until it is known.

@@ -245,7 +245,7 @@ impl FinishedFile {
     }
 }
 
-/// Makes the names in `path` durable, where folders can be synced.
+/// Makes the names in `path` durable, if the file system can sync folders.
 pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     match synced {

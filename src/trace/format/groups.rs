@@ -16,7 +16,7 @@ pub const NODE_MARK: &str = "process_group:init";
 /// PyTorch's full name of such a node.
 pub const NODE_NAME: &str = "## process_group:init ##";
 
-/// Returns the `values` text of a metadata node that declares `groups`, which [`parse_metadata`] reads.
+/// Returns the `values` text of a metadata node that declares `groups`; [`parse_metadata`] is the inverse.
 pub fn metadata_text(groups: &DeclaredGroups) -> String {
     let entries = groups.iter().map(|(name, ranks)| GroupEntry {
         pg_name: name.clone().into(),

@@ -1,4 +1,4 @@
-//! Traces of 2023: generations 0.0.1, 0.0.2 and 0.0.3 of the schema, which no version number names.
+//! Traces of 2023: generations 0.0.1, 0.0.2 and 0.0.3 of the schema, whose files have no version number.
 //!
 //! An old file is *upgraded* once, when it is opened: its records become records of the current schema, and all later
 //! code sees only these. Error messages still count the records of the original file.
@@ -178,7 +178,7 @@ pub fn upgrade(
             (generation, generation.begins_with_metadata(first.bytes))
         }
     };
-    // Upgraded records are larger where fixed fields become attributes with names.
+    // Upgraded records are larger, because fixed fields become attributes with names.
     let mut bytes = Vec::with_capacity(contents.len() + contents.len() / 4);
     let mut origins = Vec::new();
     if !has_metadata {

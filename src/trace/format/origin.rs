@@ -64,7 +64,7 @@ pub struct CallStacks {
     pub calls: Vec<PythonCall>,
 }
 
-/// Beginning of the names of modules, as PyTorch's profiler writes them: `nn.Module: Linear_3`.
+/// Prefix of the names of modules in PyTorch's profiles, as in `nn.Module: Linear_3`.
 const MODULE: &str = "nn.Module: ";
 
 impl CallStacks {

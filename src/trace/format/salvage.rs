@@ -53,7 +53,7 @@ pub struct SalvageReport {
     pub repaired: Vec<(usize, usize)>,
     /// Whether the metadata record was lost, and replaced by an empty one.
     pub metadata_lost: bool,
-    /// Nodes left out because an earlier one has their id: (record, id).
+    /// Nodes dropped because an earlier one has their id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,
     /// Dependencies on missing nodes: (node, missing node, is it a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,

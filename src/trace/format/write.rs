@@ -20,7 +20,7 @@ pub use frames::FrameWriter;
 
 /// Receiver of a trace, node by node: a graph builder or a file writer.
 pub trait Sink {
-    /// Takes `node`, which consumes results of the nodes `data`. Ids are unique, and nodes may come in any
+    /// Receives `node`, which has data dependencies on the nodes `data`. Ids must be unique; nodes may come in any
     /// order.
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
 }
@@ -109,7 +109,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(this)
     }
 
-    /// Writes `node`, which consumes results of the nodes `data`, and the fields in `extra`.
+    /// Writes `node`, which has data dependencies on the nodes `data`, with the fields in `extra`.
     ///
     /// Fails on errors of the sink, on attributes that would change the node's meaning, and on group declarations in a
     /// node that [`NodeView::declaring`] did not create.

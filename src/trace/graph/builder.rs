@@ -89,7 +89,7 @@ pub struct GraphBuilder {
     remote_memories: Interner<String>,
     /// Kernels: shape, and whether it belongs to a backward pass.
     kernels: Interner<(KernelShape, bool)>,
-    /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
+    /// Predecessors of all nodes, flagged with [`CONTROL`]; node i's predecessors end before `pred_end[i]`.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
     /// Dependencies on ids that are not known yet: (index into `preds`, id).

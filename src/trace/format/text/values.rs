@@ -1,4 +1,4 @@
-//! Attribute values: their types, as fields of a record and as JSON.
+//! Attribute values: their types, and their forms in records and in JSON.
 
 use super::base64;
 use super::json::{JsonReader, JsonScalar, put_string};
