@@ -1,12 +1,14 @@
-//! Tables of a file of SQLite, row by row: what reading exports takes, and no more.
+//! Reads tables of SQLite files row by row; supports only the features that profiler exports use.
 //!
-//! A file is pages of one size, from page 1 on, each a node of a b-tree or a part of a long row. A table is a b-tree by row
-//! id: inner pages have the numbers of their children, leaves have rows. A row is a header of types and then its values. What
-//! does not fit into its page goes on in a chain of overflow pages. Integers are big-endian; *varints* have seven bits in each of
-//! up to eight bytes, most significant first, and eight in a ninth.
+//! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
+//! is a b-tree ordered by row id: inner pages list the numbers of their children, leaves contain rows. A row is a
+//! header of types followed by its values. A row that does not fit into its page continues in a chain of overflow
+//! pages. Integers are big-endian. *Varints* have seven bits in each of up to eight bytes, most significant first, and
+//! eight bits in a ninth.
 //!
-//! Pages are read one at a time and nothing is kept but the path from the root to a leaf, so that memory does not grow with
-//! the file. A table has each page once, so a walk over more pages than there are goes round in a circle, and ends in an error.
+//! The reader loads one page at a time and keeps only the path from the root to a leaf, so memory does not grow with
+//! the file. A table contains each page once, so a walk that visits more pages than the file has must be in a cycle,
+//! and ends in an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::{TraceError, TraceLocation, escape};
@@ -16,17 +18,18 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Beginning of every file of SQLite.
+/// Magic bytes at the start of every SQLite file.
 pub(crate) const MAGIC: &[u8] = b"SQLite format 3\0";
-/// Bytes of the file's header, in front of the first page's own.
+/// Size of the file header that precedes the header of the first page, bytes.
 const HEADER: usize = 100;
-/// The most inner pages above a leaf; a tree of pages with two children each would have more than 2^40 leaves.
+/// Maximum number of inner pages above a leaf. A tree of that depth with two children per page would have more
+/// than 2^40 leaves.
 const DEEPEST: usize = 40;
-/// The most columns that are asked for at once.
+/// Maximum number of columns that a caller may request at once.
 const MOST_COLUMNS: usize = 16;
-/// The longest row that is read, bytes.
+/// Maximum length of a row, bytes.
 const LONGEST_ROW: u64 = 64 << 20;
-/// Hint on damage.
+/// Hint in errors about damaged files.
 const DAMAGED: &str = "export the report again: nsys export -t sqlite REPORT.nsys-rep";
 
 /// Encoding of texts.
@@ -40,15 +43,15 @@ enum TextEncoding {
 /// A value of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum SqliteValue<'r> {
-    /// Nothing.
+    /// SQL NULL.
     Null,
     /// An integer.
     Integer(i64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Real(f64),
-    /// A text, as stored.
+    /// A text in the encoding of the file.
     Text(&'r [u8], ValueEncoding),
-    /// Bytes.
+    /// A blob; its bytes are not kept.
     Blob,
 }
 
@@ -57,11 +60,11 @@ pub(crate) enum SqliteValue<'r> {
 pub(crate) struct ValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
-    /// Returns the integer, if it is one.
+    /// Returns the integer, or `None` for other values.
     pub fn integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
-            // SQLite stores numbers without a fraction as either.
+            // SQLite stores a whole number in a REAL column as an integer or as a float.
             Self::Real(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
                 Some(number as i64)
             }
@@ -69,12 +72,12 @@ impl<'r> SqliteValue<'r> {
         }
     }
 
-    /// Returns the integer, if it is one that is not negative.
+    /// Returns the integer if it is non-negative.
     pub fn count(self) -> Option<u64> {
         u64::try_from(self.integer()?).ok()
     }
 
-    /// Returns the text, if it is one; what is not Unicode is replaced.
+    /// Returns the text, or `None` for other values; invalid Unicode is replaced.
     pub fn text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
@@ -102,12 +105,12 @@ pub(crate) struct SqliteTable {
     name: String,
     root: u32,
     columns: Vec<String>,
-    /// The column that the row id stands for.
+    /// Index of the column that is an alias of the row id (`INTEGER PRIMARY KEY`).
     row_id: Option<usize>,
 }
 
 impl SqliteTable {
-    /// Returns whether it has the column `name`.
+    /// Returns whether it has a column `name`.
     pub fn has(&self, name: &str) -> bool {
         self.place(name).is_some()
     }
@@ -128,13 +131,13 @@ enum DatabaseBytes {
 pub(crate) struct SqliteDatabase {
     path: PathBuf,
     storage: DatabaseBytes,
-    /// Bytes of a page.
+    /// Size of a page, bytes.
     page: usize,
-    /// Those of them that hold content.
+    /// Bytes of a page that can contain data; the rest is reserved.
     usable: usize,
     /// Number of pages.
     pages: u32,
-    /// Bytes of the file.
+    /// Size of the file, bytes.
     bytes: u64,
     encoding: TextEncoding,
     /// Tables by name.
@@ -142,11 +145,11 @@ pub(crate) struct SqliteDatabase {
 }
 
 impl SqliteDatabase {
-    /// Opens a file, plain, gzip or zstd, and reads its list of tables.
+    /// Opens a plain, gzip or zstd file and reads its list of tables.
     ///
     /// # Errors
     ///
-    /// If it is no file of SQLite, is damaged, or has changes in another file.
+    /// If it is not an SQLite file, is damaged, or has changes in another file.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::io(path, "read", source);
         let mut file = File::open(path).map_err(io)?;
@@ -162,7 +165,7 @@ impl SqliteDatabase {
         Self::new(path, DatabaseBytes::Memory(contents), bytes)
     }
 
-    /// Opens the contents of a file.
+    /// Opens the contents of a file that is in memory.
     #[cfg(test)]
     pub fn of(contents: Vec<u8>) -> Result<Self, TraceError> {
         let bytes = contents.len() as u64;
@@ -206,7 +209,7 @@ impl SqliteDatabase {
         };
         (this.page, this.usable) = (page, usable);
         this.pages = u32::try_from(bytes / page as u64).unwrap_or(u32::MAX);
-        // Counts of pages are valid where both counters of changes are the same.
+        // The header's page count is valid only if its two change counters are equal.
         let stated = read_u32(&header, 28).filter(|_| header[24..28] == header[92..96]);
         if let Some(stated) = stated.filter(|stated| *stated > this.pages) {
             let found = format!(
@@ -220,7 +223,7 @@ impl SqliteDatabase {
         Ok(this)
     }
 
-    /// Refuses a file whose newest pages are in its write-ahead log.
+    /// Rejects a file whose newest pages are in its write-ahead log.
     fn check_log(&self, logs: bool) -> Result<(), TraceError> {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
@@ -239,7 +242,7 @@ impl SqliteDatabase {
         ))
     }
 
-    /// Returns the number of bytes of the file.
+    /// Returns the size of the file, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -249,7 +252,7 @@ impl SqliteDatabase {
         self.tables.get(name)
     }
 
-    /// Reads the list of tables, which is a table itself, from page 1 on.
+    /// Reads the list of tables, which is itself a table with its root at page 1.
     fn read_tables(&mut self) -> Result<(), TraceError> {
         let schema = SqliteTable {
             name: "sqlite_master".to_owned(),
@@ -266,7 +269,7 @@ impl SqliteDatabase {
             else {
                 return Ok(());
             };
-            // Virtual tables have no pages, and those without row ids are trees of another kind.
+            // Virtual tables have no pages, and tables without row ids use another kind of tree.
             let root = row[2].integer().and_then(|root| u32::try_from(root).ok());
             if let (Some(root @ 1..), true) = (root, kind == "table" && !is_without_row_id(&sql)) {
                 let (columns, row_id) = columns(&sql);
@@ -287,11 +290,11 @@ impl SqliteDatabase {
         Ok(())
     }
 
-    /// Calls `take` with the values of `columns` in each row of `table`; those of columns that it does not have are null.
+    /// Calls `take` with the values of `columns` in each row of `table`; columns that the table lacks are null.
     ///
     /// # Errors
     ///
-    /// Damage, and those of `take`.
+    /// If the file is damaged, or `take` fails.
     pub fn rows(
         &self,
         table: &SqliteTable,
@@ -314,7 +317,7 @@ impl SqliteDatabase {
         walk.run(take)
     }
 
-    /// Reads `length` bytes from `offset` on into `into`, in place of what it holds.
+    /// Reads `length` bytes at `offset` into `into`, replacing its contents.
     fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
@@ -366,13 +369,13 @@ struct TableWalk<'d> {
     database: &'d SqliteDatabase,
     table: &'d SqliteTable,
     places: &'d [Option<usize>],
-    /// Number of pages that may still be read.
+    /// Number of pages that the walk may still read.
     left: u64,
     row: Vec<u8>,
     overflow: Vec<u8>,
 }
 
-/// An inner page, of which some children were visited.
+/// An inner page with its next unvisited child.
 struct InnerPage {
     number: u32,
     bytes: Vec<u8>,
@@ -412,7 +415,7 @@ impl TableWalk<'_> {
         }
     }
 
-    /// Returns the next child of the last inner page of `path`; those without one are left.
+    /// Returns the next child of the last inner page of `path`, and pops pages that have no more children.
     fn child(&self, path: &mut Vec<InnerPage>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = header_at(page.number);
@@ -425,7 +428,7 @@ impl TableWalk<'_> {
                 continue;
             }
             let at = match place < cells {
-                // The last child stands in the header.
+                // The last child's number is in the page header.
                 false => head + 8,
                 true => usize::from(self.u16(number, bytes, head + 12 + 2 * place)?),
             };
@@ -459,7 +462,7 @@ impl TableWalk<'_> {
         Ok(())
     }
 
-    /// Reads the row of the cell at `at` into `row`, with what goes on elsewhere; returns its id.
+    /// Reads the row of the cell at `at`, with its overflow pages, into `row`; returns the row id.
     fn read_row(
         &mut self,
         number: u32,
@@ -476,7 +479,8 @@ impl TableWalk<'_> {
             let found = format!("a row of {length} bytes");
             return Err(self.damaged(number, &found));
         }
-        // As the format has it: what exceeds a page leaves a part there that fills the last overflow page.
+        // The format's rule: a row that exceeds a page keeps a prefix in it, sized so that the rest fills
+        // whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length
@@ -503,7 +507,7 @@ impl TableWalk<'_> {
         Ok(row_id)
     }
 
-    /// Reads the columns that are wanted into `values`; `None` if the header of `row` is wrong.
+    /// Decodes the requested columns into `values`; returns `None` if the header of `row` is invalid.
     fn decode<'r>(
         &self,
         row: &'r [u8],
@@ -547,7 +551,7 @@ impl TableWalk<'_> {
         Some(())
     }
 
-    /// Counts a page that is read: a table has no more of them than the file.
+    /// Counts a page as read; fails once a table has more pages than the file.
     fn count_page(&mut self, number: u32) -> Result<(), TraceError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
@@ -578,7 +582,7 @@ impl TableWalk<'_> {
     }
 }
 
-/// Place of the header in a page: behind that of the file in the first.
+/// Offset of the header within a page. In page 1 it follows the file header.
 fn header_at(page: u32) -> usize {
     if page == 1 { HEADER } else { 0 }
 }
@@ -588,7 +592,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Takes a varint off the front of `bytes`.
+/// Removes a varint from the front of `bytes` and returns it.
 fn varint(bytes: &mut &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for place in 0..9 {
@@ -605,7 +609,7 @@ fn varint(bytes: &mut &[u8]) -> Option<i64> {
     Some(value.cast_signed())
 }
 
-/// Reads a big-endian integer of up to eight bytes with a sign.
+/// Reads a signed big-endian integer of up to eight bytes.
 fn integer(bytes: &[u8]) -> i64 {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let start = if negative { -1 } else { 0 };
@@ -614,7 +618,7 @@ fn integer(bytes: &[u8]) -> i64 {
         .fold(start, |value, &byte| value << 8 | i64::from(byte))
 }
 
-/// Whether the table that `sql` creates has no row ids.
+/// Returns whether the `CREATE TABLE` statement `sql` says `WITHOUT ROWID`.
 fn is_without_row_id(sql: &str) -> bool {
     let tail = sql.rsplit(')').next().unwrap_or_default();
     let words: Vec<String> = tail.split_whitespace().map(str::to_uppercase).collect();
@@ -623,7 +627,7 @@ fn is_without_row_id(sql: &str) -> bool {
         .any(|pair| pair[0] == "WITHOUT" && pair[1].starts_with("ROWID"))
 }
 
-/// Returns the names of the columns that `sql` creates, and the one that the row id stands for.
+/// Returns the column names in the `CREATE TABLE` statement `sql`, and the index of the row id's alias.
 fn columns(sql: &str) -> (Vec<String>, Option<usize>) {
     const CONSTRAINTS: [&str; 5] = ["PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT"];
     let (mut columns, mut row_id) = (Vec::new(), None);
@@ -646,11 +650,11 @@ fn columns(sql: &str) -> (Vec<String>, Option<usize>) {
     (columns, row_id)
 }
 
-/// A word, and whether it stands in quotes.
+/// A word, and whether it is quoted.
 type SqlWord = (String, bool);
 
-/// Returns the words of each part between the commas in the outermost parentheses of `sql`, those of inner parentheses left
-/// out.
+/// Splits the outermost parentheses of `sql` at commas and returns the words of each part, without words in inner
+/// parentheses.
 fn parts(sql: &str) -> Vec<Vec<SqlWord>> {
     let mut chars = sql.chars().peekable();
     let mut depth = 0_u32;

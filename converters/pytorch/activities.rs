@@ -1,18 +1,18 @@
-//! Activities of a rank, with the dependencies that let each of them start.
+//! Activities of a rank, with the dependencies that determine when each can start.
 //!
-//! Every operator becomes one activity, at the place among its calls where it does its own work ([`own_places`]); the rest of
-//! its own time, and the time between operators, is host time in front of the activity that follows. So no time is lost and
-//! nothing moves. An annotation is a mark without length: its own time is Python's.
+//! Every operator becomes one activity, placed among its child calls where it does its own work ([`own_places`]). The
+//! rest of its own time, and the time between operators, becomes host time before the next activity. So no time is lost
+//! and nothing moves. An annotation becomes a mark of zero length, because its own time is Python's.
 //!
-//! Dependencies, each of which had ended when the activity started:
+//! An activity depends on these, each of which had ended when it started:
 //!
 //! - the previous activity on its thread or stream;
 //! - for communication and kernels, the activity that launched it;
-//! - for an activity that had to wait ([`host_waits`]), the communication or kernel it waited for. The wait itself is part
-//!   of no activity: it results from the replay;
+//! - for an activity that had to wait ([`host_waits`]), the communication or kernel that it waited for. The wait itself
+//!   is part of no activity: the replay determines it;
 //! - for a thread that idled, the activity on another thread that ended last.
 //!
-//! The host time in front of an activity is counted from its last dependency.
+//! The host time before an activity starts at the end of its last dependency.
 
 use super::calls::CommCalls;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
@@ -31,20 +31,20 @@ use host_waits::WaitSource;
 pub enum ActivityKind {
     /// An item of [`RankTimeline::items`].
     Item(u32),
-    /// A device event of [`RankTimeline::devices`] that is no communication.
+    /// An event of [`RankTimeline::devices`] that is not communication.
     Device(u32),
-    /// A call of [`CommCalls::list`].
+    /// A call in [`CommCalls::list`].
     Call(u32),
-    /// No work: the end of a thread's last interval.
+    /// Zero-length mark at the end of a thread's last interval.
     End(u32),
 }
 
-/// Lane of an activity; activities of a lane do not overlap.
+/// Lane of an activity. Activities of one lane do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ActivityLane {
     /// A host thread.
     Thread(u32),
-    /// Communication of the host in flight: a worker, or the messages to a peer.
+    /// Communication in flight on the host: one worker's, or the messages to one peer.
     Flight(u32),
     /// A stream of the device.
     Stream(i64),
@@ -57,39 +57,39 @@ pub struct Activity {
     pub kind: ActivityKind,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,
-    /// End.
+    /// End, same clock.
     pub end: i64,
 }
 
-/// Place of a call among the activities.
+/// Where a call was submitted and where it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPlace {
-    /// Lane.
+    /// Lane on which it runs.
     pub lane: ActivityLane,
     /// Item that submitted it.
     pub item: u32,
 }
 
-/// Counts of dependencies that the capture does not state, by the rule that found them, and of anomalies.
+/// Number of inferred dependencies by rule, and number of anomalies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DependencyStats {
-    /// Waits for messages, whose end the capture states.
+    /// Waits for messages whose end is in the capture.
     pub message_waits: u64,
-    /// Waits of callers that do not continue at once.
+    /// Waits of callers that block until the call ends.
     pub blocking: u64,
     /// Waits in `wait_tensor`.
     pub wait_tensor: u64,
     /// Waits before the first use of the result's storage.
     pub first_use: u64,
-    /// Waits that only the times show: a thread idled until communication ended.
+    /// Waits inferred from times alone: a thread idled until communication ended.
     pub by_time: u64,
     /// Waits of the host for the device.
     pub device_syncs: u64,
     /// Waits of streams for one another.
     pub stream_waits: u64,
-    /// Threads that continued when another thread ended its work.
+    /// Threads that resumed when another thread finished its work.
     pub handoffs: u64,
-    /// Dependencies that ended after their dependent began, by up to this many ns, and were clipped.
+    /// Dependencies dropped because they ended after their dependent began.
     pub cut: u64,
     /// Calls for which no wait was found.
     pub unawaited: u64,
@@ -98,23 +98,23 @@ pub struct DependencyStats {
 /// Activities of a rank.
 #[derive(Debug, Default)]
 pub struct Activities {
-    /// All activities.
+    /// All activities; the fields below refer to them by index.
     pub list: Vec<Activity>,
     /// Pairs of dependency and dependent, sorted by dependent, without duplicates.
     pub dependencies: Vec<(u32, u32)>,
     /// Activity of each call.
     pub of_call: Vec<u32>,
-    /// Place of each call; of one without an activity it says nothing.
+    /// Lane and item of each call; arbitrary for a call without an activity.
     pub call_places: Vec<CallPlace>,
     /// Activity of each item.
     pub of_item: Vec<u32>,
-    /// Per call, whether the program was seen to block for it.
+    /// Per call, whether the program was seen to block on it.
     pub blocked: Vec<bool>,
     /// Counts by rule.
     pub stats: DependencyStats,
 }
 
-/// Extracts the activities of `rank`. Sets the times from which results of calls could be used.
+/// Extracts the activities of `rank`, and sets in `calls` when each result could be used.
 pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     host_waits::set_done(rank, calls);
     let mut found = DependencyStats::default();
@@ -174,8 +174,8 @@ impl Activities {
         }
     }
 
-    /// Returns the activity of a thread that submitted this one: of a thread's own itself, of work of a device its launch, of a
-    /// call its operator; 0 for what was launched before the capture.
+    /// Returns the thread's activity that submitted this one: itself for host activities, the launch for device work,
+    /// the operator for a call; 0 if it was launched before the capture.
     pub fn submitter(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,
@@ -201,16 +201,16 @@ impl Activities {
         self.list.len() as u32 - 1
     }
 
-    /// Records that `effect` starts after `cause`; does nothing if one of them does not exist.
+    /// Records that `effect` starts after `cause`; does nothing if either does not exist.
     fn add_dependency(&mut self, cause: u32, effect: u32) {
         if cause != NONE && effect != NONE && cause != effect {
             self.dependencies.push((cause, effect));
         }
     }
 
-    /// Sorts the dependencies and drops those that contradict the times: a dependency ends before its dependent
-    /// begins. Of activities without length at one moment the one that was placed first comes first, so that
-    /// dependencies close no cycle.
+    /// Sorts the dependencies and drops those that contradict the times: a dependency must end before its
+    /// dependent begins. Zero-length activities at the same moment are ordered by insertion, so that
+    /// dependencies form no cycle.
     fn normalize(&mut self) {
         sort_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
@@ -227,9 +227,9 @@ impl Activities {
     }
 }
 
-/// Sorts dependencies of so many activities by their effect, then by their cause.
+/// Sorts dependencies among this many activities by effect, then by cause.
 fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
-    // An activity has few causes, so each gets its place by counting.
+    // Counting sort by effect; few causes per effect remain to be sorted.
     let mut place = vec![0_u32; activities + 1];
     for &(_, effect) in &*dependencies {
         place[effect as usize + 1] += 1;
@@ -243,7 +243,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
         causes[*place as usize] = cause;
         *place += 1;
     }
-    // Each place is now the end of its effect's own.
+    // Afterwards each place is the end of its effect's range.
     let mut start = 0;
     for (effect, end) in (0..).zip(place) {
         let own = start..end as usize;
@@ -255,7 +255,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
     }
 }
 
-/// Returns for each thread whether it only carries out work that other threads requested.
+/// Returns, per thread, whether it only executes work requested by other threads.
 fn workers(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -267,7 +267,7 @@ fn workers(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns whether an item's own time is work rather than Python's.
+/// Returns whether an item's own time counts as work rather than as Python's time.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

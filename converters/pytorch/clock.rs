@@ -1,20 +1,20 @@
 //! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all of them at about the same moment, so the difference of its ends
-//! on two ranks is the difference of their clocks plus the delay of noticing. The median over all collectives that
-//! two ranks share is the *estimate*. Causality bounds it: no member can end before the last has started, and no
-//! message arrives before it was sent.
+//! A collective that needs every member ends on all of them at about the same moment. So the difference between its end
+//! times on two ranks is the difference between their clocks, plus the delay in noticing the end. The median over all
+//! collectives that two ranks share is the *estimate*. Causality bounds it: no member can end before the last has
+//! started, and no message arrives before it was sent.
 //!
-//! Clocks of different hosts also run at different rates: where the differences still grow with time by more than their
-//! scatter explains, the rank's times are corrected by a line,
+//! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
+//! explains, the rank's times are corrected by a line:
 //!
 //! ```text
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on one host have one clock. Their estimate is noise and is not applied: such a clock moves only where zero lies
-//! outside the bounds, and then no farther than to them. The same holds where messages alone were observed, which give
-//! bounds and no estimate. Of ranks whose hosts are not named, estimates within the scatter are not applied.
+//! Ranks on one host share a clock, so their estimate is noise. Such a clock moves only if zero is outside the bounds,
+//! and then only to the nearer bound. The same rule applies where only messages were observed, because messages give
+//! bounds but no estimate. If the captures do not name their hosts, estimates within the scatter are not applied.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -25,66 +25,66 @@ use std::collections::BTreeMap;
 /// Correction of a rank's clock against the reference, which is the first rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockOffset {
-    /// Offset that is added to the rank's times, ns.
+    /// Offset added to the rank's times, ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
-    /// Time that is added for each time that passed since `drift_from`, in parts of 10^12.
+    /// Correction per unit of time since `drift_from`, in parts of 10^12.
     #[serde(rename = "drift_ppt")]
     pub drift: i64,
-    /// Moment of the rank's clock at which only the offset is added, ns.
+    /// Moment at which the drift is zero, by the rank's clock, ns.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
-    /// Median difference of ends, ns; zero without any.
+    /// Median difference of end times, ns; zero if no collective was observed.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
     /// Median absolute deviation from the estimate, ns.
     #[serde(rename = "spread_ns")]
     pub spread: i64,
-    /// Bounds by causality, ns.
+    /// Bounds of the offset from causality, ns.
     #[serde(rename = "bounds_ns")]
     pub bounds: (i64, i64),
-    /// Number of collectives and messages observed; zero means that nothing is known.
+    /// Number of collectives and messages observed; zero means that the offset is unknown.
     pub observed: u32,
-    /// Whether the rank is on the host of the rank that it was compared with.
+    /// Whether the rank shares a host with the rank that it was compared with.
     pub same_host: bool,
 }
 
 impl ClockOffset {
-    /// Returns a time of the rank's clock by the reference, ns.
+    /// Converts a time of the rank's clock to the reference clock, ns.
     pub fn correct(&self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
-    /// Returns the moment of the rank's clock that [`Self::correct`] makes `time`, ns.
+    /// Converts a corrected time back to the rank's clock, ns: the inverse of [`Self::correct`].
     pub fn own_time(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
-        // Drift is below one in a thousand: every pass leaves less than a thousandth of the error.
+        // Drift is below 1/1000, so every pass reduces the error by a factor of more than 1000.
         (0..4).fold(start, |own, _| {
             own.saturating_sub(self.correct(own).saturating_sub(time))
         })
     }
 }
 
-/// Returns what a clock with this drift gains in `passed` ns.
+/// Returns the gain of a clock with this drift after `passed` ns.
 fn drift_gain(drift: i64, passed: i64) -> i64 {
     let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
     i64::try_from(gained).unwrap_or(i64::MAX)
 }
 
-/// Drift is in parts of this.
+/// Unit of drift: parts per 10^12.
 const WHOLE: i64 = 1_000_000_000_000;
-/// Quartz is off by 200 parts in a million at most, and NTP corrects by up to 500; more is no drift of clocks.
+/// Largest plausible drift. Quartz is off by at most 200 parts in a million, and NTP corrects by up to 500.
 const LARGEST_DRIFT: i64 = WHOLE / 1000;
-/// Collectives from which on a drift is told from noise.
+/// Minimum number of collectives for a drift estimate; fewer cannot separate drift from noise.
 const FEWEST_FOR_DRIFT: usize = 8;
-/// Growth over the window that is never taken for a drift, ns.
+/// Growth over the window below which no drift is assumed, ns.
 const LEAST_GROWTH: i64 = 1_000;
 
-/// What two ranks saw of one call.
+/// Observations of one call on two ranks.
 #[derive(Clone, Copy, Debug)]
 struct ClockObservation {
-    /// Start and end on each, by its own clock, ns.
+    /// Start and end on each rank, by its own clock, ns.
     spans: [(i64, i64); 2],
     kind: ObservationKind,
 }
@@ -99,7 +99,7 @@ enum ObservationKind {
 }
 
 impl ClockObservation {
-    /// Returns it with the ranks in the other order.
+    /// Swaps the two ranks.
     fn turn_around(self) -> Self {
         let kind = match self.kind {
             ObservationKind::Collective => ObservationKind::Collective,
@@ -114,7 +114,7 @@ impl ClockObservation {
     }
 }
 
-/// Estimates the offset of every rank.
+/// Estimates the clock offset of every rank.
 pub fn offsets(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -124,8 +124,8 @@ pub fn offsets(
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| HostRelation::of(&ranks[a as usize], &ranks[b as usize]);
-    // From one known rank to the next: first to those on its host, whose clock is known then, or else by the pair with the
-    // most observations in common.
+    // Spread from known ranks to unknown ones: first to ranks on the same host, because they share its clock, then
+    // along the pair with the most shared observations.
     loop {
         let next = between
             .iter()
@@ -136,7 +136,8 @@ pub fn offsets(
             });
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
-                // A rank without collectives in common with a known one starts a set of its own, by its own clock.
+                // A rank that shares no collective with a known rank starts a new set, with its own clock as
+                // reference.
                 Some(rank) => known[rank] = true,
                 None => return offsets,
             }
@@ -172,7 +173,7 @@ impl HostRelation {
     }
 }
 
-/// Estimates the offset of the second of two ranks, the first of which is corrected by `base`.
+/// Estimates the offset of the second of two ranks. The first is corrected by `base`.
 fn estimate_offset(
     mut seen: Vec<ClockObservation>,
     base: &ClockOffset,
@@ -181,12 +182,12 @@ fn estimate_offset(
     let own_base = base.applied;
     for seen in &mut seen {
         let (start, end) = seen.spans[0];
-        // Offsets are told against the first rank, by its clock without its offset.
+        // Offsets are relative to the first rank's clock without that rank's own offset.
         let time = |time: i64| base.correct(time).saturating_sub(own_base);
         seen.spans[0] = (time(start), time(end));
     }
     let (drift, drift_from) = match hosts {
-        // One clock: it has the drift of the first, which does not start anew.
+        // Same host, same clock: the drift continues from the first rank's origin.
         HostRelation::Same => (base.drift, base.drift_from),
         HostRelation::Different | HostRelation::Unknown => fit_drift(&seen),
     };
@@ -200,7 +201,8 @@ fn estimate_offset(
     let estimate = median(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Clocks that are off otherwise can contradict causality; the estimate, or the middle, is used as it is then.
+    // Clocks with other errors can contradict causality. Then the estimate, or the middle of the bounds, is used
+    // unchanged.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -226,8 +228,8 @@ fn estimate_offset(
     }
 }
 
-/// Returns the bounds of the second rank's offset: neither member of a collective can have ended before the other started,
-/// and nothing is received before it was sent.
+/// Returns the bounds of the second rank's offset. No member of a collective can end before another starts, and nothing
+/// is received before it is sent.
 fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
@@ -245,7 +247,7 @@ fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     bounds
 }
 
-/// Returns by how much each collective ended later on the first rank's clock than on the second's.
+/// Returns, per collective, how much later it ended on the first rank's clock than on the second's.
 fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()
@@ -255,9 +257,9 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the drift of the second rank's clock against the first's, and the moment from which it is counted: the median of
-/// the slopes between collectives that are half of the window apart, which stragglers do not move; none if the differences
-/// scatter so much that chance explains the growth.
+/// Returns the drift of the second rank's clock against the first's, and the moment at which it is zero. The drift is
+/// the median slope between collectives half the window apart, which is robust against stragglers. It is zero if the
+/// scatter of the differences can explain the growth.
 fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -297,8 +299,9 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let middle = median(&mut left);
     let spread = median_distance(&left, middle) as f64;
     let growth = drift_gain(drift, to.saturating_sub(from)).saturating_abs();
-    // The slope over n differences of standard deviation s = 1.48 × spread has one of s √12 / √n of the window, of medians
-    // 1.25 times that: 6.4 × spread / √n. Four of these are no chance.
+    // A slope fitted to n differences of standard deviation s = 1.48 × spread has standard error s √12 / √n per window;
+    // a slope from medians has 1.25 times that: 6.4 × spread / √n. Growth of four standard errors counts as
+    // significant.
     let chance = 4.0 * 6.4 * spread / (ends.len() as f64).sqrt();
     if growth >= LEAST_GROWTH && growth as f64 > chance {
         (drift, from)
@@ -307,7 +310,7 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     }
 }
 
-/// Returns what every two ranks with calls in common saw of one another, the lower rank first.
+/// Collects the observations of each pair of ranks that share calls, lower rank first.
 fn observe(
     calls: &[CommCalls],
     matches: &CallMatches,
@@ -334,8 +337,8 @@ fn observe(
         if matched.kind.has_root() {
             continue;
         }
-        // Against the first member and the neighbour: all pairs would be quadratic in large groups, and a chain of
-        // neighbours reaches every member.
+        // Each member is compared with the first member and with its neighbour. All pairs would be quadratic in
+        // large groups, and a chain of neighbours reaches every member.
         let first = matched.members[0];
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
@@ -349,7 +352,7 @@ fn observe(
     between
 }
 
-/// Returns the median distance from `middle`.
+/// Returns the median absolute distance from `middle`.
 fn median_distance(values: &[i64], middle: i64) -> i64 {
     let distance = |value: &i64| value.saturating_sub(middle).saturating_abs();
     median(&mut values.iter().map(distance).collect::<Vec<i64>>())
@@ -366,7 +369,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Collectives a second apart that ended so much later on the first rank, and started `before` on both.
+    /// Collectives one second apart that end later on the first rank by the given differences and start
+    /// `before` on both ranks.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;
@@ -391,7 +395,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_median() {
-        // Ends differ by 3 ms give or take; one straggler of 9 ms does not move the median.
+        // Ends differ by about 3 ms; one straggler of 9 ms does not move the median.
         let seen = collectives(
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
             8 * MS,
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
         assert_eq!(offset.spread, 25);
-        // Seen from the other side everything is turned round, and a rank beyond adds its offset.
+        // From the other rank's side all signs are reversed, and the next rank adds its offset.
         assert_eq!(
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5
@@ -421,21 +425,22 @@ mod tests {
         let seen = collectives(&noise, MS);
         assert_eq!(of(&seen, HostRelation::Same).applied, 0);
         assert_eq!(of(&seen, HostRelation::Different).applied, 200_000);
-        // 50 us of scatter: 200 us are more than three times that, 100 us are not.
+        // Scatter is 50 us. 200 us exceeds three times that, 100 us does not.
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 200_000);
         let seen = collectives(&[100_000, -300_000, 150_000], MS);
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 0);
-        // 300 us apart where both lasted 20: zero is impossible, and the clock moves to the nearer bound.
+        // Ends differ by 300 us and both lasted 20 us: zero is impossible, and the clock moves to the nearer
+        // bound.
         let seen = collectives(&[300_000, 300_010], 20_000);
         assert_eq!(of(&seen, HostRelation::Same).applied, 280_010);
-        // However large the estimate, zero is possible.
+        // Zero is possible, so the large estimate is not applied.
         let late = collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
         assert_eq!(of(&late, HostRelation::Same).applied, 0);
     }
 
     #[test]
     fn messages_alone_move_no_clock_but_where_they_must() {
-        // Sent at 0 and received until 1 ms later by the receiver's clock: it may be 1 ms late at most.
+        // Sent at 0 and received before 1 ms on the receiver's clock, so that clock is at most 1 ms behind.
         let message = |sent: i64, received: i64| ClockObservation {
             spans: [(sent, sent + 10), (received - 10, received)],
             kind: ObservationKind::Sent,
@@ -459,7 +464,7 @@ mod tests {
         let seen = collectives(&drifting, 300_000);
         for hosts in [HostRelation::Different, HostRelation::Unknown] {
             let offset = of(&seen, hosts);
-            // Noise of 1 us over half a minute: 0.03 parts in a million.
+            // 1 us of noise over half a minute: 0.03 parts in a million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
                 let apart = seen.spans[0].1 - offset.correct(seen.spans[1].1);
@@ -469,7 +474,7 @@ mod tests {
             }
             assert!(offset.spread <= 1_000);
         }
-        // One host has one clock, and scatter of 2 ms hides 1.2.
+        // One host has one clock; scatter of 2 ms hides a drift of 1.2 ms.
         assert_eq!(of(&seen, HostRelation::Same).drift, 0);
         let scattered: Vec<i64> = drifting
             .iter()

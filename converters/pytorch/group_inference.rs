@@ -1,9 +1,9 @@
 //! Group of each communication call.
 //!
-//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so it is
-//! inferred: from there being one group only; or from the worker threads, of which gloo creates two for every group
-//! when the group is created. Records of NCCL that state a number of members only are told apart by streams. Messages have no worker; they belong to the group of all ranks unless their ends then
-//! disagree.
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so their
+//! group is inferred: either only one group exists, or the worker threads identify it, because gloo creates two workers
+//! for every new group. NCCL records that state only a number of members are distinguished by stream. Messages have no
+//! worker; they belong to the group of all ranks unless their ends then mismatch.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;
@@ -21,44 +21,44 @@ mod workers;
 pub struct JobGroup {
     /// Its name in the job.
     pub name: String,
-    /// Its name in the captures of its members, which other groups may have at ranks that are not in this one.
+    /// Its name in its members' captures. Other ranks may use the same name for other groups.
     pub called: String,
-    /// Purpose, as the program stated it.
+    /// Purpose stated by the program.
     pub desc: String,
-    /// Members, as ranks of the job in the group's order.
+    /// Members as job ranks, in the group's order.
     pub ranks: Vec<u32>,
 }
 
-/// Evidence for the groups of a job's calls, as counts.
+/// How the groups of a job's calls were determined, as counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInference {
-    /// Calls whose group the capture names, by group.
+    /// Calls whose capture names the group, by group.
     pub named: BTreeMap<u32, u64>,
-    /// Calls in the only group that there is.
+    /// Calls assigned to the only group that exists.
     pub only: u64,
     /// Calls whose group was inferred from the worker thread or stream, by group.
     pub by_worker: BTreeMap<u32, u64>,
-    /// Calls whose group was inferred from sizes, as it is the only one with so many members; and kernels that nothing
-    /// but their name tells, which are taken to be of the group that other calls name.
+    /// Calls assigned by size to the only group with that many members, and kernels with nothing but a name, assigned
+    /// to the only group that other calls name. By group.
     pub by_size: BTreeMap<u32, u64>,
-    /// Barriers, and collectives of a device, whose group cannot be told.
+    /// Barriers and device collectives whose group is unknown.
     pub untold: u64,
-    /// Messages that were attributed to all ranks, or to a smaller group, by group.
+    /// Messages assigned to all ranks or to a smaller group, by group.
     pub messages: BTreeMap<u32, u64>,
 }
 
 /// Failure to infer the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInferenceError {
-    /// Rank in whose capture it shows.
+    /// Rank whose capture shows the problem.
     pub rank: u32,
-    /// Finding.
+    /// What was found.
     pub found: String,
-    /// Hint: what to try.
+    /// What to try.
     pub hint: String,
 }
 
-/// Sets the group of every call. `ranks` are in order; `world` is the number of ranks of the job.
+/// Sets the group of every call. `ranks` are sorted; `world` is the number of ranks of the job.
 pub fn resolve(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
@@ -74,7 +74,7 @@ pub fn resolve(
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
-    // Host traces alone do not have the threads that worked.
+    // Host traces alone do not show the worker threads.
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
@@ -91,7 +91,7 @@ pub fn resolve(
         let CommCalls { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
             let key = communicators::key(call);
-            // A record may state how many members the group has.
+            // A record may state the number of the group's members.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
             };
@@ -114,7 +114,7 @@ pub fn resolve(
                             *inferred.named.entry(group).or_default() += 1;
                             group
                         }
-                        // Its size alone is known: the call keeps its time.
+                        // Only the group's size is known, so the call keeps its recorded time.
                         None if call.on_device() && call.asked.members.is_some() => {
                             inferred.untold += 1;
                             UNTOLD
@@ -126,7 +126,7 @@ pub fn resolve(
                     inferred.only += 1;
                     only
                 }
-                // Provisional: `messages` moves it where the ends do not match.
+                // Provisional: `messages` moves it if the ends do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     if let Some(group) = by_thread() {
@@ -140,7 +140,8 @@ pub fn resolve(
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        // A barrier moves nothing: its time stays, and nobody waits for it. So does that of a kernel.
+                        // A barrier moves no data: it keeps its time, and nothing waits for it. The same goes for a
+                        // kernel.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -165,10 +166,10 @@ pub fn resolve(
     Ok((groups, inferred))
 }
 
-/// Group of calls whose group cannot be told.
+/// Group of calls whose group is unknown.
 pub const UNTOLD: u32 = u32::MAX;
 
-/// Returns the only group of `own` that has as many members as the sizes of `call` show.
+/// Returns the only group of `own` whose number of members matches the sizes of `call`.
 fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let shown = shown_members(call)?;
     let mut fitting = own
@@ -178,7 +179,7 @@ fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     fitting.next().is_none().then_some(only)
 }
 
-/// Returns the only group of `own` that has several members, by its members.
+/// Returns the only group of `own` with several members; groups with equal members count as one.
 fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let ranks = |group: u32| &groups[group as usize].ranks;
     let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
@@ -188,7 +189,7 @@ fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
         .then_some(first)
 }
 
-/// Returns the group of kernels that only their name tells: the only one that other calls of the rank name.
+/// Returns the group of kernels that have only a name: the single group that other calls of the rank name.
 fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
@@ -213,8 +214,7 @@ fn shown_members(call: &CommCall) -> Option<u32> {
     }
 }
 
-/// Returns the number of ranks that the job of `rank` has at least: its default group is of all of them, and no other group
-/// is larger.
+/// Returns a lower bound on the job's number of ranks: its default group contains all ranks, and no group is larger.
 pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared.chain(recorded(rank)).map(|group| {
@@ -234,8 +234,8 @@ pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
         .unwrap_or(0)
 }
 
-/// Returns the groups that records of calls describe: by name, with their members or what these follow from, or their size
-/// alone.
+/// Returns the groups described by records of calls: name, and either members (listed or computed) or only their
+/// number.
 fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
@@ -246,7 +246,7 @@ fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     for group in kineto.chain(host) {
         found.entry(group.name.clone()).or_insert(group);
     }
-    // Observers before 1.1.0 wrote the same among a record's inputs.
+    // Observers before 1.1.0 wrote the group among a record's inputs.
     for args in &rank.host.args {
         let is_known = |group: &ProcessGroup| !group.ranks.is_empty() || group.size.is_some();
         let Some(group) = positional_group(&args.inputs).filter(is_known) else {
@@ -263,8 +263,8 @@ fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     found.into_values().chain(placed.into_values()).collect()
 }
 
-/// Names of what a record says of its group: name or else number, description, members, the first of them, their stride,
-/// and their number.
+/// Attribute names in a record that describe its group, in this order: name (or else its number), description, members,
+/// first member, stride, number of members.
 type GroupKeys = [&'static str; 7];
 
 const OF_PROFILER: GroupKeys = [
@@ -287,7 +287,7 @@ const OF_OBSERVER: GroupKeys = [
     "pg_size",
 ];
 
-/// Returns the group that the arguments of a record describe: its members, or its size alone.
+/// Returns the group that a record's arguments describe: its members, or only its size.
 fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
@@ -311,13 +311,14 @@ fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup
     })
 }
 
-/// Returns whether a group that lists no members is of all ranks: the default group, and one of as many members.
+/// Returns whether a group without a member list contains all ranks: it is the default group or has that many
+/// members.
 fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
     let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
     is_default || group.size.is_none_or(|size| size as usize == all.len())
 }
 
-/// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
+/// Merges the groups that `rank` declares into `groups`; returns their indices, the group of all ranks first.
 fn declared(
     rank: &RankTimeline,
     all: &[u32],
@@ -326,13 +327,13 @@ fn declared(
     let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
     for group in &rank.kineto.groups {
         match list.iter_mut().find(|known| known.name == group.name) {
-            // Members that are missing from the host trace are taken from Kineto.
+            // If the host trace lacks the members, Kineto's are used.
             Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
             Some(_) => {}
             None => list.push(group.clone()),
         }
     }
-    // Records describe groups that no declaration has, and members that none lists.
+    // Records describe groups that are not declared, and members that no declaration lists.
     for group in recorded(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
             Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
@@ -343,9 +344,9 @@ fn declared(
             None => list.push(group),
         }
     }
-    // Of others the members are unknown.
+    // The members of other groups are unknown.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
-    // Without any declaration there is one group, of all ranks.
+    // If nothing is declared, the only group is that of all ranks.
     if list.is_empty() {
         list.push(ProcessGroup {
             name: "0".to_owned(),
@@ -359,7 +360,7 @@ fn declared(
         } else {
             group.ranks
         };
-        // Where every rank creates its own part of a split, the parts have one name, and no rank in common.
+        // If every rank creates only its own part of a split, the parts share a name but no rank.
         let known = groups.iter().position(|known| {
             known.called == group.name && known.ranks.iter().any(|rank| ranks.contains(rank))
         });
@@ -390,14 +391,14 @@ fn declared(
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
-        // The group of all ranks comes first, where unnamed messages are looked up; the others keep their order of
-        // declaration.
+        // The group of all ranks comes first because messages without a group are assigned to it; the others keep
+        // their order.
         own[..=whole].rotate_right(1);
     }
     Ok(own)
 }
 
-/// Returns `name` if no group of the job has it, and else `name@first`, with a number behind it where that is taken too.
+/// Returns `name` if it is unused in the job, else `name@first`, and appends a number if that is taken too.
 pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
     let taken = |name: &str| groups.iter().any(|group| group.name == name);
     if !taken(name) {
@@ -413,7 +414,7 @@ pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String
     unique
 }
 
-/// Moves messages into a smaller group where their ends do not match among all ranks.
+/// Moves messages to a smaller group if their ends do not match among all ranks.
 fn messages(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
@@ -422,7 +423,7 @@ fn messages(
 ) -> Result<(), GroupInferenceError> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
-    // Largest group first, so that a smaller one is tried only where all ranks do not fit.
+    // Largest group first: smaller groups are tried only if all ranks do not fit.
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
@@ -471,14 +472,14 @@ fn unnamed_message(call: &CommCall) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
-/// Returns whether the messages of all members pair up if their ends are members of `group`.
+/// Returns whether the messages of all members pair up when the peers are numbered within `group`.
 fn messages_pair_up(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     group: &JobGroup,
     members: &[usize],
 ) -> bool {
-    // Sends count up and receives down; a group fits if every key ends at zero.
+    // Sends count up and receives down; a group fits if every count ends at zero.
     let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
     for &member in members {
         let own = ranks[member].rank;
@@ -494,7 +495,7 @@ fn messages_pair_up(
             else {
                 return false;
             };
-            // Nothing tells what a rank without a capture sent or received.
+            // The messages of a rank without a capture are unknown.
             if ranks.binary_search_by_key(&peer, |rank| rank.rank).is_err() {
                 continue;
             }

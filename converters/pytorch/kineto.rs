@@ -1,4 +1,4 @@
-//! The device trace: times of operators on the host and of kernels on the device, and the launches that connect them.
+//! The device trace: times of host operators and device kernels, and the launches that connect them.
 
 mod merged;
 mod operands;
@@ -21,20 +21,20 @@ pub use tracks::KinetoTrack;
 /// A device trace.
 #[derive(Debug, Default)]
 pub struct KinetoTrace {
-    /// Events with a duration that matter, in the order of the file.
+    /// Timed events that the conversion uses, in file order.
     pub events: Vec<KinetoEvent>,
-    /// Calls of Python functions and modules, in the order of the file.
+    /// Calls of Python functions and modules, in file order.
     pub python: Vec<PythonEvent>,
-    /// Distinct details of events.
+    /// Event details, each distinct one once.
     pub details: Vec<EventDetails>,
-    /// Number of arrows, which repeat ids of the events that they join.
+    /// Number of arrows. They are only counted: they repeat ids of the events that they join.
     pub arrows: u64,
     /// Tracks of events: host threads and streams of devices.
     pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
     pub texts: NameTable,
-    /// Arguments of communication events, of kernels that state what they communicate and of synchronisations:
-    /// strings as they are, anything else as JSON.
+    /// Arguments of synchronisations, communication events, and kernels that describe their communication:
+    /// strings unchanged, other values as JSON.
     pub args: Vec<Vec<(String, String)>>,
     /// Rank of the process, if the file says so.
     pub rank: Option<u32>,
@@ -42,16 +42,16 @@ pub struct KinetoTrace {
     pub world_size: Option<u32>,
     /// Communication backend, such as `nccl`.
     pub backend: Option<String>,
-    /// Process groups that the program had created.
+    /// Process groups that the program created.
     pub groups: Vec<ProcessGroup>,
     /// Name of the host.
     pub host_name: Option<String>,
-    /// Number of events of each category that were left out, in the order of their names. Those without a category go
-    /// by their phase.
+    /// Number of skipped events per category, sorted by category name. Events without a category are counted by
+    /// phase.
     pub left_out: Vec<(String, u64)>,
     /// Number of events with a [`KinetoEvent::rf_id`].
     pub with_rf_id: u64,
-    /// Repairs of the text.
+    /// Repairs made to the text of the file.
     pub repairs: JsonRepairs,
     /// Length of the JSON, in bytes.
     pub bytes: u64,
@@ -59,16 +59,16 @@ pub struct KinetoTrace {
     pub device_names: Vec<String>,
     /// Versions of software that the file states: `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
-    /// Start and end of what the profiler recorded, as it says itself, ns since 1970.
+    /// Start and end of the recording as the profiler states them, ns since 1970.
     pub span: Option<(i64, i64)>,
-    /// Number of events that were dropped because they lie outside that span, or before 1970.
+    /// Number of events dropped because they are outside that span or before 1970.
     pub outside: u64,
-    /// Number of events of categories that are unknown, by category, on tracks of other processes than the operators': work of
-    /// a device that cannot be read.
+    /// Number of events with an unknown category on tracks outside the operators' process: probably work of a device
+    /// type that the reader does not support. By category.
     pub unread: Vec<(String, u64)>,
     /// Program that wrote it, if not PyTorch's profiler.
     pub source: Option<&'static str>,
-    /// Number of events that were dropped because they have no duration, or a negative one, as where the profiler stopped
+    /// Number of events dropped because their duration is missing or negative, for example because the profiler stopped
     /// before they ended.
     pub untimed: u64,
 }
@@ -90,7 +90,8 @@ pub struct KinetoEvent {
     pub details: u32,
     /// Record function id, which joins it to the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// External id, which a launch shares with its operator or kernel, depending on the version; 0 if there is none.
+    /// External id, 0 if there is none. A launch shares it with its operator or with its kernel, depending on the
+    /// profiler's version.
     pub external_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
@@ -111,12 +112,13 @@ pub struct PythonEvent {
     pub track: u32,
 }
 
-/// Arguments that many events share: those of kernels on one stream, and of operators with equal inputs.
+/// Arguments shared by many events, for example by all kernels of one stream or by operators with equal
+/// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventDetails {
-    /// Stream of the device, −1 if there is none; of work without one it follows from its track.
+    /// Stream of the device, −1 if the file states none; device work then takes the stream of its track.
     pub stream: i64,
-    /// Device, −1 if there is none; of work without one it follows from its track.
+    /// Device, −1 if the file states none; device work then takes the device of its track.
     pub device: i32,
     /// Bytes copied or set.
     pub bytes: u64,
@@ -124,17 +126,18 @@ pub struct EventDetails {
     pub args: u32,
     /// Index in [`KinetoTrace::texts`] of the shapes of its inputs, as Python shows them; [`NONE`] if unknown.
     pub shapes: u32,
-    /// Index in [`KinetoTrace::texts`] of the types of its inputs, in the words of the host trace; [`NONE`] if unknown.
+    /// Index in [`KinetoTrace::texts`] of its inputs' types, written as the host trace writes them; [`NONE`] if
+    /// unknown.
     pub types: u32,
-    /// Index in [`KinetoTrace::texts`] of the values of its scalars, a JSON list, where these say how much it computes or moves;
-    /// [`NONE`] if unknown.
+    /// Index in [`KinetoTrace::texts`] of its scalar values as a JSON list, kept only where they determine how much it
+    /// computes or moves; [`NONE`] if unknown.
     pub values: u32,
-    /// Bytes of its input tensors; those of a list of tensors without a type are not counted.
+    /// Bytes of its input tensors; tensor lists without a type are not counted.
     pub bytes_in: u64,
 }
 
 impl EventDetails {
-    /// Details of an event without any.
+    /// Details of an event that has none.
     const ABSENT: Self = Self {
         stream: -1,
         device: -1,
@@ -160,21 +163,21 @@ pub enum EventCategory {
     Kernel,
     /// Copy from, to or between devices.
     Copy,
-    /// Memory of the device being set.
+    /// Setting of device memory.
     Set,
-    /// Wait of the host or a stream for the device.
+    /// Wait of the host or of a stream for the device.
     Sync,
 }
 
 impl EventCategory {
-    /// Returns whether events of it are work of a device.
+    /// Returns whether events of this category are device work.
     pub fn is_work(self) -> bool {
         matches!(self, Self::Kernel | Self::Copy | Self::Set)
     }
 
     fn named(name: &str) -> Option<Self> {
         Some(match name {
-            // With capitals: profilers of 2021.
+            // Capitalized names are from profilers of 2021.
             "cpu_op" | "Operator" => Self::CpuOp,
             "user_annotation" => Self::Annotation,
             "cuda_runtime"
@@ -196,7 +199,7 @@ impl EventCategory {
     }
 }
 
-/// Names of calls that launch kernels begin so: of CUDA, HIP, SYCL's unified runtime and the one before it, Level Zero, and CANN.
+/// Prefixes of calls that launch kernels: CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN.
 const LAUNCHES: [&str; 16] = [
     "cudaLaunchKernel",
     "cudaLaunchCooperativeKernel",
@@ -216,25 +219,25 @@ const LAUNCHES: [&str; 16] = [
     "aclrtLaunchKernel",
 ];
 
-/// Returns whether the call of this name launches kernels.
+/// Returns whether a call with this name launches kernels.
 pub(super) fn is_launch(name: &str) -> bool {
     LAUNCHES.iter().any(|launch| name.starts_with(launch))
 }
 
-/// Returns whether the call of this name launches the kernels of a graph.
+/// Returns whether a call with this name launches a whole graph of kernels.
 pub(super) fn is_graph_launch(name: &str) -> bool {
     name.contains("GraphLaunch")
 }
 
 impl KinetoTrace {
-    /// Returns the process of its operators: that of most of them.
+    /// Returns the process that has most of the operators.
     pub fn process(&self) -> Option<u64> {
         let counts = self.operators_of_processes().into_iter();
         let most = counts.max_by_key(|&(pid, count)| (count, pid))?;
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process that has any.
+    /// Returns the number of operators of each process that has operators.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
@@ -258,24 +261,24 @@ impl KinetoTrace {
         self.details_at(event.details)
     }
 
-    /// Returns the details numbered `index`; those of an event without any if that is [`NONE`].
+    /// Returns the details at `index`, or empty details if `index` is [`NONE`].
     pub(super) fn details_at(&self, index: u32) -> &EventDetails {
         let known = self.details.get(index as usize);
         known.unwrap_or(&EventDetails::ABSENT)
     }
 
-    /// Returns the arguments of an event, where they are kept.
+    /// Returns the arguments of an event, if they were kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at(event.details)
     }
 
-    /// Returns the arguments among the details numbered `index`.
+    /// Returns the arguments of the details at `index`.
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)
     }
 
-    /// Drops events that cannot have been recorded.
+    /// Drops events with impossible times.
     pub(crate) fn drop_outside(&mut self) {
         reader::drop_outside(self);
     }

@@ -1,7 +1,7 @@
-//! One rank's capture, joined: host nodes with their Kineto events, nested per thread.
+//! One rank's joined capture: host nodes with their Kineto events, nested per thread.
 //!
-//! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where work runs on
-//! threads of gloo, because that work is pushed on its caller's stack.
+//! Nesting comes from Kineto's intervals. The host trace's parent links are partly wrong for work on gloo's
+//! threads, because the observer pushes that work on its caller's stack.
 
 use super::event_links::TimeWindow;
 use super::host::HostTrace;
@@ -21,11 +21,11 @@ pub use segments::ThreadSegment;
 /// Role of an interval on a host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostIntervalKind {
-    /// Operator: its own time is work.
+    /// Operator; its own time counts as work.
     Operator,
-    /// Range that Python opened: its own time is the host's, between operators.
+    /// Range opened by Python; its own time counts as host time between operators.
     Annotation,
-    /// Call into the driver of the device.
+    /// Call into the device's driver.
     Runtime,
 }
 
@@ -40,33 +40,33 @@ impl HostIntervalKind {
     }
 }
 
-/// An interval on a host thread; [`RankTimeline::role`] says of which role.
+/// An interval on a host thread; [`RankTimeline::role`] returns its role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
-    /// Kineto event.
+    /// Index of its Kineto event.
     pub event: u32,
-    /// Host node, or [`NONE`].
+    /// Index of its host node, or [`NONE`].
     pub host: u32,
     /// Index in [`RankTimeline::threads`].
     pub thread: u32,
-    /// Item that encloses it, or [`NONE`].
+    /// Index of the item that encloses it, or [`NONE`].
     pub parent: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End.
+    /// End, same clock.
     pub end: i64,
 }
 
-/// An interval of communication in flight, which nests in no other: `gloo:*`.
+/// An interval of communication in flight (`gloo:*`), which nests in no other interval.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightInterval {
-    /// Kineto event.
+    /// Index of its Kineto event.
     pub event: u32,
     /// Index in [`RankTimeline::threads`].
     pub thread: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End; of a message, the end of the program's wait for it.
+    /// End; for a message, the end of the program's wait for it.
     pub end: i64,
     /// Record function id.
     pub rf_id: u64,
@@ -75,16 +75,16 @@ pub struct InFlightInterval {
 /// A kernel, copy or other event on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceInterval {
-    /// Kineto event.
+    /// Index of its Kineto event.
     pub event: u32,
-    /// Item that launched it: a call of the runtime, or its operator where the profiler recorded no such calls;
-    /// [`NONE`] if it was launched before the capture began.
+    /// Index of the item that launched it: a runtime call, or its operator if the profiler recorded no runtime
+    /// calls; [`NONE`] if it was launched before the capture began.
     pub launch: u32,
     /// Stream.
     pub stream: i64,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End, at most the start of the next on its stream.
+    /// End, clipped at the start of the next on its stream.
     pub end: i64,
 }
 
@@ -97,60 +97,60 @@ pub struct HostThread {
     pub items: std::ops::Range<u32>,
 }
 
-/// One rank's capture, joined.
+/// One rank's joined capture.
 #[derive(Debug)]
 pub struct RankTimeline {
     /// Rank in the job.
     pub rank: u32,
     /// Host trace.
     pub host: HostTrace,
-    /// Kineto trace, without its events.
+    /// Kineto trace; its events have moved to `events`.
     pub kineto: KinetoTrace,
-    /// Events of the Kineto trace, by which intervals refer to them.
+    /// Kineto events; intervals refer to them by index.
     pub events: Vec<TimelineEvent>,
-    /// Process of its operators, if Kineto says so.
+    /// Process of its operators, if known.
     pub process: Option<u64>,
-    /// Whether nothing has a time, and the order of ticks is all that is known.
+    /// Whether events have no times; then only the order of ticks is known.
     pub untimed: bool,
-    /// Whether record function ids were given out by order, as the profiler wrote none.
+    /// Whether record function ids were assigned by order because the profiler wrote none.
     pub ordered: bool,
-    /// Items by thread, then start; an item comes after those that enclose it.
+    /// Items sorted by thread, then start; an item follows the items that enclose it.
     pub items: Vec<HostInterval>,
-    /// Threads by the start of their first interval.
+    /// Threads, sorted by the start of their first interval.
     pub threads: Vec<HostThread>,
-    /// Communication in flight on the host, by start.
+    /// Communication in flight on the host, sorted by start.
     pub flights: Vec<InFlightInterval>,
-    /// Events on devices, by stream, then start; those of a stream do not overlap.
+    /// Device events sorted by stream, then start; events of one stream do not overlap.
     pub devices: Vec<DeviceInterval>,
     /// Number of device events that were launched before the capture began.
     pub unlaunched: u64,
-    /// Number of device events whose launch lies outside the window that is kept.
+    /// Number of device events launched outside the kept window.
     pub beyond: u64,
-    /// Number of device events that have an operator and no call of the runtime.
+    /// Number of device events that have an operator but no runtime call.
     pub by_operator: u64,
-    /// Calls that launched kernels of which the profiler recorded none, by item.
+    /// Items that launched kernels which the profiler did not record.
     pub dropped: Vec<u32>,
-    /// Device events that ran past the start of the next on their stream.
+    /// Device events clipped because they ran past the start of the next on their stream.
     pub overlaps: StreamOverlaps,
-    /// Calls of Python around items.
+    /// Python calls around items.
     pub stacks: IntervalStacks,
 }
 
-/// Device events that ran past the start of the next on their stream, where they are clipped.
+/// Device events that were clipped because they ran past the start of the next on their stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StreamOverlaps {
-    /// Number of them.
+    /// Number of clipped events.
     pub events: u64,
-    /// Of those, events before a programmatic dependent launch.
+    /// Clipped events that precede a programmatic dependent launch.
     pub programmatic: u64,
-    /// Of those, events of the same launched graph as the next.
+    /// Clipped events in the same launched graph as the next event.
     pub in_graphs: u64,
-    /// Time by which durations exceed the union of their intervals, ns.
+    /// Sum of durations minus the union of the intervals, ns.
     pub ns: u64,
 }
 
 impl RankTimeline {
-    /// Returns what it was captured on, as far as its files say.
+    /// Returns the capture's hardware and software, as far as the files state them.
     pub fn captured_on(&self) -> CaptureContext {
         let mut devices = self.kineto.device_names.iter();
         let device = devices
@@ -161,19 +161,19 @@ impl RankTimeline {
             .map(|(of, version)| format!("{of} {version}"))
             .collect();
         CaptureContext {
-            // Files of captures of the host alone list the devices of the machine, too.
+            // Host-only captures also list the machine's devices.
             device: device.filter(|_| self.has_device()).cloned(),
             host: self.kineto.host_name.clone(),
             software: (!versions.is_empty()).then(|| versions.join(", ")),
         }
     }
 
-    /// Returns whether anything ran on a device, or was launched to run there.
+    /// Returns whether anything ran on a device or was launched there.
     pub fn has_device(&self) -> bool {
         !self.devices.is_empty() || !self.dropped.is_empty()
     }
 
-    /// Hands back memory that only reading and joining the files needed.
+    /// Frees memory that only reading and joining needed.
     pub fn shrink(&mut self) {
         self.host.texts.freeze();
         self.kineto.texts.freeze();
@@ -203,7 +203,7 @@ impl RankTimeline {
         self.kineto.args_at(event.details)
     }
 
-    /// Returns the operator that a device event belongs to: the item around its launch; [`NONE`] if unknown.
+    /// Returns the operator of a device event: the item around its launch; [`NONE`] if unknown.
     pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
             Some(item) if self.role(item) == HostIntervalKind::Runtime => item.parent,
@@ -212,13 +212,14 @@ impl RankTimeline {
         }
     }
 
-    /// Returns whether an item runs in no operator, but on its own or in ranges that Python opened.
+    /// Returns whether no operator encloses an item: it is at top level or only inside ranges that Python
+    /// opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of an item: the host's, which is exact, before Kineto's.
+    /// Returns the name of an item: the host trace's, which is exact, or else Kineto's.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -1,4 +1,4 @@
-//! Summary of a conversion: counts of what was read, joined, kept, left out and inferred.
+//! Summary of a conversion: what was read, joined, kept, skipped and inferred, as counts.
 
 use super::activities::{Activities, DependencyStats};
 use super::call_matching::CallMatches;
@@ -18,27 +18,27 @@ use std::path::{Path, PathBuf};
 /// Summary of a conversion.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ConversionSummary {
-    /// Number of ranks of the job; captures may be of fewer.
+    /// Number of ranks in the job; there may be fewer captures.
     pub world: u32,
-    /// Whether nothing ran on a device, so that host operators are the compute.
+    /// Whether nothing ran on a device; then host operators are the compute.
     pub host_computes: bool,
     /// Groups, with the collectives found in each.
     pub groups: Vec<GroupSummary>,
     /// Collectives by kind.
     pub collectives: BTreeMap<&'static str, u64>,
-    /// Number of collectives whose members differ in size; priced by the largest.
+    /// Number of collectives whose members state different sizes; the largest size determines the cost.
     pub uneven: u64,
-    /// Number of collectives with members that have no capture: waiting for those counts as transfer.
+    /// Number of collectives with members that have no capture. Waiting for such a member counts as transfer.
     pub partial: u64,
-    /// Number of messages with both ends.
+    /// Number of messages whose send and receive were both found.
     pub messages: u64,
-    /// Calls without a match, by reason.
+    /// Unmatched calls, by reason.
     pub alone: BTreeMap<&'static str, u64>,
-    /// Anomalies of times.
+    /// Counts of implausible times.
     pub odd: TimeAnomalies,
-    /// Files of folders that are captures of something else, with the reason.
+    /// Files in the given folders that are other kinds of captures, each with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
-    /// Number of captured steps, and the median of those that were measured without a profiler, ns.
+    /// Number of captured steps, and the median of the steps measured without a profiler, ns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unprofiled: Option<(u64, u64)>,
     /// Summary of each rank.
@@ -48,32 +48,32 @@ pub struct ConversionSummary {
 /// Summary of a group.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct GroupSummary {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Purpose, as the program stated it.
+    /// Purpose stated by the program.
     pub desc: String,
-    /// Its members.
+    /// Members.
     pub ranks: Vec<u32>,
-    /// Number of its collectives.
+    /// Number of collectives.
     pub collectives: u64,
-    /// Calls whose group the capture names.
+    /// Calls whose capture names this group.
     pub named: u64,
-    /// Calls in it because there is no other group.
+    /// Calls assigned because no other group exists.
     pub only: u64,
-    /// Calls in it because of the worker thread.
+    /// Calls assigned by their worker thread.
     pub by_worker: u64,
-    /// Calls in it because of their sizes, or because it is the group that other calls name.
+    /// Calls assigned by their sizes, or because other calls name only this group.
     pub by_size: u64,
-    /// Messages in it because their ends match.
+    /// Messages assigned because their ends match.
     pub messages: u64,
 }
 
 /// Summary of a rank.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RankConversion {
-    /// Its number.
+    /// Rank number in the job.
     pub rank: u32,
-    /// Captured rank that it is made of, if it has no capture of its own.
+    /// Captured rank that this rank was copied from, if it has no capture of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferred_from: Option<u32>,
     /// Trace file.
@@ -83,17 +83,18 @@ pub struct RankConversion {
     /// Program that wrote its events, if not PyTorch's profiler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<&'static str>,
-    /// Version that the host trace states.
+    /// Schema version stated in the host trace.
     pub schema: String,
-    /// Way in which its two files were joined.
+    /// How its two files were joined.
     pub method: LinkMethod,
-    /// Links of each host thread, if they were joined by order.
+    /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Share of nodes that are linked, times that of shapes that agree, if they were joined by order.
+    /// Share of nodes that are linked, times the share of compared shapes that agree; only if the files were
+    /// joined by order.
     pub confidence: f64,
-    /// Time of the device, ns: as the capture has it, and as the trace does.
+    /// Device time in the capture and in the trace, ns.
     pub device_ns: (u64, u64),
-    /// Communication whose bytes the capture does not have.
+    /// Number of communication calls whose size the capture does not state.
     pub unsized_calls: u64,
     /// Number of host nodes.
     pub host_nodes: u64,
@@ -101,46 +102,46 @@ pub struct RankConversion {
     pub events: u64,
     /// Number of host nodes with an event.
     pub linked: u64,
-    /// Host nodes that were left out, by reason.
+    /// Skipped host nodes, by reason.
     pub host_left_out: Vec<(String, u64)>,
-    /// Kineto events that were left out, by reason.
+    /// Skipped Kineto events, by reason.
     pub events_left_out: Vec<(String, u64)>,
-    /// Repairs of the texts, by kind.
+    /// Repairs of the files' texts, by kind.
     pub repairs: Vec<String>,
     /// Number of operators.
     pub operators: u64,
     /// Number of ranges that Python opened.
     pub annotations: u64,
-    /// Number of calls into the driver of the device.
+    /// Number of calls into the device's driver.
     pub runtime: u64,
     /// Number of kernels and copies.
     pub device: u64,
-    /// Number of those that were launched before the capture began, so that nothing says why they began when they did.
+    /// Number of kernels and copies launched before the capture began, so that no dependency explains their start.
     pub unlaunched: u64,
-    /// Number of launches of kernels of which the profiler recorded none.
+    /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
-    /// Kernels and copies that were clipped at the start of the next on their stream.
+    /// Kernels and copies clipped where the next on their stream starts.
     pub overlaps: StreamOverlaps,
-    /// Number of those that are tied to their operator and not to a launch.
+    /// Number of kernels and copies linked to their operator but not to a launch.
     pub by_operator: u64,
-    /// Number of those that communicate by an operation that nothing tells, and last as recorded.
+    /// Number of communication kernels whose operation is unknown; they keep their recorded time.
     pub unknown_comm: u64,
-    /// Their time, ns.
+    /// Time of those kernels, ns.
     pub unknown_comm_ns: u64,
-    /// Name of the first of them.
+    /// Name of the first such kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_unknown_comm: Option<String>,
-    /// Number of those that were launched before the capture began.
+    /// Number of communication kernels launched before the capture began.
     pub before: u64,
-    /// Number of collective calls, sends and receives.
+    /// Numbers of collective calls, sends and receives.
     pub calls: (u64, u64, u64),
-    /// Names of operators that communicate and were never seen to run.
+    /// Names of communication operators that were never seen to run.
     pub never_ran: Vec<String>,
-    /// Number of threads and of streams.
+    /// Numbers of threads and of streams.
     pub lanes: (u64, u64),
     /// Inferred dependencies, by rule.
     pub found: DependencyStats,
-    /// Correction of its clock, with the evidence.
+    /// Correction of the rank's clock, with the evidence.
     pub offset: ClockOffset,
     /// Numbers of emitted nodes and dependencies.
     pub written: EmittedCounts,
@@ -155,7 +156,7 @@ pub struct RankConversion {
 }
 
 impl ConversionSummary {
-    /// Returns the summary as known before the ranks are written.
+    /// Creates the summary from the facts known before the ranks are written.
     pub fn new(
         groups: &[JobGroup],
         inferred: &GroupInference,
@@ -210,7 +211,7 @@ impl ConversionSummary {
 }
 
 impl RankConversion {
-    /// Returns the summary of the rank `model`, which is of the capture `rank`.
+    /// Creates the summary of the rank `model`, which was captured as `rank`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a stage of the conversion"
@@ -335,7 +336,7 @@ impl RankConversion {
     }
 }
 
-/// Returns a line for the repairs of each kind in a file.
+/// Returns one line per kind of repair in a file.
 fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item = String> + 'r {
     repairs.counts.iter().map(move |(kind, count)| {
         let mut listed = repairs.listed.iter();
@@ -350,7 +351,7 @@ fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item 
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        // The list is cut short, so that it may lack all of a kind.
+        // The list is truncated, so it may contain no repair of this kind.
         match first {
             Some(first) => {
                 let text = chakram_trace::format::escape(&first.text);
@@ -361,7 +362,7 @@ fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item 
     })
 }
 
-/// Returns the time of the device's work in the capture, ns: that of its streams, on which nothing overlaps.
+/// Returns the device time in the capture, ns: the sum over streams, whose work does not overlap.
 fn device_ns(rank: &RankTimeline) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {
@@ -369,7 +370,7 @@ fn device_ns(rank: &RankTimeline) -> u64 {
     })
 }
 
-/// Returns the number of calls that move data, but whose bytes the capture does not have.
+/// Returns the number of calls that move data of a size that the capture does not state.
 fn unsized_calls(calls: &CommCalls) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64
