@@ -1,10 +1,10 @@
-//! Algorithms of MSCCL: XML with the steps of every thread block of every GPU, to traces that members of a collective
-//! play (`--custom`), one for each GPU.
+//! MSCCL algorithms to traces. The input is XML with the steps of every thread block of every GPU; the output is one
+//! trace per GPU, which the members of a collective execute (`--custom`).
 //!
-//! Steps of a thread block follow one another; a step may also wait for a step of another thread block of its GPU. A
-//! step with an `r` receives first, one that ends with `s` sends last; what lies between, copies and reductions, takes
-//! no time of its own, as in the built-in algorithms. A connection is a sender, a receiver and a channel: one thread
-//! block sends into it, one receives from it, in order.
+//! The steps of a thread block run in order; a step may also wait for a step of another thread block of its GPU. A
+//! step whose kind has an `r` receives first; a step whose kind ends with `s` sends last. Copies and reductions in
+//! between cost no time of their own, as in the built-in algorithms. A connection is a sender, a receiver and a
+//! channel: exactly one thread block sends into it and one receives from it, in order.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
@@ -23,22 +23,23 @@ pub struct MscclAlgorithm {
     pub name: String,
     /// The collective.
     pub kind: CollectiveKind,
-    /// Chunks of the whole buffer.
+    /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Sizes for which it is meant, in bytes of the whole buffer; none if the file does not say.
+    /// Range of whole-buffer sizes that the algorithm is designed for, bytes; `None` if the file does not
+    /// state it.
     pub range: Option<(u64, u64)>,
-    /// GPUs by their numbers.
+    /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,
 }
 
-/// GPU: its thread blocks.
+/// The thread blocks of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MscclGpu {
-    /// Thread blocks by their numbers.
+    /// Thread blocks, indexed by number.
     pub blocks: Vec<ThreadBlock>,
 }
 
-/// Thread block: what it is connected to, and its steps.
+/// A thread block: its connections and its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadBlock {
     /// GPU that it sends to.
@@ -47,7 +48,7 @@ pub struct ThreadBlock {
     pub receive: Option<u32>,
     /// Channel of both connections.
     pub channel: u32,
-    /// Steps in their order.
+    /// Steps in execution order.
     pub steps: Vec<MscclStep>,
     line: (usize, usize),
 }
@@ -57,11 +58,11 @@ pub struct ThreadBlock {
 pub struct MscclStep {
     /// Parts of the step.
     pub kind: StepKind,
-    /// First chunk that it reads or sends on.
+    /// First chunk that it reads or forwards.
     pub source: u64,
     /// Number of chunks.
     pub count: u64,
-    /// Thread block and step of the same GPU that it waits for.
+    /// Thread block and step on the same GPU that it waits for.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
@@ -73,13 +74,13 @@ pub enum StepKind {
     Send,
     /// `r`: receives.
     Receive,
-    /// `rcs`: receives, copies and sends on.
+    /// `rcs`: receives, copies and forwards.
     ReceiveCopySend,
-    /// `rrs`: receives, reduces and sends on.
+    /// `rrs`: receives, reduces and forwards.
     ReceiveReduceSend,
-    /// `rrc`: receives, reduces and keeps.
+    /// `rrc`: receives, reduces and stores.
     ReceiveReduceCopy,
-    /// `rrcs`: receives, reduces, keeps and sends on.
+    /// `rrcs`: receives, reduces, stores and forwards.
     ReceiveReduceCopySend,
     /// `cpy`: copies within the GPU.
     Copy,
@@ -90,7 +91,7 @@ pub enum StepKind {
 }
 
 impl StepKind {
-    /// Every kind with its word.
+    /// Every kind with its XML name.
     const ALL: [(Self, &'static str); 9] = [
         (Self::Send, "s"),
         (Self::Receive, "r"),
@@ -116,13 +117,13 @@ impl StepKind {
     }
 }
 
-/// Returns what stands behind the first `end` in `text`.
+/// Returns the text after the first `end`.
 fn behind<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
     let at = text.windows(end.len()).position(|part| part == end)?;
     Some(&text[at + end.len()..])
 }
 
-/// Returns what stands behind the first `end` in `text` that is in no quotes.
+/// Returns the text after the first `end` that is outside quotes.
 fn unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
     let mut quote = None;
     for (at, byte) in text.iter().enumerate() {
@@ -137,14 +138,15 @@ fn unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
 }
 
 impl MscclAlgorithm {
-    /// Returns whether a file that begins with `head` is XML whose root is an algorithm.
+    /// Returns whether a file that begins with `head` is XML with an algorithm as its root.
     pub fn begins(head: &[u8]) -> bool {
         let mut rest = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         loop {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
             let end = match rest {
-                // What the parser takes for a declaration; all else is an instruction, which quotes nothing.
+                // This matches exactly what the XML parser treats as a declaration. Everything else is a
+                // processing instruction, in which quotes have no meaning.
                 [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => unquoted(inside, b"?>"),
                 [b'<', b'?', inside @ ..] => behind(inside, b"?>"),
                 [b'<', b'!', b'-', b'-', inside @ ..] => behind(inside, b"-->"),
@@ -169,7 +171,7 @@ impl MscclAlgorithm {
     }
 }
 
-/// Returns the error of a line and column, counted from 1.
+/// Builds an error at a line and column, both counted from 1.
 fn refused(line: (usize, usize), found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: Some(line),

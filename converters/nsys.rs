@@ -1,12 +1,12 @@
-//! Reports of Nsight Systems that were exported to SQLite, to one trace for each process that uses devices.
+//! Reports of Nsight Systems, exported to SQLite, to one trace per process that uses devices.
 //!
-//! An export is a table for each kind of event, whose rows are read one at a time; a process becomes the events of a host and
-//! its devices that a Kineto trace is read into, so that all from there on is what captures of PyTorch have: launches by
-//! correlation, streams, communication and its matching across ranks, clocks, waits and what is unknown.
+//! An export has one table per kind of event; rows are read one at a time. Each process becomes a set of host and
+//! device events in the form that Kineto traces are read into. From there, PyTorch's conversion does the rest: launches
+//! by correlation, streams, communication and its matching across ranks, clocks, waits and unknown values.
 //!
 //! - `sqlite`: pages, rows and values of a file;
 //! - `report`: events of processes;
-//! - `nccl`: sizes and communicators, as NCCL's ranges say them.
+//! - `nccl`: sizes and communicators from NCCL's ranges.
 
 mod nccl;
 mod report;
@@ -28,12 +28,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Whether a file that begins with `head` is one of SQLite.
+/// Returns whether a file that begins with `head` is an SQLite database.
 pub fn begins(head: &[u8]) -> bool {
     head.starts_with(sqlite::MAGIC)
 }
 
-/// Whether the file at `path` is one of SQLite, of Nsight Systems or not.
+/// Returns whether the file at `path` is an SQLite database of any origin.
 pub fn is_database(path: &Path) -> bool {
     let mut head = Vec::new();
     let stream = DecompressedStream::open(path);
@@ -41,22 +41,22 @@ pub fn is_database(path: &Path) -> bool {
     read.is_ok() && begins(&head)
 }
 
-/// Whether the database at `path` has tables that Nsight Systems exports.
+/// Returns whether the database at `path` has tables of an Nsight Systems export.
 pub fn is_export(path: &Path) -> bool {
     report::is_export(path)
 }
 
-/// Order of ranks.
+/// How ranks were ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// By their ranks in NCCL's largest communicator.
+    /// By rank in NCCL's largest communicator.
     Nccl,
     /// By file, then by device, then by process.
     Devices,
 }
 
-/// What exports are of, beside what every conversion says.
+/// Summary of a conversion, with facts that only these exports have.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysSummary {
     /// The conversion.
@@ -66,18 +66,18 @@ pub struct NsysSummary {
     pub order: RankOrder,
     /// The process of each rank: its file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
-    /// Number of kernels of which NCCL's ranges say what they communicate.
+    /// Number of kernels whose communication NCCL's ranges describe.
     pub stated: u64,
 }
 
-/// A conversion with the traces that were written, by rank.
+/// A conversion's summary and the traces that it wrote, by rank.
 pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 
-/// Returns the exports among `paths`: files as they are, and those in folders by name.
+/// Returns the exports among `paths`: files as given, and the files in folders by name.
 ///
 /// # Errors
 ///
-/// A folder that cannot be listed, or has none.
+/// A folder that cannot be listed, or that contains no export.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     let expected = (
         "an export of Nsight Systems",
@@ -90,11 +90,11 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     })
 }
 
-/// Converts the exports at `paths`, of one job, and hands rank r's trace to `files` as `path(r)`.
+/// Converts the exports at `paths`, which belong to one job. Creates rank r's trace in `files` as `path(r)`.
 ///
 /// # Errors
 ///
-/// Files that are no exports or say nothing of devices, ranks that disagree about what they communicate, and traces that
+/// Files that are not exports or have no device events, ranks that disagree about their communication, and traces that
 /// cannot be written.
 pub fn convert(
     paths: &[PathBuf],
@@ -124,8 +124,8 @@ pub fn convert(
     Ok((summary, written))
 }
 
-/// Puts processes in the order of their ranks and numbers them: by NCCL's largest communicator, if that has all of them, which
-/// is returned too, or else by file, device and process.
+/// Sorts processes into rank order and numbers them: by NCCL's largest communicator if it contains all of them (its
+/// name is returned too), else by file, device and process.
 fn order(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
@@ -149,7 +149,7 @@ fn order(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
         processes.sort_by_key(|process| process.trace.rank);
         return (RankOrder::Nccl, largest.map(|(name, _)| name));
     }
-    // Files come in the order in which they were given.
+    // Files keep the order in which they were given.
     let mut files: Vec<PathBuf> = Vec::new();
     for process in &*processes {
         if !files.contains(&process.file) {
@@ -166,10 +166,10 @@ fn order(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     (RankOrder::Devices, None)
 }
 
-/// Says of kernels what NCCL's ranges say of their calls, and of communicators who their members are; returns the number of
-/// kernels. Members of the communicator `all` have their ranks in it.
+/// Adds to kernels the call arguments from NCCL's ranges, and the members of communicators; returns the number of
+/// kernels that got arguments. The members of the communicator `all` use their ranks in it.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
-    // Members of each communicator: rank in it, and rank of the job.
+    // Members of each communicator: rank in it, and job rank.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
         let own = process.trace.rank.unwrap_or(0);
@@ -221,7 +221,8 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
             };
             let mut arguments = call.arguments(peer);
             if members.is_none() {
-                // Of communicators whose members are unknown the size may be; of a job's only one that is not needed.
+                // If a communicator's members are unknown, its size may still be known. A job's only communicator
+                // does not need it.
                 let size = name
                     .and_then(|name| communicators.get(name))
                     .map(|(ranks, _)| *ranks);

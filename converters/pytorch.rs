@@ -1,12 +1,12 @@
-//! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto, together or either alone.
+//! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto, together or alone.
 //!
 //! Both are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one element at a
 //! time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and only arguments that a
-//! conversion needs are kept. Readers go by the keys that are present and not by the version a file states, since
-//! versions do not determine the keys.
+//! conversion needs are kept. Readers check which keys are present and ignore the stated version, because versions do
+//! not determine the keys.
 //!
-//! Damage is an error with its byte. Damage that profilers and scripts are known to write is repaired where it can mean
-//! one thing only ([`JsonRepairKind`]). Each such repair is reported.
+//! Damage is an error with its byte offset. Damage that profilers and scripts are known to write is repaired if it has
+//! only one possible meaning ([`JsonRepairKind`]). Each repair is reported.
 
 mod activities;
 mod alike_kernels;
@@ -64,9 +64,9 @@ use std::collections::BTreeMap;
 pub struct ProcessGroup {
     /// Name by which operators refer to it, often a number.
     pub name: String,
-    /// Purpose, in words of the program.
+    /// Purpose stated by the program.
     pub desc: String,
-    /// Members; empty for all ranks.
+    /// Members; empty means all ranks.
     pub ranks: Vec<u32>,
     /// Number of members, if the file says so.
     pub size: Option<u32>,
@@ -74,16 +74,16 @@ pub struct ProcessGroup {
     pub backend: String,
 }
 
-/// Kind of damage that was repaired.
+/// Kind of repaired damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JsonRepairKind {
     /// A name was not escaped.
     Name,
-    /// A list of process groups was truncated; the groups before that were taken.
+    /// A list of process groups was truncated; the groups before the cut were kept.
     Groups,
-    /// A number that JSON does not have, such as `NaN`, was taken for none.
+    /// A number that JSON does not allow, such as `NaN`, was treated as missing.
     Number,
-    /// A comma stood behind the last element.
+    /// A comma followed the last element.
     Comma,
 }
 
@@ -94,7 +94,7 @@ pub struct JsonRepair {
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// Replacement: the name, or the end of the list; of a number or comma, what stood there.
+    /// Replacement: the name, or the end of the list; for a number or comma, the original text.
     pub text: String,
 }
 
@@ -103,7 +103,7 @@ pub struct JsonRepair {
 pub struct JsonRepairs {
     /// Number of repairs of each kind.
     pub counts: BTreeMap<JsonRepairKind, u64>,
-    /// First of them, [`JsonRepairs::LISTED`] at most.
+    /// The first repairs, at most [`JsonRepairs::LISTED`].
     pub listed: Vec<JsonRepair>,
 }
 
@@ -124,8 +124,8 @@ impl JsonRepairs {
     }
 }
 
-/// Returns whether the operator of this name communicates: a collective or message of c10d, its implementation in a
-/// backend, or its `record_param_comms` record.
+/// Returns whether the operator `name` communicates: a collective or message of c10d, its backend implementation,
+/// or its `record_param_comms` record.
 pub fn communicates(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "c10d::",
@@ -140,18 +140,18 @@ pub fn communicates(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Events or operators of a file between two checks for an interruption: some milliseconds.
+/// Number of events or operators between checks for an interruption: some milliseconds of work.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Beginnings of the names of intervals in flight: one that is only known to have been requested, and those that host
-/// backends write.
+/// Name prefixes of intervals in flight: for communication that is only known to have been requested, and for
+/// intervals that host backends write.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
-/// Returns whether an interval of this name is communication in flight, which the host carries out.
+/// Returns whether an interval with this name is communication in flight that the host carries out.
 fn in_flight(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A JSON string, borrowed where nothing in it is escaped.
+/// A JSON string, borrowed if it contains no escapes.
 #[derive(serde::Deserialize)]
 struct JsonString<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

@@ -1,4 +1,4 @@
-//! Sources of traces: their files, what is kept of them, and which one a file is of.
+//! Sources of traces: their file formats, what the conversion keeps, and format detection.
 
 use crate::folder::listed;
 use crate::goal::GoalSchedule;
@@ -17,7 +17,7 @@ use chakram_trace::format::{TraceError, discover, escape};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Source that can be converted.
+/// A source that can be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceSource {
     /// PyTorch's host execution traces and Kineto traces.
@@ -28,33 +28,33 @@ pub enum TraceSource {
     Simai,
     /// Profiles of JAX and TensorFlow.
     Xplane,
-    /// Reports of Nsight Systems.
+    /// Reports of Nsight Systems, exported to SQLite.
     Nsys,
-    /// Algorithms of MSCCL.
+    /// MSCCL algorithms.
     Msccl,
-    /// Schedules in GOAL.
+    /// GOAL schedules.
     Goal,
-    /// Execution traces of any form.
+    /// Execution traces in any of this program's formats.
     Trace,
 }
 
-/// Description of a source for people.
+/// Description of a source for users.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceDescription {
     /// The source.
     pub source: TraceSource,
-    /// Word of the command line.
+    /// Its name on the command line.
     pub word: &'static str,
-    /// One of its inputs, in a sentence.
+    /// Noun phrase for one input, for use in a sentence.
     pub noun: &'static str,
-    /// Its files.
+    /// Description of its files.
     pub files: &'static str,
-    /// Parts that the traces keep, with keys of settings in braces.
+    /// What the traces keep; keys of settings are in braces.
     pub kept: &'static str,
 }
 
 impl TraceSource {
-    /// Every source, in the order of lists.
+    /// Every source, in display order.
     pub const ALL: [SourceDescription; 8] = [
         SourceDescription {
             source: Self::Pytorch,
@@ -120,21 +120,22 @@ impl TraceSource {
         described.expect("every source is described")
     }
 
-    /// Returns the word of the command line.
+    /// Returns its name on the command line.
     pub fn word(self) -> &'static str {
         self.description().word
     }
 
-    /// Returns what an input of the source is, in a sentence.
+    /// Returns a noun phrase for one input, for use in a sentence.
     pub fn noun(self) -> &'static str {
         self.description().noun
     }
 
-    /// Returns the source of `path`, by contents: a file, a folder with files, or the prefix of traces.
+    /// Detects the source of `path` by its contents. `path` is a file, a folder of files, or the prefix of
+    /// traces.
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or is of no source.
+    /// Fails if `path` cannot be read or belongs to no source.
     pub fn of(path: &Path) -> Result<Self, TraceError> {
         if path.is_dir() {
             return of_folder(path);
@@ -148,11 +149,11 @@ impl TraceSource {
         }
     }
 
-    /// Returns the one source of `paths`.
+    /// Detects the common source of `paths`.
     ///
     /// # Errors
     ///
-    /// As [`Self::of`], and if they are of several sources.
+    /// As [`Self::of`], and if the paths belong to several sources.
     pub fn of_all(paths: &[PathBuf]) -> Result<Self, TraceError> {
         let mut first: Option<(&PathBuf, Self)> = None;
         for path in paths {
@@ -171,27 +172,27 @@ impl TraceSource {
                 _ => first = Some((path, source)),
             }
         }
-        // The command line asks for one path at least.
+        // The command line requires at least one path.
         Ok(first.map_or(Self::Trace, |(_, source)| source))
     }
 }
 
-/// A file or folder by its contents, for commands that cannot read it.
+/// A recognized file or folder, for commands that cannot read it themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
     /// It can be converted.
     Source(TraceSource),
-    /// It cannot; what it is, in words.
+    /// It cannot be converted; a description of what it is.
     Foreign(&'static str),
 }
 
 impl RecognizedInput {
-    /// Recognizes `path`; `None` if its contents say nothing, or cannot be read. For a folder the first recognized file
-    /// counts.
+    /// Recognizes `path`; returns `None` if its contents are unfamiliar or unreadable. A folder counts as its first
+    /// recognized file.
     pub fn of(path: &Path) -> Option<Self> {
         match TraceSource::of(path) {
             Ok(source) => Some(Self::Source(source)),
-            // Readers say more of an empty file.
+            // The readers' errors explain an empty file better.
             Err(_)
                 if path
                     .metadata()
@@ -204,7 +205,7 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes that are looked at: metadata may come first.
+/// Number of bytes read for detection. It is large because metadata may come first.
 const HEAD: u64 = 1 << 20;
 
 /// Returns the source of a file, or a description of what it is instead.
@@ -233,14 +234,14 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     if nsys::begins(&head) && nsys::is_export(path) {
         return Ok(Ok(TraceSource::Nsys));
     }
-    // The first bytes of a database or an archive may count as a record of a trace.
+    // The first bytes of a database or archive could pass for a record of a trace.
     if let Some(found) = foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
     Ok(of_bytes(&head).map_err(|found| foreign(path).map_or(found, str::to_owned)))
 }
 
-/// Returns the source of a file that begins with `head` and is none of PyTorch's, or a description of it.
+/// Returns the source of a file that begins with `head` and is not PyTorch's, or a description of the file.
 fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins(head) {
         return Ok(TraceSource::Text);
@@ -268,11 +269,11 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
 }
 
-/// Highest number of a field of a node or of metadata in any generation of the schema.
+/// Highest field number of a node or of metadata in any version of the schema.
 const MOST_FIELDS: u32 = 16;
 
-/// Returns whether `bytes` may be the first record of a trace. Text is none: most letters would be the keys of fields
-/// that no schema has.
+/// Returns whether `bytes` may be the first record of a trace. Text is rejected, because most letters would be keys
+/// of fields that no schema has.
 fn is_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {
@@ -283,7 +284,7 @@ fn is_record(bytes: &[u8]) -> bool {
     !bytes.is_empty()
 }
 
-/// Describes contents that are of no source.
+/// Describes contents that belong to no source.
 fn described(head: &[u8]) -> String {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = &line[..line.len().min(40)];
@@ -299,8 +300,8 @@ fn described(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of the files in a folder: the source of the first file, by name, that has one. Without one,
-/// captures of ranks and profiles of JAX may be in folders of their own inside it.
+/// Returns the source of a folder: that of its first file, by name, that has one. If no file has one, its
+/// subfolders are searched for captures of ranks and profiles of JAX.
 fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = entries(path)?;
     for file in &files {
@@ -311,7 +312,7 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     if xplane::files(&[path.to_owned()]).is_ok() {
         return Ok(TraceSource::Xplane);
     }
-    // Folders with jobs of several kinds are no capture.
+    // A folder whose subfolders have different sources is not one capture.
     let mut inside = Vec::new();
     for folder in &folders {
         inside.extend(entries(folder)?.0);
@@ -326,7 +327,7 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     ))
 }
 
-/// Returns the files and the folders directly in a folder, by name.
+/// Returns the files and the folders directly in a folder, sorted by name.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
     let (folders, mut files): (Vec<_>, Vec<_>) =
         listed(folder)?.into_iter().partition(|path| path.is_dir());

@@ -1,10 +1,10 @@
-//! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, for all NPUs alike.
+//! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, identical for all NPUs.
 //!
-//! A kind of parallelism says how the stages of the layers depend on one another. [`TextWorkload::write`] makes the
-//! traces that the public converter of Chakra makes, byte for byte: its names, its ids, which go on from rank to rank,
-//! and its dependencies in its order. So a `NONE` outside DLRM is an all-reduce of the bytes beside it, which are zero,
-//! and times, cycles to ASTRA-sim 1.0, are microseconds. What that converter would take silently for something else,
-//! or fail on without a word, is refused with its line.
+//! The kind of parallelism defines how the stages of the layers depend on one another. [`TextWorkload::write`] produces
+//! the same traces as Chakra's public converter, byte for byte: the same names, the same ids (which continue from rank
+//! to rank), and dependencies in the same order. So a `NONE` outside DLRM becomes an all-reduce of its stated bytes,
+//! which are zero. Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. Input that the public converter
+//! would silently misread, or crash on, is rejected with its line.
 
 mod emit;
 mod parse;
@@ -14,15 +14,15 @@ mod parse;
 pub enum TextParallelism {
     /// Only the collective of each layer's weight gradient, all at once.
     Micro,
-    /// Data parallelism: weight gradients are reduced behind the backward pass.
+    /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,
     /// Model parallelism: activations and their gradients are exchanged layer by layer.
     Model,
-    /// Both, as `HYBRID_DATA_MODEL` names its nodes.
+    /// Both, with nodes named as in `HYBRID_DATA_MODEL`.
     DataModel,
-    /// Both, as `HYBRID_MODEL_DATA` names its nodes.
+    /// Both, with nodes named as in `HYBRID_MODEL_DATA`.
     ModelData,
-    /// DLRM: an embedding, layer 0, whose all-to-all joins behind the bottom MLP.
+    /// DLRM: layer 0 is an embedding whose all-to-all joins after the bottom MLP.
     Dlrm {
         /// Index of the last layer of the bottom MLP.
         last_bottom_layer: u32,
@@ -45,7 +45,7 @@ pub enum LayerComm {
 }
 
 impl LayerComm {
-    /// Every word with the schema's `comm_type` that its node gets.
+    /// Every word, with the schema's `comm_type` of its node.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
         (Self::AllToAll, "ALLTOALL", 6),
@@ -68,7 +68,7 @@ impl LayerComm {
 pub struct LayerStage {
     /// Compute time; written as microseconds.
     pub micros: u64,
-    /// Collective behind it.
+    /// Collective that follows the compute.
     pub comm: LayerComm,
     /// Bytes of the collective, the node's `comm_size`.
     pub bytes: u64,
@@ -77,13 +77,13 @@ pub struct LayerStage {
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextLayer {
-    /// Name, a word.
+    /// Name, a single word.
     pub name: String,
-    /// Forward.
+    /// Forward stage.
     pub forward: LayerStage,
-    /// Gradient of the input.
+    /// Input-gradient stage.
     pub input_gradient: LayerStage,
-    /// Gradient of the weights.
+    /// Weight-gradient stage.
     pub weight_gradient: LayerStage,
 }
 
@@ -94,12 +94,12 @@ pub struct TextWorkload {
     pub parallelism: TextParallelism,
     /// The layers; at least one.
     pub layers: Vec<TextLayer>,
-    /// The file, which the traces carry in their metadata.
+    /// Text of the file, which the traces carry in their metadata.
     text: String,
 }
 
 impl TextParallelism {
-    /// Kinds that take no option, and their words.
+    /// Kinds without an option, and their words.
     const PLAIN: [(Self, &'static str); 5] = [
         (Self::Micro, "MICRO"),
         (Self::Data, "DATA"),
@@ -107,12 +107,12 @@ impl TextParallelism {
         (Self::DataModel, "HYBRID_DATA_MODEL"),
         (Self::ModelData, "HYBRID_MODEL_DATA"),
     ];
-    /// Words of DLRM, which the index of the last bottom layer follows.
+    /// Words for DLRM; the index of the last bottom layer follows.
     const DLRM: [&'static str; 2] = ["HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"];
-    /// Word of ASTRA-sim 1.0 whose graph no public converter defines.
+    /// Word of ASTRA-sim 1.0 that no public converter supports.
     const UNDEFINED: &'static str = "HYBRID_CUSTOMIZED";
 
-    /// Returns the word of files.
+    /// Returns its word in files.
     pub fn word(self) -> &'static str {
         let plain = Self::PLAIN.iter().find(|(kind, _)| *kind == self);
         plain.map_or(Self::DLRM[0], |(_, word)| word)
@@ -120,11 +120,11 @@ impl TextParallelism {
 }
 
 impl TextWorkload {
-    /// Returns whether a file that begins with `text` is a workload, sound or not: its first word is a kind of
-    /// parallelism.
+    /// Returns whether a file that begins with `text` is a workload, valid or not: its first word names a kind
+    /// of parallelism.
     pub fn begins(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Words end at all that is blank to Python and to the parser, vertical tabs too.
+        // Words end at everything that Python and the parser treat as blank, including vertical tabs.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -135,14 +135,15 @@ impl TextWorkload {
         known.any(|word| word == first)
     }
 
-    /// Returns the number of nodes of a rank in one pass.
+    /// Returns the number of nodes of one rank in one pass.
     pub fn nodes_per_pass(&self) -> u64 {
         let layers = self.layers.len() as u64;
         let count =
             |of: fn(&TextLayer) -> bool| self.layers.iter().filter(|l| of(l)).count() as u64;
         match self.parallelism {
             TextParallelism::Micro => layers,
-            // Forward, weight gradient and its collective; the first layer needs no gradient of its input.
+            // Forward, input gradient, weight gradient and its collective; the first layer has no input
+            // gradient.
             TextParallelism::Data => 4 * layers - 1,
             TextParallelism::Model => 5 * layers - 1,
             TextParallelism::DataModel | TextParallelism::ModelData => 6 * layers - 1,

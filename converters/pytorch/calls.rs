@@ -1,8 +1,8 @@
 //! Communication calls of one rank: the arguments of each, and its time in flight.
 //!
-//! Three sources give the arguments. `c10d::*` operators carry tensors, root and peer; `_c10d_functional::*`
-//! operators around them the name of the group; `record_param_comms`, which NCCL writes, everything. The time in
-//! flight is that of gloo's intervals, or of NCCL's kernels.
+//! The arguments come from three sources. `c10d::*` operators carry tensors, root and peer. The
+//! `_c10d_functional::*` operators around them carry the group's name. `record_param_comms`, which NCCL's
+//! process group writes, carries everything. The time in flight comes from gloo's intervals or NCCL's kernels.
 
 use super::rank_timeline::{NONE, RankTimeline};
 use chakram_trace::format::CollectiveKind;
@@ -31,7 +31,7 @@ pub enum CommOp {
 pub struct CommCall {
     /// Item that made the call.
     pub item: u32,
-    /// Record function id: calls of a rank are in this order.
+    /// Record function id; the calls of a rank are sorted by it.
     pub rf_id: u64,
     /// Operation.
     pub act: CommOp,
@@ -39,21 +39,22 @@ pub struct CommCall {
     pub asked: CallArgs,
     /// Index of the job's group; set once the groups are known.
     pub group: u32,
-    /// Thread of [`RankTimeline::threads`] that carried it out, or [`NONE`] if that is the caller's thread or a device.
+    /// Index in [`RankTimeline::threads`] of the thread that carried it out, or [`NONE`] if that was the caller's
+    /// thread or a device.
     pub worker: u32,
-    /// Stream that carried it out, if on a device.
+    /// Stream that carried it out, if it ran on a device.
     pub stream: Option<i64>,
-    /// Kernel among [`RankTimeline::devices`] that carried it out, or [`NONE`].
+    /// Index in [`RankTimeline::devices`] of the kernel that carried it out, or [`NONE`].
     pub device: u32,
-    /// Time by which the work had been launched: later time of the caller is its own.
+    /// Time at which the work had been launched. Time of the caller after it does not belong to the call.
     pub launched: i64,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End of the transfer; of a message on the host, the end of the program's wait for it.
+    /// End of the transfer; for a message on the host, the end of the program's wait for it.
     pub end: i64,
-    /// Time from which the result could be used: after copies that its worker makes at the end.
+    /// Time from which the result was usable, after copies that its worker makes at the end.
     pub done: i64,
-    /// Kineto event that carried it out, the last of several.
+    /// Kineto event that carried it out; the last one if several did.
     pub event: u32,
     /// Number of intervals or kernels that carried it out.
     pub parts: u32,
@@ -64,22 +65,23 @@ pub struct CommCall {
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
-    /// Calls whose kernels the profiler dropped: nothing stands for them, but the calls of other ranks match them. Their times
-    /// are those of their launches.
+    /// Calls whose kernels the profiler dropped. They have no node, but calls of other ranks match them. Their times
+    /// are the times of their launches.
     pub dropped: Vec<CommCall>,
     /// Calls that were never seen to run, by operator name.
     pub never_ran: Vec<String>,
-    /// Intervals of communication without an operator that requested it.
+    /// Number of communication intervals without an operator that requested them.
     pub orphans: u64,
-    /// Further kernels among [`RankTimeline::devices`] of calls that several carry out, in order, each with the first.
+    /// For calls with several kernels: further kernels in [`RankTimeline::devices`], sorted, each with the call's
+    /// first kernel.
     pub further: Vec<(u32, u32)>,
-    /// Kernels and copies among [`RankTimeline::devices`] that communicate by an unknown operation, in order.
+    /// Kernels and copies in [`RankTimeline::devices`] whose communication operation is unknown, sorted.
     pub unknown: Vec<u32>,
-    /// Of those, the number that were launched before the capture began.
+    /// Number of `unknown` ones launched before the capture began.
     pub before: u64,
 }
 
-/// Finds the calls of `rank`; `kernels` are those that communicate.
+/// Finds the calls of `rank`; `kernels` identifies communication kernels.
 pub fn find(rank: &RankTimeline, kernels: &CommKernels) -> CommCalls {
     let mut calls = host::find(rank);
     device::find(rank, kernels, &mut calls);
@@ -95,7 +97,7 @@ impl CommCall {
         !matches!(self.act, CommOp::Collective(_))
     }
 
-    /// Returns whether it moves data, and the capture does not say how many bytes.
+    /// Returns whether it moves data of a size that the capture does not state.
     pub fn size_unknown(&self) -> bool {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;

@@ -1,16 +1,17 @@
-//! Ranks without a capture, made of captured ranks of the same role.
+//! Infers ranks without a capture from captured ranks of the same role.
 //!
-//! Rank `m` does what a captured rank `t` does, its *model*, with the groups and the other ends of messages moved along.
-//! With p the place of a rank in a group:
+//! Rank `m` behaves like a captured rank `t`, its *model*, with groups and message peers translated. With p(x) the
+//! position of rank x in a group:
 //!
-//! - a group of `t` that holds `m` stays; of any other, `m` is in a group of the same purpose and size whose members lie
-//!   as far apart, which a capture declares, or else in the group moved by m − t;
-//! - a message to the member q of a group goes to the member p(m) + (q − p(t)), modulo its size.
+//! - a group of `t` that contains `m` is kept. For any other group, `m` uses a declared group with the same purpose,
+//!   size and spacing of members that contains it, or else the group shifted by m − t;
+//! - a message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
-//! A captured rank is a model only if nothing contradicts it: in every group, captured members have as many collectives
-//! of each kind; and what captured ranks send to `m` and expect from it is what `m` then receives and sends, the first message and
-//! the last between two in the same direction by both. Of several
-//! the one with the most groups in which p(m) = p(t) counts, such as ranks of one tensor shard, and then the nearest.
+//! A captured rank is a valid model only if nothing contradicts it. In every group, captured members must have equal
+//! numbers of collectives of each kind. What captured ranks send to `m` and expect from it must match what `m` receives
+//! and sends; between two ranks, both sides must agree on the first and the last message in each direction. Among
+//! several valid models, the one with the most groups in which p(m) = p(t) wins (for example ranks of the same tensor
+//! shard), then the nearest.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -19,19 +20,19 @@ use super::rank_timeline::RankTimeline;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A rank of the job: captured, or made of one that is.
+/// A rank of the job: captured, or inferred from a captured rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankModel {
-    /// Its number.
+    /// Rank number in the job.
     pub number: u32,
-    /// Place of the captured rank among those that are captured: itself, or its model.
+    /// Index among the captured ranks: its own capture, or its model's.
     pub capture: usize,
     /// Whether it has no capture of its own.
     pub inferred: bool,
 }
 
 impl RankModel {
-    /// Returns a rank with a capture, which is the `capture`-th.
+    /// Returns the captured rank with index `capture`.
     pub fn captured((capture, rank): (usize, &RankTimeline)) -> Self {
         Self {
             number: rank.rank,
@@ -41,14 +42,14 @@ impl RankModel {
     }
 }
 
-/// Failure to find the model of a rank.
+/// Error: no captured rank is a valid model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownRole {
     /// Rank that cannot be inferred.
     pub rank: u32,
-    /// Captured rank that comes nearest.
+    /// Captured rank that comes closest to a valid model.
     pub nearest: u32,
-    /// Contradiction with it.
+    /// What contradicts that model.
     pub found: String,
 }
 
@@ -62,8 +63,8 @@ impl fmt::Display for UnknownRole {
     }
 }
 
-/// Returns all ranks of the job with their calls: the captured `ranks`, and a model for each other one. Adds the groups
-/// that no capture declares.
+/// Returns all ranks of the job with their calls: the captured `ranks`, and every other rank with its model. Adds
+/// groups that no capture declares.
 pub fn infer(
     ranks: &[JobRank<'_>],
     calls: &[CommCalls],
@@ -129,16 +130,16 @@ pub fn infer(
     Ok(all)
 }
 
-/// Calls of a rank by a model that nothing contradicts.
+/// Calls of a rank that follow from a valid model.
 struct ModelCandidate {
     capture: usize,
-    /// Number of groups in which it has the place that its model has in its own.
+    /// Number of groups in which the rank and its model have the same position.
     alike: usize,
     calls: Vec<CommCall>,
     added: Vec<JobGroup>,
 }
 
-/// Trial of the captured rank at `capture` as the model of the rank `number`.
+/// Test of the captured rank at `capture` as the model of the rank `number`.
 struct ModelSearch<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],
@@ -149,7 +150,7 @@ struct ModelSearch<'a> {
 }
 
 impl ModelSearch<'_> {
-    /// Returns the rank as the captured one has it, if it has its place in more than `least` groups.
+    /// Returns the rank inferred from the captured one, if their positions agree in more than `least` groups.
     fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
         let model = self.numbers[self.capture];
         let mut added: Vec<JobGroup> = Vec::new();
@@ -157,7 +158,7 @@ impl ModelSearch<'_> {
         let own = &self.calls[self.capture].list;
         let used: BTreeSet<u32> = own.iter().map(|call| call.group).collect();
         let mut alike = 0;
-        // Those that both share come first, so that no other group is taken for them.
+        // Groups shared by both come first, so that no other group is mapped to them.
         let shared = |group: &u32| self.groups[*group as usize].ranks.contains(&self.number);
         let used = used.into_iter().filter(|&group| group != UNTOLD);
         let (stay, go): (Vec<u32>, Vec<u32>) = used.partition(shared);
@@ -192,7 +193,7 @@ impl ModelSearch<'_> {
                 let peer = (is + from.len() + peer as usize).checked_sub(was);
                 call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
             }
-            // To whom it would send how much is not told by what another rank sends.
+            // Another rank's split sizes do not show the sizes to each peer of this one.
             (call.asked.sends, call.asked.receives) = (None, None);
             call.group = to;
         }
@@ -206,7 +207,8 @@ impl ModelSearch<'_> {
         }))
     }
 
-    /// Returns the group in which the rank is what its model is in `group`; adds it if no capture declares it.
+    /// Returns the group in which the rank has the role that its model has in `group`; adds it if no capture
+    /// declares it.
     fn counterpart(
         &self,
         group: u32,
@@ -242,7 +244,7 @@ impl ModelSearch<'_> {
                 from.name, from.ranks
             ));
         };
-        // Captures declare the groups in which they call something.
+        // A capture declares all groups that it uses.
         let captured = |rank: &&u32| self.numbers.binary_search(rank).is_ok();
         if let Some(rank) = ranks.iter().find(captured) {
             return Err(format!(
@@ -260,7 +262,7 @@ impl ModelSearch<'_> {
         Ok((self.groups.len() + added.len() - 1) as u32)
     }
 
-    /// Checks that captured members of each group have as many collectives of each kind.
+    /// Checks that captured members of each group have equal numbers of collectives of each kind.
     fn hold_collectives(&self, calls: &[CommCall]) -> Result<(), String> {
         let count = |calls: &[CommCall], group: u32| {
             let mut kinds: BTreeMap<usize, u64> = BTreeMap::new();
@@ -291,8 +293,9 @@ impl ModelSearch<'_> {
         Ok(())
     }
 
-    /// Checks that captured ranks send what the rank receives, and receive what it sends; and that, between two, the first
-    /// message and the last go the way that both say: stages that are neighbours send as much as they receive.
+    /// Checks that captured ranks send what the rank receives and receive what it sends. Between two ranks, the first
+    /// and the last message must have the same direction on both sides: comparing totals is not enough, because
+    /// neighbouring stages send each other equal amounts.
     fn hold_messages<'m>(
         &self,
         calls: &[CommCall],
@@ -341,5 +344,5 @@ impl ModelSearch<'_> {
     }
 }
 
-/// Whether a message is sent, its tag and its bytes.
+/// Direction (whether sent), tag and bytes of a message.
 type MessageOutline = (bool, i32, u64);

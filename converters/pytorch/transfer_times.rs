@@ -1,26 +1,27 @@
-//! Separation of waiting from transfer in the time of each call.
+//! Splits the time of each call into waiting and transfer.
 //!
-//! A member's time in a collective is waiting for the last of the members that it needs, and transfer from then on.
-//! Without a root it needs every member; the root needs all others, and the others need the root. Both ends of a
-//! message need each other. With aligned clocks, and `last` the latest start of those,
+//! A member of a collective first waits until the last member that it needs has started; the rest of its time is
+//! transfer. In a collective without a root, every member needs all others. With a root, the root needs all others, and
+//! the others need only the root. The two ends of a message need each other. With aligned clocks, and `last` the latest
+//! start of the needed members:
 //!
 //! ```text
 //! wait     = last − start
 //! transfer = end − last
 //! ```
 //!
-//! A member that ended before the last had started did not wait for it, and is *eager*, where that is possible: in
-//! rooted collectives, and in messages. In a collective without a root it is an artefact of clocks or of threads that
-//! were scheduled late; then the transfer is zero and the whole time waiting.
+//! In rooted collectives and in messages, a member may end before the last needed member has started. It did not wait,
+//! and is called *eager*. In a collective without a root this is impossible, so the cause must be inaccurate clocks or
+//! late thread scheduling; then the transfer is zero and the whole time is waiting.
 //!
-//! The messages of a batch are carried out by one kernel, which ends with the last of them. Each has ended when the kernel at
-//! either end has.
+//! One kernel carries out all messages of a batch and ends with the last of them. So a message has ended once the
+//! kernel at either of its ends has.
 //!
-//! Where members have no capture, `absent_ranks` bounds the transfers.
+//! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
-//! the program did not block, the transfer is the median of those messages of the same size for which it did, if
-//! there are any, and not more than the times allow.
+//! The interval of a host message ends when the program has waited for it, which may be long after its arrival. If the
+//! program did not block on it, its transfer is the median transfer of messages of the same size on which the program
+//! did block (if any), limited by the times of the message itself.
 
 mod absent_ranks;
 
@@ -41,31 +42,32 @@ pub struct CallTime {
     pub wait: u64,
     /// Time from the last start to the end.
     pub transfer: u64,
-    /// Time by which an inferred rank starts it later than its model.
+    /// Delay of an inferred rank: how much later than its model it starts the call.
     pub late: u64,
     /// Whether it ended without waiting for its partners.
     pub eager: bool,
-    /// Whether it was matched; its time is all transfer if not.
+    /// Whether it was matched. The time of an unmatched call is all transfer.
     pub met: bool,
 }
 
-/// Anomalies of times.
+/// Counts of implausible times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct TimeAnomalies {
-    /// Members of collectives without a root that ended before the last had started.
+    /// Members of rootless collectives that ended before the last member started.
     pub early: u64,
-    /// Maximum time by which they did, ns.
+    /// Largest such time difference, ns.
     #[serde(rename = "most_ns")]
     pub most: u64,
-    /// Messages whose transfer is estimated from others of the same size.
+    /// Messages whose transfer was estimated from others of the same size.
     pub estimated: u64,
-    /// Calls with absent partners whose transfer is that of others of their size class, or NCCL's.
+    /// Calls with absent partners, whose transfer was taken from calls of their size class or from NCCL's
+    /// formula.
     pub bounded: u64,
-    /// Collectives for which an inferred rank starts later than its model.
+    /// Collectives that an inferred rank starts later than its model.
     pub late: u64,
 }
 
-/// Calls of a job's ranks, and the captures that tell their times.
+/// Calls of a job's ranks, with the captures that contain their times.
 pub struct JobCalls<'a> {
     /// Calls of each rank.
     pub calls: &'a [CommCalls],
@@ -73,13 +75,13 @@ pub struct JobCalls<'a> {
     pub models: &'a [RankModel],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
-    /// Activities of each capture, which tell the calls that the program was seen to block for.
+    /// Activities of each capture; they record on which calls the program blocked.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockOffset],
 }
 
-/// Divides the time of every call into waiting and transfer: per rank, per call.
+/// Splits the time of every call into waiting and transfer. The result is indexed by rank, then by call.
 pub fn divide(
     job: &JobCalls<'_>,
     matches: &CallMatches,
@@ -117,7 +119,7 @@ pub fn divide(
             if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(length(needed.saturating_sub(end)));
-                // Early in a collective without a root: clocks or scheduling are off, not the collective.
+                // Early in a rootless collective: clocks or scheduling are wrong, not the collective.
                 *time = CallTime {
                     wait: length(end.saturating_sub(start)),
                     met: true,
@@ -159,7 +161,7 @@ pub fn divide(
         {
             let time = &mut times[at.0 as usize][at.1 as usize];
             if let Some(list) = known.get(&size(at))
-                // The median bounds the transfer from above only: what the times show cannot become longer.
+                // The median only lowers the estimate: the transfer cannot exceed what the times show.
                 && list[list.len() / 2] < time.transfer
             {
                 time.transfer = list[list.len() / 2];
@@ -170,9 +172,9 @@ pub fn divide(
     (times, odd)
 }
 
-/// Ends the messages of batches when the kernels at both of their ends may have carried them out, where only the kernel's own
-/// end is known: one that waits for the partner of another message would else seem to transfer. The last of a kernel's
-/// messages ends with it.
+/// Bounds the ends of messages in batches by the ends of the kernels on both sides, because only the end of the whole
+/// kernel is known. Otherwise a message would seem to transfer while its kernel waits for the partner of another
+/// message. The last message of a kernel ends with the kernel.
 fn bound_batches(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,

@@ -5,11 +5,11 @@ use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
 
-/// Plane of the programs, and the stat that holds one.
+/// Name of the plane of programs, and of the stat that contains a program.
 const PROGRAMS: (&str, &str) = ("/host:metadata", "Hlo Proto");
-/// Deepest nesting of tuples that is followed.
+/// Maximum nesting depth of tuples.
 const DEEPEST: u32 = 8;
-/// Most members of all groups of a collective that are made from a formula.
+/// Maximum number of members, over all groups of a collective, that a formula may generate.
 const MOST_MEMBERS: u64 = 1 << 20;
 
 /// Collective of a program.
@@ -18,12 +18,12 @@ pub(super) struct HloCollective {
     pub kind: CollectiveKind,
     /// Bytes of a member's result.
     pub output: u64,
-    /// Groups of devices by their numbers in the job; empty if all devices are one.
+    /// Groups of devices by job-wide number; empty if all devices form one group.
     pub groups: Vec<Vec<u64>>,
 }
 
 impl HloCollective {
-    /// Returns `comm_size` among `members`: the input of a member for an all-gather, and for the others the whole buffer.
+    /// Returns `comm_size` among `members`: a member's input for an all-gather, the whole buffer for other kinds.
     pub fn comm_size(&self, members: u64) -> Option<u64> {
         match self.kind {
             CollectiveKind::AllGather => Some(self.output / members.max(1)),
@@ -34,7 +34,8 @@ impl HloCollective {
     }
 }
 
-/// Program: its name and the collectives by the name of their instruction. Those whose groups nobody can tell have none.
+/// A program: its name, and its collectives by instruction name. A collective whose groups cannot be determined maps to
+/// `None`.
 #[derive(Debug, Default)]
 struct HloModule {
     name: String,
@@ -44,20 +45,20 @@ struct HloModule {
 /// Programs of a job.
 #[derive(Debug, Default)]
 pub(super) struct HloModules {
-    /// Those of each file, by number.
+    /// Programs of each file, by number.
     files: Vec<BTreeMap<u64, HloModule>>,
-    /// Number in the job of the file's first device.
+    /// Job-wide number of the file's first device.
     first: u64,
 }
 
 impl HloModules {
-    /// Begins a file whose first device has the number `first`.
+    /// Starts a file whose first device has the number `first`.
     pub fn begin(&mut self, first: u64) {
         self.files.push(BTreeMap::new());
         self.first = first;
     }
 
-    /// Returns the index of the file that is read.
+    /// Returns the index of the file being read.
     pub fn file(&self) -> usize {
         self.files.len() - 1
     }
@@ -66,7 +67,7 @@ impl HloModules {
     pub fn read(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // Older profiles have the program itself where newer ones have a stat.
+                // Older profiles store the program where newer ones have a stat.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.stat(stat, &mut |name, value| {
@@ -85,8 +86,8 @@ impl HloModules {
         Ok(())
     }
 
-    /// Returns the collective that is the instruction `op` of a program of a file: `None` if it is no collective, `Some`
-    /// without one if its groups are unknown.
+    /// Returns the collective that is the instruction `op` of a program of a file: `None` if it is not a collective,
+    /// `Some(None)` if its groups are unknown.
     pub fn find(
         &self,
         file: usize,
@@ -97,7 +98,7 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may have a name; that which has the instruction will do, if it is the only one.
+            // Several programs may share a name. If only one of them has the instruction, it is used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
@@ -110,7 +111,7 @@ impl HloModules {
     }
 }
 
-/// Devices that run a program: those of each partition, by replica.
+/// Devices that run a program: for each partition, its devices by replica.
 #[derive(Debug, Default)]
 struct DeviceAssignment {
     partitions: Vec<Vec<u64>>,
@@ -139,8 +140,8 @@ impl DeviceAssignment {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
-    /// Returns the device that a number in a group means. With several replicas of several partitions only numbers that
-    /// are `global` say which is meant.
+    /// Returns the device that a group's number refers to. With several replicas and several partitions, only `global`
+    /// numbers are unambiguous.
     fn device(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replicas(), self.partitions.len() as u64);
         let (replica, partition) = match () {
@@ -154,7 +155,7 @@ impl DeviceAssignment {
         ids.get(replica as usize).copied()
     }
 
-    /// Returns all devices in the order of global numbers.
+    /// Returns all devices in order of their global numbers.
     fn all(&self) -> Vec<u64> {
         let partitions = &self.partitions;
         let replica = |replica: usize| partitions.iter().filter_map(move |ids| ids.get(replica));
@@ -165,7 +166,7 @@ impl DeviceAssignment {
     }
 }
 
-/// Adds numbers that are packed, or one that is not.
+/// Appends numbers from a packed field, or a single number.
 fn numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
     match value {
         WireValue::Varint(number) => into.push(number),
@@ -180,7 +181,7 @@ fn numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> 
     Ok(())
 }
 
-/// Instruction that is a collective or wraps one.
+/// An instruction that is a collective or wraps one.
 #[derive(Debug, Default)]
 struct HloInstruction {
     name: String,
@@ -188,13 +189,13 @@ struct HloInstruction {
     /// Bytes of the result, and of the last element if it is a tuple.
     bytes: Option<(u64, u64)>,
     groups: Vec<Vec<u64>>,
-    /// Whether the groups are written in a way that is not known.
+    /// Whether the groups are in an unsupported notation.
     unknown_groups: bool,
     global: bool,
     called: Vec<u64>,
 }
 
-/// Collectives by the opcode that carries them out.
+/// Opcodes that are collectives.
 const OPCODES: [(&str, CollectiveKind); 7] = [
     ("all-reduce", CollectiveKind::AllReduce),
     ("all-reduce-start", CollectiveKind::AllReduce),
@@ -204,7 +205,7 @@ const OPCODES: [(&str, CollectiveKind); 7] = [
     ("all-to-all", CollectiveKind::AllToAll),
     ("collective-broadcast", CollectiveKind::Broadcast),
 ];
-/// Opcode of what runs a computation beside others.
+/// Opcode that runs a computation asynchronously.
 const ASYNC: &str = "async-start";
 
 impl HloInstruction {
@@ -264,7 +265,7 @@ impl HloInstruction {
     fn collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
         let kind = self.kind()?;
         let (all, last) = self.bytes?;
-        // The start of an all-gather has its inputs as well.
+        // The result of an all-gather-start also contains its inputs.
         let output = if self.opcode == "all-gather-start" {
             last
         } else {
@@ -278,7 +279,8 @@ impl HloInstruction {
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
         if groups.is_empty() && !assignment.partitions.is_empty() {
-            // Of several replicas of several partitions, all may mean those of a partition.
+            // With several replicas and partitions, an empty group list may mean all devices of one partition
+            // only.
             if assignment.replicas() > 1 && assignment.partitions.len() > 1 && !self.global {
                 return None;
             }
@@ -292,7 +294,8 @@ impl HloInstruction {
     }
 }
 
-/// Groups by formula: whole numbers from 0 in a grid, transposed, and cut into groups of one size.
+/// Expands groups given by a formula: the integers from 0 in a grid, transposed, and cut into groups of equal
+/// size.
 fn iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
@@ -316,7 +319,7 @@ fn iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     if !sound {
         return Ok(None);
     }
-    // Stride of each axis of the grid, in the order in which they are walked.
+    // Stride of each grid axis, in the order in which the axes are traversed.
     let strides = order.iter().map(|&axis| {
         let inner = &grid[axis as usize + 1..];
         (grid[axis as usize], inner.iter().product::<u64>())
@@ -332,7 +335,7 @@ fn iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     Ok(Some((0..count).map(group).collect()))
 }
 
-/// Bits of the element types of XLA, by number.
+/// Bits per element of an XLA element type, by type number.
 fn element_bits(kind: u64) -> Option<u64> {
     Some(match kind {
         26 | 27 => 2,
@@ -342,13 +345,13 @@ fn element_bits(kind: u64) -> Option<u64> {
         4 | 8 | 11 => 32,
         5 | 9 | 12 | 15 => 64,
         18 => 128,
-        // A token.
+        // A token has no data.
         17 => 0,
         _ => return None,
     })
 }
 
-/// Returns the bytes of a shape, and of its last element if it is a tuple; `None` if nobody can tell.
+/// Returns the bytes of a shape, and of its last element if it is a tuple; `None` if unknown.
 fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     fields(message, |number, value| {
@@ -388,7 +391,7 @@ fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>,
 fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
-    // Collectives with the computation that they lie in, and what runs computations.
+    // Collectives with the computation that contains them, and instructions that call computations.
     let mut found: Vec<(u64, HloInstruction)> = Vec::new();
     let mut wrappers: Vec<HloInstruction> = Vec::new();
     fields(proto, |number, value| {
@@ -567,7 +570,7 @@ mod tests {
             (CollectiveKind::AllReduce, 1024)
         );
         assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
-        // The result of the start is the second element; a member of four brings a quarter.
+        // The second element of the start's result is the output; each of four members contributes a quarter.
         let gathered = of("ag");
         assert_eq!(
             (gathered.kind, gathered.output),

@@ -1,21 +1,21 @@
-//! Timelines of devices: pieces of time of their streams, and the calls on the host that launched them.
+//! Timelines of devices: time slices of their streams, and the host calls that launched them.
 
 use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
 use chakram_trace::format::{TraceError, TraceLocation};
 use std::collections::BTreeMap;
 
-/// Beginnings of the names of device planes.
+/// Name prefixes of device planes.
 const DEVICES: [&str; 2] = ["/device:GPU:", "/device:TPU:"];
-/// Beginning of the names of planes of threads.
+/// Name prefix of planes of host threads.
 const HOST: &str = "/host:CPU";
-/// Beginning of the names of lines that are streams of a GPU.
+/// Name prefix of lines that are streams of a GPU.
 const STREAM: &str = "Stream #";
-/// Line of the operators of a TPU, whose other lines sum them up or run beside them.
+/// Line of a TPU's operators. The TPU's other lines summarize them or overlap them.
 const OPERATORS: &str = "XLA Ops";
-/// Stat by which an event of a device and the call that launched it know each other.
+/// Stat that links a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";
 
-/// Piece of time of a stream: an event, or a part of one between those nested in it.
+/// Time slice of a stream: an event, or a part of it outside the events nested in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DevicePiece<'a> {
     /// Index of the stream.
@@ -24,13 +24,13 @@ pub(super) struct DevicePiece<'a> {
     pub start: i128,
     pub end: i128,
     pub event: ProfileEvent<'a>,
-    /// Whether it is all of its event.
+    /// Whether it covers its whole event.
     pub whole: bool,
     /// Index of the call that launched it.
     pub launch: Option<u32>,
 }
 
-/// Call on a thread of the host that launched events of a device.
+/// Call on a host thread that launched device events.
 #[derive(Clone, Debug)]
 pub(super) struct HostLaunch {
     /// Index of the thread in the file.
@@ -46,19 +46,19 @@ pub(super) struct DeviceTimeline<'a> {
     pub plane: ProfilePlane<'a>,
     /// Index of the file in the job.
     pub file: usize,
-    /// Number of the device in the job: hosts follow one another.
+    /// Job-wide number of the device, counted host by host.
     pub id: u64,
     /// Number and name of each stream.
     pub streams: Vec<(i64, String)>,
-    /// Pieces by start; those of a stream do not overlap.
+    /// Slices sorted by start; slices of one stream do not overlap.
     pub pieces: Vec<DevicePiece<'a>>,
-    /// Calls by start; those of a thread do not overlap.
+    /// Calls sorted by start; calls of one thread do not overlap.
     pub launches: Vec<HostLaunch>,
     /// Names of the file's threads.
     pub threads: Vec<String>,
-    /// Events that last.
+    /// Number of events with a duration above zero.
     pub events: u64,
-    /// Events with a call.
+    /// Number of events with a launching call.
     pub linked: u64,
 }
 
@@ -76,7 +76,7 @@ impl DeviceTimeline<'_> {
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
 
-    /// Returns names of lanes as metadata attributes: streams, and threads that launched something.
+    /// Returns lane names as metadata attributes, for streams and for threads that launched something.
     pub fn lane_names(&self) -> Vec<(String, String)> {
         let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
         let mut names: Vec<_> = self.streams.iter().map(stream).collect();
@@ -91,7 +91,7 @@ impl DeviceTimeline<'_> {
     }
 }
 
-/// Calls of a file's threads that launched something, by correlation.
+/// Calls of a file's threads that launched something, by correlation id.
 #[derive(Debug, Default)]
 pub(super) struct HostTimelines {
     threads: Vec<String>,
@@ -116,7 +116,7 @@ impl HostTimelines {
                         end: event.end,
                         name: plane.name_of(event).to_owned(),
                     };
-                    // Of nested calls with one number the innermost launches.
+                    // If nested calls share an id, the innermost one is the launch.
                     let length = |launch: &HostLaunch| launch.end - launch.start;
                     match this.launches.get_mut(&id) {
                         Some(other) if length(other) <= length(&launch) => {}
@@ -145,8 +145,8 @@ fn correlation<'a>(
     Ok(id)
 }
 
-/// Returns the devices of a file, by number, of which the first in the job has the number `first`. Lines and planes that
-/// are no streams are added to `left_out`.
+/// Returns the devices of a file, by number. `first` is the job-wide number of the first one. Lines and planes that are
+/// not streams are added to `left_out`.
 pub(super) fn devices<'a>(
     space: ProfileSpace<'a>,
     hosts: HostTimelines,
@@ -213,7 +213,7 @@ fn device<'a>(
         events: 0,
         linked: 0,
     };
-    // Correlations of the calls that this device's events name, each with its index among `launches`.
+    // Correlation ids that this device's events refer to, each with its call's index in `launches`.
     let mut used: BTreeMap<u64, u32> = BTreeMap::new();
     for line in &lines {
         let own = if streams {
@@ -230,7 +230,7 @@ fn device<'a>(
         }
         let stream = this.streams.len() as u32;
         let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
-        // Numbers of streams are not negative, so these are free.
+        // Stream numbers are non-negative, so negative ones are free.
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
@@ -265,7 +265,7 @@ fn device<'a>(
     Ok(this)
 }
 
-/// Sorts the calls by start, and ends each where the next of its thread begins at the latest.
+/// Sorts the calls by start and clips each at the start of the next on its thread.
 fn in_order(device: &mut DeviceTimeline<'_>) {
     let launches = &mut device.launches;
     let mut order: Vec<u32> = (0..launches.len() as u32).collect();
@@ -300,8 +300,9 @@ fn stream_number(name: &str) -> Option<i64> {
     Some(number)
 }
 
-/// Cuts the events of a line into pieces that do not overlap: index of the event, start, end, and whether it is all of
-/// it. An instant belongs to the event that began last among those that last; so the union of all is kept.
+/// Cuts the events of a line into slices that do not overlap: index of the event, start, end, and whether the slice
+/// covers the whole event. Each instant belongs to the running event that began last, so the union of all events is
+/// preserved.
 fn pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
@@ -339,7 +340,7 @@ fn pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
 mod tests {
     use super::*;
 
-    /// Events that start and end then, cut into pieces: index, start, end, whole.
+    /// Cuts events with these starts and ends into slices: index, start, end, whole.
     fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
         pieces(&times.iter().map(event).collect::<Vec<_>>())
@@ -368,7 +369,7 @@ mod tests {
 
     #[test]
     fn events_that_overlap_keep_their_union() {
-        // 3 to 8 takes over from 0 to 5, which is over when it ends; equal ones are one.
+        // 3 to 8 takes over from 0 to 5, which does not resume afterwards; equal events count once.
         assert_eq!(cut(&[(0, 5), (3, 8)]), [(0, 0, 3, false), (1, 3, 8, true)]);
         assert_eq!(cut(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);
         let length = |cut: Vec<(usize, i128, i128, bool)>| -> i128 {

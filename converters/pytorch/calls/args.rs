@@ -1,4 +1,4 @@
-//! Parsing of the arguments of a communication operator.
+//! Parses the arguments of communication operators.
 
 use super::CommOp;
 use crate::pytorch::ProcessGroup;
@@ -11,39 +11,39 @@ use serde_json::Value;
 pub struct CallArgs {
     /// Bytes that the rank contributes.
     pub bytes_in: u64,
-    /// Bytes that the rank obtains.
+    /// Bytes that the rank receives or ends up with.
     pub bytes_out: u64,
-    /// Whether the capture states them, even where both are zero.
+    /// Whether the capture states the sizes, even if both are zero.
     pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
-    /// Group rank of the root, or of the other end of a message.
+    /// Rank within the group of the root, or of the other end of a message.
     pub peer: Option<u32>,
-    /// Rank of the job at the other end of a message, where a record says that.
+    /// Job rank at the other end of a message, if a record states it.
     pub peer_rank: Option<u32>,
-    /// Number of the collective in its group, which is the same on all members, where a record says it.
+    /// Sequence number of the collective in its group, equal on all members, if a record states it.
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
-    /// Whether the caller continues at once (`async_op`); unknown in captures before PyTorch 2.9.
+    /// Whether the call returns immediately (`async_op`); unknown in captures before PyTorch 2.9.
     pub asynchronous: Option<bool>,
     /// Group name.
     pub group: Option<String>,
-    /// Whether the numbers of elements differ between members.
+    /// Whether the element counts differ between members.
     pub uneven: bool,
-    /// Bytes that an all-to-all sends to each member of the group: empty if they are equal, `None` if unknown.
+    /// Bytes that an all-to-all sends to each member: empty if all equal, `None` if unknown.
     pub sends: Option<Vec<u64>>,
-    /// Bytes that it receives from each.
+    /// Bytes that an all-to-all receives from each member, in the same form.
     pub receives: Option<Vec<u64>>,
-    /// Number of the group's members, where the arguments show it.
+    /// Number of group members, if the arguments show it.
     pub members: Option<u32>,
-    /// Storages that hold the result.
+    /// Storages of the result.
     pub results: Vec<u64>,
-    /// Whether nothing but the name of its kernel tells the call.
+    /// Whether the call is known only from the name of its kernel.
     pub by_name: bool,
 }
 
-/// Positions of a `c10d` operator's arguments.
+/// Argument positions of a `c10d` operator.
 struct C10dSignature {
     name: &'static str,
     act: CommOp,
@@ -209,7 +209,7 @@ static LAYOUTS: [C10dSignature; 18] = [
     layout("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
-/// Returns the operation of the operator `name`, without reading its arguments.
+/// Returns the operation of the operator `name` without parsing its arguments.
 pub(super) fn act_of(name: &str) -> Option<CommOp> {
     find(name).map(|layout| layout.act)
 }
@@ -231,7 +231,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
     at(layout.input)
         .into_iter()
         .for_each(|value| input.add(value));
-    // The tensor of a barrier is a placeholder that nobody transfers.
+    // A barrier's tensor is a placeholder that is not transferred.
     if layout.act == Collective(Barrier) {
         (out, input) = (TensorTotals::default(), TensorTotals::default());
     }
@@ -240,7 +240,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             .and_then(Value::as_u64)
             .and_then(|n| u32::try_from(n).ok())
     };
-    // Both `send` and `recv_` have the tag behind the peer.
+    // Both `send` and `recv_` have the tag after the peer.
     let tag = values.get(3).and_then(Value::as_i64);
     let uneven = layout
         .splits
@@ -288,8 +288,8 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
     ))
 }
 
-/// Returns the bytes for each member of an all-to-all of `bytes`, by the split sizes at one place or the list of tensors
-/// at another; empty if they are equal.
+/// Returns the bytes per member of an all-to-all of `bytes` in total, from the split sizes at one position or the
+/// tensor list at another; empty if all equal.
 fn parts(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -309,12 +309,12 @@ fn parts(
     Some(each.collect())
 }
 
-/// Returns the parts of `bytes` that splits of these sizes, in rows of a tensor, are; empty if there are none.
+/// Splits `bytes` in proportion to `sizes`, which count rows of a tensor; empty if there are no sizes.
 pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     let rows = sizes
         .iter()
         .try_fold(0_u64, |sum, &rows| sum.checked_add(rows))?;
-    // Rows are of one size, so anything else is damage.
+    // All rows have the same size, so a remainder means damage.
     let row = match rows {
         0 => 0,
         rows => bytes.is_multiple_of(rows).then_some(bytes / rows)?,
@@ -322,7 +322,7 @@ pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     sizes.iter().map(|rows| rows.checked_mul(row)).collect()
 }
 
-/// Returns the number of members by the number of splits, or of tensors that each of them gets.
+/// Returns the number of members, from the number of splits or of tensors in a list that has one per member.
 fn members(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
     let length = |place: usize| {
         let list = values.get(place)?.as_array()?;
@@ -336,7 +336,8 @@ fn members(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
 }
 
 impl CallArgs {
-    /// Returns the number of the group's members that the sizes of a collective of this kind show, if any.
+    /// Returns the number of group members implied by the ratio of sizes in a collective of this kind, if
+    /// any.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
@@ -345,7 +346,7 @@ impl CallArgs {
         self.members.or_else(|| match kind {
             AllGather => ratio(self.bytes_out, self.bytes_in),
             ReduceScatter => ratio(self.bytes_in, self.bytes_out),
-            // Only the root has the whole.
+            // Only the root has the whole buffer.
             Gather if self.bytes_out > 0 => ratio(self.bytes_out, self.bytes_in),
             Scatter if self.bytes_in > 0 => ratio(self.bytes_in, self.bytes_out),
             _ => None,
@@ -353,16 +354,16 @@ impl CallArgs {
     }
 }
 
-/// Returns the group name among the arguments of a functional operator: its last string.
+/// Returns the group name of a functional operator: its last string argument.
 pub(super) fn functional_group(inputs: &str) -> Option<String> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let last = values.iter().rev().find_map(Value::as_str)?;
-    // `<Object>` and the like stand for values that the observer cannot write.
+    // The observer writes `<Object>` and the like for values that it cannot serialize.
     (!last.starts_with('<')).then(|| last.to_owned())
 }
 
-/// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`, and behind it the first
-/// rank, their stride and their number, which schema 1.0.3 and later have.
+/// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`, followed since schema
+/// 1.0.3 by the first rank, the stride and the number of ranks.
 pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let named = |value: &Value| match value.as_array()?.as_slice() {
@@ -390,7 +391,7 @@ pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
     })
 }
 
-/// Returns the first element type of `["GenericList[Tensor(float)]", …]`.
+/// Returns the first element type of a list such as `["GenericList[Tensor(float)]", …]`.
 pub fn dtype(types: &str) -> Option<Dtype> {
     let (_, rest) = types.split_once("Tensor(")?;
     Dtype::from_name(rest.split_once(')')?.0)
@@ -419,7 +420,7 @@ impl TensorTotals {
         };
         let number = |i: usize| list.get(i).and_then(Value::as_u64);
         match (list.len(), list.get(5).and_then(Value::as_str)) {
-            // Six elements with a device at the end are a tensor; any other list is searched.
+            // A list of six elements that ends with a device is a tensor; any other list is searched.
             (6, Some(_)) => {
                 let bytes = number(3)
                     .unwrap_or(0)
@@ -428,7 +429,7 @@ impl TensorTotals {
                 self.sizes_differ |= self.first.is_some_and(|first| first != bytes);
                 self.first.get_or_insert(bytes);
                 self.storages
-                    // Storage 0 stands for a tensor without memory.
+                    // Storage 0 means a tensor without memory.
                     .extend(number(1).filter(|&storage| storage != 0));
             }
             _ => list.iter().for_each(|inner| self.add(inner)),
@@ -474,18 +475,18 @@ mod tests {
             (based.sends, based.receives),
             (Some(vec![20, 20]), Some(vec![10, 30]))
         );
-        // Rows of 3 B; nothing for nobody; rows that 40 B are not; and none, which is equal parts.
+        // Rows of 3 B; no rows at all; rows that do not divide 40 B; no sizes, which means equal parts.
         assert_eq!(by_splits(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
         assert_eq!(by_splits(&[0, 0], 0), Some(vec![0, 0]));
         assert_eq!(by_splits(&[2, 1], 40), None);
         assert_eq!(by_splits(&[], 40), Some(vec![]));
-        // Two splits, two tensors: two members.
+        // Two splits and two tensors mean two members.
         assert_eq!((based.members, found.members), (Some(2), Some(2)));
     }
 
     #[test]
     fn sizes_show_how_many_members_a_group_has() {
-        // 40 B of each of four members make 160 B; an all-reduce shows nothing.
+        // 40 B from each of four members make 160 B; an all-reduce does not show its members.
         let gathered = CallArgs {
             bytes_in: 40,
             bytes_out: 160,
@@ -528,7 +529,7 @@ mod tests {
         let group = positional_group(inputs).expect("it names one");
         assert_eq!((group.name.as_str(), group.desc.as_str()), ("3", "mesh_tp"));
         assert_eq!(group.ranks, [0, 1, 2, 3]);
-        // That of a wait is empty, and 1.0.1 has a pointer.
+        // The group of a wait is empty, and version 1.0.1 writes a pointer.
         assert_eq!(
             positional_group(r#"[5, ["",""], -1, "wait", [], []]"#),
             None

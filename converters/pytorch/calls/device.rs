@@ -1,9 +1,11 @@
 //! Calls carried out by kernels of NCCL and similar libraries.
 //!
-//! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, or from
-//! the `c10d` operator, or of the requests before a launch for all of them (`requests`); then from the arguments that newer
-//! profilers repeat on the kernel, which is all there is in a launched graph; and from the kernel's name last: every all-to-all
-//! is called SendRecv.
+//! The operation of a kernel is taken from the first available source:
+//!
+//! - the arguments that `record_param_comms` recorded around its launch, the `c10d` operator there, or the requests
+//!   that this launch carries out together (`requests`);
+//! - the arguments that newer profilers repeat on the kernel, the only source for kernels of a launched graph;
+//! - the kernel's name, which is ambiguous: every all-to-all is named SendRecv.
 
 use super::super::call_names::carrier_kind;
 use super::super::kineto::is_graph_launch;
@@ -15,11 +17,11 @@ use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
-/// Finds the calls of kernels, and appends them to `calls`.
+/// Finds the calls of kernels and appends them to `calls`.
 pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommCalls) {
     let mut found: Vec<CommCall> = Vec::new();
     let mut ids = None;
-    // Most kernels share their names with many others.
+    // Many kernels share a name, so each name is classified once.
     let (texts, table) = (&rank.kineto.texts, kernels.table());
     let mut named: Vec<Option<KernelNameHint>> = vec![None; texts.len()];
     let mut find =
@@ -60,11 +62,11 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
         let context = LaunchContext::around(rank, device);
         let event = &rank.events[device.event as usize];
         let mut made = match context.is_range_alone() && states_collective(rank, event) {
-            // What the kernel states itself says more.
+            // The kernel's own statement is more specific.
             true => Vec::new(),
             false => launched_calls(rank, device.launch, &context, &deferred),
         };
-        // One launch of a graph has many kernels, each a call of its own.
+        // One graph launch runs many kernels, each of which is a call of its own.
         let alone = made.is_empty();
         if alone {
             let told = kernel_call(rank, device, kind);
@@ -77,7 +79,8 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
             let known = found
                 .iter_mut()
                 .rev()
-                // A collective of several kernels launches them in succession, so recent calls are enough.
+                // The kernels of one collective are launched in succession, so it is enough to search the
+                // most recent calls.
                 .take(64)
                 .find(|call| call.item == item && !alone);
             match known {
@@ -123,8 +126,8 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     calls.list.extend(found);
 }
 
-/// Returns the calls that the launch `launch` carries out, whose context is `context`: those of the requests around it, or those
-/// that were deferred to it.
+/// Returns the calls that `launch` carries out: the requests around it, described by `context`, or requests that were
+/// deferred to it.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,
@@ -139,7 +142,7 @@ fn launched_calls(
     calls
 }
 
-/// Returns the calls whose launches have no kernel, apart from those that `found` has.
+/// Returns the calls whose launches have no kernel, except those already in `found`.
 fn dropped_calls(
     rank: &RankTimeline,
     found: &[CommCall],
@@ -153,7 +156,7 @@ fn dropped_calls(
         let made = launched_calls(rank, launch, &context, deferred);
         let at = rank.items[launch as usize].end;
         for (item, act, asked) in made {
-            // A call may launch kernels of its own beside that which communicates, and several of those.
+            // A call may also launch other kernels of its own, and several that communicate.
             if known.binary_search(&item).is_ok() || dropped.iter().any(|call| call.item == item) {
                 continue;
             }
@@ -178,18 +181,18 @@ fn dropped_calls(
     dropped
 }
 
-/// Returns whether a kernel is one of a graph that was launched, which its requests were captured into earlier.
+/// Returns whether a kernel belongs to a launched graph; its requests were captured into the graph earlier.
 fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.name(rank.items[device.launch as usize].event))
 }
 
-/// Returns whether a kernel states a collective.
+/// Returns whether a kernel's own arguments state a collective.
 fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
     rank.args_of(event).is_some_and(named)
 }
 
-/// Ids of operators by start, for calls that only a launch stands for.
+/// Operator ids by start, for calls that are known only by their launch.
 struct OperatorIds(Vec<(i64, u64)>);
 
 impl OperatorIds {
@@ -201,7 +204,7 @@ impl OperatorIds {
         Self(list)
     }
 
-    /// Returns the id of `item`, or that of the last operator that had begun when it did.
+    /// Returns the id of `item`, or of the last operator that began before it.
     fn of(&self, rank: &RankTimeline, item: u32) -> u64 {
         let item = &rank.items[item as usize];
         let own = rank.events[item.event as usize].rf_id;
@@ -213,7 +216,8 @@ impl OperatorIds {
     }
 }
 
-/// Returns the call of a kernel by its own arguments, or by the kind that its name tells and the inputs of the operator around it.
+/// Returns the call of a kernel from its own arguments, or else from the kind in its name and the inputs of the
+/// surrounding operator.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -242,9 +246,9 @@ fn kernel_call(
     ))
 }
 
-/// Operators and records around the launch of a kernel.
+/// Operators and records around a kernel's launch.
 struct LaunchContext {
-    /// Items of `record_param_comms`; several when one kernel carries out a batch of messages.
+    /// Items of `record_param_comms`; several if one kernel carries out a batch of messages.
     records: Vec<u32>,
     /// Item of the `c10d` operator.
     operator: u32,
@@ -253,7 +257,7 @@ struct LaunchContext {
 }
 
 impl LaunchContext {
-    /// Returns the context of a request that another launch carries out.
+    /// Returns the context of a request that a different launch carries out.
     fn of(request: CommRequest) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
@@ -263,12 +267,12 @@ impl LaunchContext {
         }
     }
 
-    /// Returns whether no request is around the launch.
+    /// Returns whether no request surrounds the launch.
     fn is_empty(&self) -> bool {
         self.records.is_empty() && (self.operator, self.range) == (NONE, NONE)
     }
 
-    /// Returns whether only a range of the library is around the launch.
+    /// Returns whether only a range of the library surrounds the launch.
     fn is_range_alone(&self) -> bool {
         self.records.is_empty() && self.operator == NONE && self.range != NONE
     }
@@ -322,7 +326,7 @@ impl LaunchContext {
                 let group = named.find_map(|&record| recorded_group(rank, record));
                 made.push((self.operator, act, CallArgs { group, ..asked }));
             }
-            // The operator knows which storages hold the result, and where the root is.
+            // Only the operator states the storages of the result and the root.
             [(_, recorded, known)] if *recorded == act => {
                 known.results = asked.results;
                 known.peer = known.peer.or(asked.peer);
@@ -339,7 +343,7 @@ impl LaunchContext {
 }
 
 impl LaunchContext {
-    /// Returns the call that the library's range shows: its kind, and the tensor that it was opened with.
+    /// Returns the call described by the library's range: its kind, and the tensor passed to it.
     fn ranged(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = carrier_kind(rank.item_name(item))?.collective()?;
@@ -354,9 +358,9 @@ impl LaunchContext {
     }
 }
 
-/// Returns the records that a batch holds before its one launch.
+/// Returns the records inside a batch before its single launch.
 fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
-    // Items are ordered by thread and start, so the batch's items lie between it and the launch.
+    // Items are sorted by thread and start, so the batch's items are between it and the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];
@@ -366,7 +370,7 @@ fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
     inside.filter(is_record).collect()
 }
 
-/// Parses a `record_param_comms`: attributes of the host node, or arguments of Kineto's event.
+/// Parses a `record_param_comms` from attributes of the host node or arguments of Kineto's event.
 pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
     let item = &rank.items[index as usize];
     let event = &rank.events[item.event as usize];
@@ -376,8 +380,8 @@ pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, 
     call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 
-/// Returns the group that a `record_param_comms` names: in its attributes, or among its inputs, where writers before
-/// 1.1.0 have all they know.
+/// Returns the group named by a `record_param_comms`: in its attributes, or among its inputs, the only place in
+/// records by writers before 1.1.0.
 pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
     if let Some((_, asked)) = recorded_call(rank, index) {
         return asked.group;
@@ -388,7 +392,7 @@ pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> 
     Some(group.name)
 }
 
-/// Parses the arguments of a call: attributes of a host node, or those that Kineto has.
+/// Parses the arguments of a call from attributes of a host node or from Kineto's arguments.
 fn call_of(
     host: Option<&[(String, String)]>,
     kineto: Option<&[(String, String)]>,
@@ -406,7 +410,7 @@ fn call_of(
     };
     let act = act_named(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
-    // Of unknown types nothing is known but that they are sent.
+    // The element size of an unknown type is unknown; only the call itself is recorded.
     let size = element_bytes(&dtype).unwrap_or(0);
     let elements = |attribute, argument| -> u64 {
         text(attribute, argument)
@@ -431,7 +435,7 @@ fn call_of(
         _ => [None, None],
     };
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok());
-    // Of messages the profiler writes ranks of the job; operators have ranks of the group.
+    // In messages the profiler writes job ranks; operators have group ranks.
     let (peer, peer_rank) = match act {
         CommOp::Send => (None, number(text("dst_rank", "Dst Rank"))),
         CommOp::Receive => (None, number(text("src_rank", "Src Rank"))),
@@ -463,7 +467,7 @@ fn call_of(
     ))
 }
 
-/// Parses `[4, 8]`; `None` for a list that was cut.
+/// Parses a list such as `[4, 8]`; returns `None` if it is truncated.
 fn split_sizes(list: &str) -> Option<Vec<u64>> {
     let inner = list.trim_matches(['[', ']']).trim();
     if inner.is_empty() {
@@ -482,7 +486,7 @@ fn uneven(list: &str) -> bool {
     !inner.is_empty() && sizes.any(|size| Some(size) != first)
 }
 
-/// Returns the operation that NCCL's process group calls `name`.
+/// Returns the operation for a `name` of NCCL's process group.
 fn act_named(name: &str) -> Option<CommOp> {
     use CollectiveKind as Kind;
     use CommOp::Collective;
@@ -546,7 +550,7 @@ mod tests {
         assert!(uneven("[4, 8]"));
         assert_eq!(split_sizes("[4, 8]"), Some(vec![4, 8]));
         assert_eq!(split_sizes("[]"), Some(vec![]));
-        // Long lists are cut short.
+        // Long lists are truncated.
         assert_eq!(split_sizes("[4, 8, ...]"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Conversion of the events of a file to a device trace.
+//! Converts the events of a file to a device trace.
 
 use super::operands::OperandTable;
 use super::raw::{AllEventArgs, RawKinetoEvent};
@@ -16,7 +16,7 @@ use chakram_trace::graph::Interner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The device trace while it is read. Times are relative to the base until the end.
+/// The device trace under construction. Times are relative to the base until `finish`.
 #[derive(Default)]
 pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
@@ -24,21 +24,21 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// What is read of events of a name, by text.
+    /// Arguments used from events of a name, by text index.
     named: Vec<UsedArgs>,
     left_out: BTreeMap<String, u64>,
     /// Events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
-    /// Base of all times, in nanoseconds since 1970. May stand behind the events.
+    /// Base of all times, in nanoseconds since 1970. The file may state it after the events.
     base_ns: i64,
 }
 
-/// Arguments of events of a name that are used.
+/// Which arguments of events with a given name are used.
 #[derive(Clone, Copy, Debug)]
 struct UsedArgs {
-    /// All, as it communicates.
+    /// All, because the event communicates.
     of_call: bool,
-    /// All of operators, as the output of a convolution follows from its padding and stride.
+    /// All arguments of operators, because a convolution's output depends on its padding and stride.
     of_convolution: bool,
     /// Values of scalars.
     values: bool,
@@ -48,7 +48,7 @@ const DAMAGED: &str =
     "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// A stream id, which some versions write as a pointer or as −1 in unsigned 64 bits.
+/// A stream id. Some versions write it as a pointer, or write −1 as an unsigned 64-bit number.
 struct StreamId(i64);
 
 impl TryFrom<i128> for StreamId {
@@ -60,7 +60,7 @@ impl TryFrom<i128> for StreamId {
     }
 }
 
-/// An id that joins events, of which scripts write −1 where there is none.
+/// An id that joins events. Scripts write −1 for none.
 struct JoiningId(u64);
 
 impl TryFrom<i128> for JoiningId {
@@ -90,12 +90,12 @@ struct DeviceProperties {
 }
 
 impl KinetoReader {
-    /// Returns the trace, once all of it was read.
+    /// Finishes the trace after the last event.
     pub fn finish(mut self) -> Result<KinetoTrace, TraceError> {
         let mut trace = self.trace;
         let base = self.base_ns;
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
-            // The base may come last in the file, so it is added when everything is read.
+            // The base may come last in the file, so it is added at the end.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
                 TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
@@ -140,7 +140,7 @@ impl KinetoReader {
         used.of_call || used.of_convolution && category == EventCategory::CpuOp
     }
 
-    /// Returns which arguments of events of a name are used.
+    /// Returns which arguments of events with a name are used.
     fn used_args(&mut self, name: u32) -> UsedArgs {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
@@ -174,7 +174,7 @@ impl KinetoReader {
         let huge = || at.refused("", "more names than fit".to_owned(), HUGE);
         let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
-        // All arguments are kept only where they are used: they would outweigh everything else.
+        // Arguments are kept only if used: otherwise they would take most of the memory.
         if raw_args.collective.is_some()
             || category == EventCategory::Sync
             || self.needs_args(name, category)
@@ -204,7 +204,8 @@ impl KinetoReader {
         let track = self.track(raw, at)?;
         let stream = integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = integer(raw_args.device, "device", at)?;
-        // Work of devices whose plug-in states neither has a track for each stream, in a process for each device.
+        // Some device plug-ins state neither stream nor device. Their traces have one process per device and one
+        // track per stream.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream(track),
@@ -251,7 +252,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Keeps a call of Python; one without times says nothing.
+    /// Records a Python call; calls without times are skipped.
     fn python(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -276,7 +277,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Widens the profiler's span by the event that states it.
+    /// Extends the profiler's span by an event that states it.
     fn widen(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -326,7 +327,7 @@ impl KinetoReader {
 /// Categories of calls of Python.
 const PYTHON: [&str; 3] = ["python_function", "PythonFunction", "Python"];
 
-/// Other categories that are not converted, and are no work of a device.
+/// Other categories that are not converted and are not device work.
 const ON_HOST: [&str; 13] = [
     "overhead",
     "Overhead",
@@ -343,10 +344,10 @@ const ON_HOST: [&str; 13] = [
     "async_task_queue",
 ];
 
-/// Returns the category of an event of Ascend's profiler, which writes none for tasks of the device and calls of CANN;
-/// `None` of those that do no work, and of all others.
+/// Returns the category of an event of Ascend's profiler, which writes none for device tasks and CANN calls; `None`
+/// for events that do no work, and for all others.
 fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
-    /// Beginnings of the types of tasks that are no work.
+    /// Type prefixes of tasks that do no work.
     const NO_WORK: [&str; 6] = [
         "EVENT_",
         "NOTIFY_",
@@ -356,7 +357,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         "PROFILER_",
     ];
     let args = &raw.args;
-    // Operations of HCCL have a track for each group. The copies that they consist of are tasks, too.
+    // HCCL operations have one track per group. The copies that they consist of are tasks as well.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }
@@ -374,7 +375,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     }
 }
 
-/// Returns the unread events by category, of those on tracks of other processes than the operators'.
+/// Returns the unread events by category, if they are on tracks outside the operators' process.
 fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
     let processes = trace.operators_of_processes();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
@@ -387,9 +388,9 @@ fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(Str
     found.into_iter().collect()
 }
 
-/// Drops events that cannot have been recorded: those before 1970, unless times count from elsewhere, and those that lie
-/// outside the profiler's span by more than its length. Kernels end, and profilers stop, a little after it. Where the file does not state the span, those
-/// are dropped that lie a day or more from the median.
+/// Drops events with impossible times: before 1970 (unless times count from another origin), or farther outside the
+/// profiler's span than its own length. Kernels, and the profiler's own shutdown, may end slightly after the span. If
+/// the file states no span, events a day or more from the median are dropped.
 pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
@@ -406,7 +407,7 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
         0 => DAY,
         length => length.max(SLACK),
     };
-    // Times that lie near 0 count from the start of the host or of the capture, and may be negative.
+    // Times near 0 count from the start of the host or of the capture, and may be negative.
     let earliest = if from >= DAY { 0 } else { i64::MIN };
     let (from, to) = (
         from.saturating_sub(around).max(earliest),
@@ -420,17 +421,17 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     trace.outside = (before - trace.events.len()) as u64;
 }
 
-/// Time around the profiler's span in which events may lie, ns, where the span itself is shorter.
+/// Minimum tolerance around the profiler's span, ns, for short spans.
 const SLACK: i64 = 1_000_000_000;
 /// Time that no capture takes, ns.
 const DAY: i64 = 86_400_000_000_000;
 
-/// Returns whether a value is a number of JSON, however large.
+/// Returns whether a value is a JSON number of any size.
 fn is_number(json: &str) -> bool {
     json.starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
 
-/// Parses the nanoseconds of a required time.
+/// Parses a required time to nanoseconds.
 fn time(
     value: Option<JsonText<'_>>,
     what: &str,

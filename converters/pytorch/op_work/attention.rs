@@ -1,35 +1,37 @@
-//! FLOPs of attention, from shapes and the few scalars that bound which keys a query sees.
+//! FLOPs of attention, from shapes and the few scalars that limit which keys a query sees.
 //!
-//! One product over all pairs of a query and a key is 2 · heads · pairs · width. The forward pass has Q·Kᵀ and P·V, the
-//! backward pass five such products (Dao, "FlashAttention-2", §3.1). With n sequences of l_q queries and l_k keys:
+//! One product over all pairs of a query and a key costs 2 · heads · pairs · width. The forward pass has two products
+//! (Q·Kᵀ and P·V), the backward pass five (Dao, "FlashAttention-2", §3.1). With n sequences of l_q queries and l_k
+//! keys:
 //!
 //! ```text
-//! pairs = n l_q l_k                            without a mask, and where the capture does not say
+//! pairs = n l_q l_k                            without a mask, or if the capture does not state one
 //! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
 //! ```
 //!
-//! Of sequences in one tensor (varlen), a capture has the number n, from the shape of their offsets, and the longest, a
-//! scalar. By the inequality of Cauchy and Schwarz pairs are T_q T_k / n at least, where all are equally long, and
-//! T_q · longest at most. Where both agree within a tenth, or there is one sequence, FLOPs are known, and else they are not.
-//! So they are where keys are in pages of a cache, of which no shape tells how many are read.
+//! For sequences packed in one tensor (varlen), a capture states the number n (from the shape of the offsets) and the
+//! longest length (a scalar). By the Cauchy-Schwarz inequality, pairs are at least T_q T_k / n, reached if all lengths
+//! are equal, and at most T_q · longest. If the two bounds agree within a tenth, or there is one sequence, the FLOPs
+//! count as known; otherwise they are unknown. They are also unknown if keys are in pages of a cache, because no shape
+//! shows how many pages are read.
 
 use super::arguments::{OperatorArguments, elements};
 
-/// Positions of what an operator of attention is given.
+/// Argument positions of an attention operator.
 struct AttentionSignature {
     name: &'static str,
-    /// The query, in front of keys and values.
+    /// The query; keys and values follow it.
     query: usize,
     /// Number of products: 2 forward, 5 backward.
     products: u64,
-    /// Whether lengths stand in front of heads.
+    /// Whether the length dimension precedes the heads.
     by_rows: bool,
-    /// Offsets of the keys' sequences, and the longest of these.
+    /// Offsets of the keys' sequences, and the longest length.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Keys that a query sees to its left.
+    /// Number of keys to its left that a query sees.
     window: Option<usize>,
-    /// Table of pages of a cache that holds the keys.
+    /// Page table of a cache that contains the keys.
     pages: Option<usize>,
 }
 
@@ -114,7 +116,7 @@ static SIGNATURES: [AttentionSignature; 28] = [
     backward(varlen(by_rows("_flash_attention_backward", 11), 7, 9)),
     varlen(by_rows("_efficient_attention_forward", 9), 5, 7),
     backward(varlen(by_rows("_efficient_attention_backward", 14), 7, 9)),
-    // The autograd functions of FlashAttention launch kernels themselves in versions without operators.
+    // FlashAttention versions without operators launch kernels directly from autograd functions.
     by_rows("FlashAttnFunc", 5),
     varlen(by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed(by_rows("flash_attn::_flash_attn_forward", 5), 6),
@@ -156,12 +158,12 @@ fn find(name: &str) -> Option<&'static AttentionSignature> {
     SIGNATURES.iter().find(|signature| signature.name == name)
 }
 
-/// Returns whether the values of an operator's scalars say how much it computes.
+/// Returns whether the operator's scalar values determine how much it computes.
 pub(super) fn needs_values(name: &str) -> bool {
     find(name).is_some()
 }
 
-/// Returns the FLOPs of the operator `name`, which are `None` if they cannot be known; `None` if it is no attention.
+/// Returns the FLOPs of the operator `name`: `Some(None)` if they are unknown, `None` if it is not attention.
 pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(find(name)?.flops(operands))
 }
@@ -179,7 +181,7 @@ impl AttentionSignature {
         let causal = operands.flag(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number(place));
         let window = match left.map(u64::try_from) {
-            // Keys to the right are seen without a mask: how many depends on another scalar.
+            // Without a mask a query also sees keys to its right; their number depends on another scalar.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,
@@ -188,7 +190,7 @@ impl AttentionSignature {
             true => causal_pairs(queries, keys, window),
             false => u64::checked_mul(queries, keys),
         };
-        // Pairs of all sequences, of each head.
+        // Pairs summed over sequences, per head.
         let (heads, pairs) = if self.by_rows {
             let heads = heads_or_length;
             let [.., keys_heads, keys_width] = *k else {
@@ -200,7 +202,7 @@ impl AttentionSignature {
             let offsets = self.sequences.map(|(offsets, _)| operands.shape(offsets));
             let sequences = match (offsets, q) {
                 (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
-                // Without offsets, a tensor of three dimensions tells no sequences.
+                // Without offsets, a three-dimensional tensor does not show its sequences.
                 (_, &[batch, _, _, _]) => batch,
                 _ => return None,
             };
@@ -214,7 +216,7 @@ impl AttentionSignature {
             (elements(batch)?, pairs(*queries, *keys)?)
         };
         let product = pairs.checked_mul(heads)?.checked_mul(2)?;
-        // The second product of the forward pass is as wide as the values, which may differ.
+        // The second product of the forward pass has the width of the values, which may differ.
         let value_width = v.last().filter(|_| self.products == 2).copied();
         let widths = width
             .checked_mul(self.products - 1)?
@@ -222,7 +224,7 @@ impl AttentionSignature {
         product.checked_mul(widths)
     }
 
-    /// Returns the number of sequences with so many offsets if they are equally long, or nearly so.
+    /// Returns the number of sequences with this many offsets, if all lengths are equal or nearly so.
     fn equal_sequences(
         &self,
         operands: &OperatorArguments,
@@ -242,11 +244,12 @@ impl AttentionSignature {
     }
 }
 
-/// Returns the pairs of a query and a key if each query sees those up to its own place from the end, `window` at most.
+/// Returns the number of query-key pairs if each query sees the keys up to its own position, aligned at the end, and
+/// at most `window` of them.
 fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
-    // Queries before the first key see none.
+    // Queries before the first key see no key.
     let queries = queries.min(keys);
-    // The first query sees so many, the next one more each, until they fill the window.
+    // The first query sees `first` keys and each next one more, until the window is full.
     let first = (keys - queries).checked_add(1)?;
     let growing = queries.min(window.saturating_sub(first));
     let sum = growing
@@ -289,7 +292,7 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // A tenth more at most; twice as much; nothing stated.
+        // At most a tenth more; twice as much; not stated.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);
@@ -319,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_backward_pass_has_five_products() {
-        // 2 · 64 · 64 pairs of 8 heads, 32 wide, five times; the gradient stands in front.
+        // 2 · 64 · 64 pairs of 8 heads, 32 wide, five times; the gradient is the first argument.
         let shape = "[2, 64, 8, 32]";
         let shapes = format!("[{shape}, {shape}, {shape}, {shape}]");
         let name = "flash_attn::_flash_attn_backward";

@@ -1,40 +1,41 @@
-//! Bytes of operators that read or write rows of a table.
+//! Bytes moved by operators that read or write rows of a table.
 //!
-//! An embedding table, a cache of keys or a matrix of logits is an argument as a whole, and the operator touches the rows
-//! that its indices name:
+//! An embedding table, a key cache or a matrix of logits is passed as a whole, but the operator touches only the rows
+//! that its indices select:
 //!
 //! ```text
 //! bytes = indices + rows · width · element, once for each time that rows are read or written
 //! ```
 //!
-//! Where indices or widths are unknown, so are the bytes.
+//! If the indices or widths are unknown, the bytes are unknown.
 
 use super::arguments::{OperatorArgument, OperatorArguments};
 
-/// Way in which an operator touches rows. Numbers are positions of arguments.
+/// How an operator accesses rows. Numbers are argument positions.
 #[derive(Clone, Copy)]
 enum RowAccess {
-    /// A row of the table for each index.
+    /// One row of the table per index.
     Embedding,
-    /// A row for each index, summed by bag.
+    /// One row per index, summed per bag.
     Bag,
-    /// Slices along a dimension, in another tensor.
+    /// Slices along a dimension, copied to another tensor.
     Select,
-    /// An element for each index, in a tensor like the indices.
+    /// One element per index, into a tensor shaped like the indices.
     Gather { index: usize },
-    /// Elements by lists of indices; the result says how many.
+    /// Elements selected by index lists; the result's shape gives their number.
     Index,
-    /// As many rows as another tensor has, so many times each: read and written, or added to what is there.
+    /// The number of rows in another tensor, each accessed several times: read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
         times: u64,
     },
-    /// Elements of a table of log-probabilities, one for each target.
+    /// One element of a table of log-probabilities per target.
     Target { table: usize, target: usize },
-    /// FBGEMM's tables in one tensor.
+    /// FBGEMM's tables, stored in one tensor.
     Batched,
-    /// The backward pass of that, which has gradients of the sums alone: rows and indices are in what it was given before.
+    /// Backward pass of FBGEMM's tables. It receives only gradients of the sums; rows and indices are in its saved
+    /// arguments.
     BatchedBackward,
 }
 
@@ -56,7 +57,7 @@ fn access(name: &str) -> Option<RowAccess> {
         "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
         "index_copy_" | "index_copy" => rows(2, 3, 2),
         "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
-        // Gradients are read and added to their rows.
+        // Gradients are read and accumulated into their rows.
         "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
         "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
         "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {
@@ -80,12 +81,12 @@ pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
     access(name).is_some()
 }
 
-/// Returns whether the values of an operator's scalars say how much it moves.
+/// Returns whether the operator's scalar values determine how much it moves.
 pub(super) fn needs_values(name: &str) -> bool {
     matches!(access(name), Some(RowAccess::Select | RowAccess::Batched))
 }
 
-/// Returns the bytes that the operator `name` moves, which are `None` if they cannot be known; `None` if it looks nothing up.
+/// Returns the bytes that the operator `name` moves: `Some(None)` if they are unknown, `None` if it is not a lookup.
 pub(super) fn bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(access(name)?.bytes(operands))
 }
@@ -154,7 +155,7 @@ impl RowAccess {
             }
             Self::Rows { index, rows, times } => {
                 let (rows, _) = tensor(rows)?;
-                // A number in place of rows is spread over as many as nothing says.
+                // A scalar instead of rows is broadcast to an unknown number of rows.
                 if rows.shape.is_empty() {
                     return None;
                 }
@@ -176,13 +177,13 @@ impl RowAccess {
     }
 }
 
-/// Bytes of an index in a list, of which no type is known: indices are of 64 bits.
+/// Bytes of an index in a list without a known type: 64 bits.
 const INDEX: u64 = 8;
 
-/// Returns the bytes of a lookup in FBGEMM's tables: a row for each index, and the sum of each bag.
+/// Returns the bytes of a lookup in FBGEMM's tables: one row per index, and the sum of each bag.
 ///
-/// Versions differ in what stands in front of them and between them, but offsets of the widths of tables come before the sum of
-/// widths, a number, and indices before the offsets of bags, with a number on either side.
+/// Versions differ in the arguments before and between these. But the offsets of the tables' widths always precede the
+/// sum of widths (a number), and the indices precede the bag offsets, with a number before and after the pair.
 fn batched(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {
@@ -196,7 +197,7 @@ fn batched(operands: &OperatorArguments) -> Option<u64> {
     let (indices, offsets) = (args.get(indices_at)?, args.get(indices_at + 1)?);
     let tables = args.get(widths_at)?.elements()?.checked_sub(1)?;
     let bags = offsets.elements()?.checked_sub(1)?.checked_div(tables)?;
-    // The sum of the widths of all tables: a number, or the width of the result.
+    // The sum of all tables' widths: a number, or the width of the result.
     let stated = operands.number(widths_at + 1);
     let stated = stated.and_then(|sum| u64::try_from(sum).ok());
     let result = operands
@@ -211,7 +212,7 @@ fn batched(operands: &OperatorArguments) -> Option<u64> {
         .iter()
         .filter(|arg| !arg.integer)
         .find_map(|arg| arg.element)?;
-    // Tables may have rows of different widths: the mean.
+    // Tables may differ in width, so the mean width is used.
     let rows = indices
         .elements()?
         .checked_mul(widths)?
@@ -234,7 +235,8 @@ mod tests {
 
     #[test]
     fn a_lookup_reads_the_rows_of_its_indices() {
-        // 2·3 rows of 16 halves, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432, whatever the table has.
+        // 2·3 rows of 16 halves, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432, independent of the
+        // table's size.
         let types = "['Tensor(c10::Half)', 'Tensor(long int)']";
         let found = moved("aten::embedding", "[[1000000, 16], [2, 3]]", types, "[]");
         assert_eq!(found, Some(432));
@@ -247,7 +249,8 @@ mod tests {
             "[]",
         );
         assert_eq!(found, Some(320));
-        // Gradients of 6 rows of 16 floats: read, and added to rows; 6 indices: 3·6·16·4 + 6·8 = 1,200.
+        // Gradients of 6 rows of 16 floats: read, and accumulated into rows; 6 indices: 3·6·16·4 + 6·8 =
+        // 1,200.
         let types = "['Tensor(float)', 'Tensor(long int)']";
         let found = moved(
             "aten::embedding_dense_backward",
@@ -271,7 +274,7 @@ mod tests {
             (Some(4040), Some(4040), Some(320))
         );
         assert_eq!(at(""), None);
-        // One dimension needs no number.
+        // A one-dimensional tensor needs no dimension argument.
         let found = moved("aten::index_select", "[[4194304], [], [888]]", types, "[]");
         assert_eq!(found, Some(888 * (2 * 4 + 8)));
         let found = moved("aten::gather", "[[100, 7], [], [100, 1]]", types, "[]");

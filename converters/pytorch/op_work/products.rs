@@ -1,24 +1,24 @@
-//! FLOPs of products of matrices, from shapes.
+//! FLOPs of matrix products and convolutions, from shapes.
 
 use super::arguments::{OperatorArgument, OperatorArguments, elements};
 
 #[derive(Clone, Copy)]
 enum ProductKind {
-    /// Product of two matrices, at these positions among the arguments.
+    /// Product of two matrices at these argument positions.
     Matrices(usize, usize),
-    /// Product with a vector, the matrix at this position.
+    /// Matrix-vector product; the position of the matrix.
     Vector(usize),
     /// Product with the transpose of a weight (features out, features in).
     Linear,
     /// Product of two tensors that are broadcast.
     Broadcast,
     Convolution,
-    /// Convolution the other way round: a product for every position of its input.
+    /// Transposed convolution: one product for every position of its input.
     Transposed,
     ConvolutionBackward,
-    /// Products of groups of rows of one tensor with the matrices of another.
+    /// Grouped product: groups of rows of one tensor, each times its own matrix of another.
     Grouped,
-    /// Two layers of the experts that are chosen for each token.
+    /// Two layers of the experts chosen for each token.
     Experts,
 }
 
@@ -26,7 +26,7 @@ fn product(name: &str) -> Option<ProductKind> {
     Some(match name {
         "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
         "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
-        // vLLM's and SGLang's products in eight bits.
+        // 8-bit products of vLLM and SGLang.
         "_C::cutlass_scaled_mm" => ProductKind::Matrices(1, 2),
         "sgl_kernel::fp8_scaled_mm"
         | "sgl_kernel::int8_scaled_mm"
@@ -62,7 +62,7 @@ fn product(name: &str) -> Option<ProductKind> {
     })
 }
 
-/// Returns whether an operator runs the chosen experts of each token: `vllm::inplace_fused_experts` and the like.
+/// Returns whether an operator runs each token's chosen experts, such as `vllm::inplace_fused_experts`.
 fn is_expert_layer(name: &str) -> bool {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let plain = plain
@@ -71,19 +71,20 @@ fn is_expert_layer(name: &str) -> bool {
     name.contains("::") && matches!(plain, "fused_experts" | "fused_experts_impl" | "fused_moe")
 }
 
-/// Returns whether the values of an operator's scalars say how much it computes.
+/// Returns whether the operator's scalar values determine how much it computes.
 pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
-/// Returns the FLOPs of the operator `name`, which are `None` if shapes do not tell them; `None` if it is no product.
+/// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine them, `None` if it is not a
+/// product.
 pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product(name)?.flops(operands))
 }
 
 impl ProductKind {
     fn flops(self, operands: &OperatorArguments) -> Option<u64> {
-        // Sizes of a tensor; none of a number or list.
+        // Sizes of a tensor; `None` for a number or list.
         let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
         match self {
             Self::Matrices(a, b) => {
@@ -127,8 +128,8 @@ impl ProductKind {
     }
 }
 
-/// Returns how many of the gradients of a convolution's input and weight are computed: by its mask, or by the shapes of its
-/// results, of which a gradient that is not required has none.
+/// Returns how many gradients of a convolution (of its input and its weight) are computed: from its mask, or from the
+/// result shapes, where a gradient that is not required has no shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags(MASK) {
@@ -141,31 +142,31 @@ fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     Some(wanted as u64)
 }
 
-/// Returns the FLOPs of products of groups, whose sizes sum to a dimension: each row, or column, meets the matrix of its own
-/// group.
+/// Returns the FLOPs of a grouped product. The group sizes sum to one dimension: each row (or column) is multiplied by
+/// its own group's matrix.
 fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
-        // Rows by group, and as many matrices, either way round.
+        // Grouped rows with one matrix per group, in either operand order.
         (&[_, width], &[_, rows, columns]) => {
             let out = if rows == width { columns } else { rows };
             elements(a)?.checked_mul(out)?.checked_mul(2)
         }
-        // Columns by group; the inner dimension by group.
+        // Grouped columns, or a grouped inner dimension.
         (&[_, rows, inner] | &[rows, inner], &[_, columns]) => elements(&[2, rows, inner, columns]),
         (&[groups, rows, inner], &[_, _, columns]) => elements(&[2, groups, rows, inner, columns]),
         _ => None,
     }
 }
 
-/// Returns the FLOPs of two layers of experts (experts, features out, features in), of tokens (tokens, features) for each of
-/// which as many experts are chosen as the list of them (tokens, experts) has.
+/// Returns the FLOPs of two expert layers with weights (experts, features out, features in). The tokens are (tokens,
+/// features), and the list of chosen experts (tokens, experts) gives the number of experts per token.
 fn experts(args: &[OperatorArgument]) -> Option<u64> {
     let &[tokens, width] = &args.first()?.shape[..] else {
         return None;
     };
     let mut layers = args.iter().filter(|arg| arg.shape.len() == 3);
     let (up, down) = (&layers.next()?.shape, &layers.next()?.shape);
-    // Weights of fewer bits are packed, and have other sizes.
+    // Weights of fewer bits are packed, so their sizes differ.
     if up[2] != width || down[1] != width {
         return None;
     }
@@ -176,8 +177,8 @@ fn experts(args: &[OperatorArgument]) -> Option<u64> {
     chosen.checked_mul(one)?.checked_mul(2)
 }
 
-/// Returns whether a convolution is transposed, whose weight is (channels in, channels out ÷ groups, …). Where channels
-/// are as many on both sides, its output is the larger.
+/// Returns whether a convolution is transposed, that is, its weight is (channels in, channels out ÷ groups, …). If both
+/// sides have the same number of channels, a larger output decides.
 fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
@@ -212,7 +213,7 @@ mod tests {
     fn products_count_two_operations_for_each_multiplication() {
         // (4×5)·(5×6): 2·4·5·6 = 240.
         assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
-        // A bias in front, 3 of them in a batch: 3 · 240.
+        // A bias as first argument; a batch of 3: 3 · 240.
         assert_eq!(
             flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
@@ -230,7 +231,7 @@ mod tests {
             "[[4, 64, 32, 32]]",
         );
         assert_eq!(forward, Some(77_070_336));
-        // The gradient of the weight alone, as the image needs none; then both.
+        // Only the weight's gradient, because the image needs none; then both.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
         assert_eq!(weight, forward);
@@ -256,11 +257,13 @@ mod tests {
         );
         // (4×8)·8: 2·4·8.
         assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
-        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, whatever it is called.
+        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, under each of its
+        // names.
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
         assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
         assert_eq!(flops("convolution", inputs, output), Some(65_536));
-        // As many channels on both sides: a stride of 2 makes more positions there, fewer here.
+        // Equal channels on both sides: a stride of 2 makes the output larger in one case and smaller in the
+        // other.
         let weight = "[4, 4, 2, 2]";
         let up = flops(
             "convolution",
@@ -290,7 +293,7 @@ mod tests {
 
     #[test]
     fn rows_of_groups_meet_the_matrix_of_their_own_group() {
-        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also where these are transposed.
+        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also if these are transposed.
         let out = "[[100, 6]]";
         assert_eq!(
             flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
@@ -325,7 +328,7 @@ mod tests {
         let count = |name| super::flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
-        // Nothing says how many experts; weights of four bits.
+        // The number of experts is not stated; weights of four bits.
         let name = "vllm::fused_moe";
         assert_eq!(
             flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),

@@ -1,51 +1,51 @@
-//! Layouts of elements: the text between their values, learnt from those that were read.
+//! Layouts of elements: the text between their values, learnt from earlier elements.
 //!
-//! A program prints its elements by a few formats, so what stands between two values of an element, such as
-//! `, "tid": `, is mostly what stood there in one before. Where it is, byte for byte, the keys are known without being
-//! read. An element that no layout fits is for the scanner, which teaches its layout.
+//! A program prints its elements in a few formats. So the text between two values of an element, such as `, "tid": `,
+//! usually occurred in an earlier element. If it matches byte for byte, the keys are known without parsing. If no
+//! layout fits an element, the scanner reads it and teaches its layout.
 
 use super::scanner::JsonScanner;
 
 /// Sentinel index: none.
 const NONE: u32 = u32::MAX;
-/// Number of a value that nobody asks for.
+/// Number of a value that the reader does not use.
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
-/// Number of the end of an element in place of that of a value.
+/// Marks the end of an element where a step otherwise has a value's number.
 const END: u8 = u8::MAX;
-/// Steps that are held at most. A text without formats, such as one whose keys never repeat, teaches no more.
+/// Maximum number of stored steps. Bounds memory if the keys of a text never repeat.
 const MOST: usize = 1 << 12;
-/// Alternatives that are tried at one place.
+/// Maximum number of alternatives tried at one position.
 const WIDEST: u32 = 16;
 
-/// Layouts of the elements of a text, as a tree: layouts that begin alike share their first steps.
+/// Layouts of the elements of a text, as a tree: layouts with a common beginning share their first steps.
 #[derive(Default)]
 pub(in crate::pytorch) struct ElementLayouts {
     steps: Vec<LayoutStep>,
-    /// Texts of the steps in words of eight bytes, the last one filled with zeros.
+    /// Texts of the steps as eight-byte words; the last word of each is zero-padded.
     words: Vec<u64>,
-    /// Values of the element that is being learnt.
+    /// Values of the element being learnt.
     values: Vec<PlacedValue>,
 }
 
 /// A text between two values, and which value follows.
 struct LayoutStep {
-    /// Its first eight bytes, and those bits of them that count.
+    /// Its first eight bytes, and a mask of the bits that count.
     first: u64,
     first_mask: u64,
-    /// Range in [`ElementLayouts::words`] of those behind.
+    /// Range in [`ElementLayouts::words`] of the words after the first.
     words: std::ops::Range<u32>,
-    /// Bytes of the last word that count.
+    /// Mask of the last word's bits that count.
     mask: u64,
     length: u32,
     /// Number of the value that follows, or [`END`].
     value: u8,
-    /// Another step for this place, tried next.
+    /// Alternative step at this position, tried next.
     sibling: u32,
-    /// First step behind the value.
+    /// First step after the value.
     next: u32,
 }
 
-/// A value of an element: its number, and where it stands.
+/// A value of an element: its number and position.
 struct PlacedValue {
     value: u8,
     start: u32,
@@ -53,8 +53,9 @@ struct PlacedValue {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text` by a layout: puts texts of its values into `values`, by their numbers,
-    /// and returns its length. Legal values alone are passed, and those below `plain` are strings without escapes.
+    /// Reads the element at the start of `text` by a layout. Puts the texts of its values into `values`, indexed by
+    /// number, and returns the element's length. Only legal values are accepted; values numbered below `plain` must be
+    /// strings without escapes.
     #[inline]
     pub fn read<'a>(
         &self,
@@ -80,7 +81,7 @@ impl ElementLayouts {
         }
     }
 
-    /// Returns the step that `text` begins with, of those from `first` on.
+    /// Returns the first step, among `first` and its siblings, that `text` begins with.
     #[inline]
     fn fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
         let mut step = self.steps.get(first as usize)?;
@@ -92,7 +93,7 @@ impl ElementLayouts {
 
     #[inline]
     fn fits(&self, step: &LayoutStep, text: &[u8]) -> bool {
-        // Close to the text's end a step may be shorter than its words.
+        // Near the end of the text fewer bytes than a whole word may be left.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };
@@ -100,7 +101,7 @@ impl ElementLayouts {
             && (step.length <= 8 || self.ends(step, rest))
     }
 
-    /// Returns whether `text` begins with what a step has behind its first word.
+    /// Returns whether `text` begins with the words of a step after its first.
     #[inline]
     fn ends(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
@@ -114,12 +115,12 @@ impl ElementLayouts {
         (tail ^ last) & step.mask == 0 && words.iter().zip(chunks).all(same)
     }
 
-    /// Begins to learn an element.
+    /// Starts learning an element.
     pub fn begin(&mut self) {
         self.values.clear();
     }
 
-    /// Notes a value of the element, numbered `value`; `text` is part of the element's own text `of`.
+    /// Records the value numbered `value` of the element; `text` must be a slice of the element's text `of`.
     pub fn note(&mut self, value: u8, text: &str, of: &str) {
         let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
         self.values.push(PlacedValue {
@@ -129,7 +130,7 @@ impl ElementLayouts {
         });
     }
 
-    /// Learns the layout of the element `text` with the values that were noted.
+    /// Learns the layout of the element `text` from the recorded values.
     pub fn learn(&mut self, text: &str) {
         let values = std::mem::take(&mut self.values);
         let end = PlacedValue {
@@ -150,7 +151,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step behind `before` with this text, new if there is none; `None` if there are too many.
+    /// Returns the step with this text after `before`, and adds it if necessary; `None` if there are too many
+    /// steps.
     fn step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,
@@ -197,14 +199,14 @@ impl ElementLayouts {
     }
 }
 
-/// Returns up to eight bytes as a word, filled with zeros.
+/// Returns up to eight bytes as a zero-padded word.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
-/// Returns the bits of the first `bytes` of a word, of one to eight.
+/// Returns the mask of the first `bytes` bytes of a word, one to eight.
 fn mask(bytes: usize) -> u64 {
     u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
 }
@@ -213,7 +215,7 @@ fn mask(bytes: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Learns the layout of the text without `<` and `>`, between which its values stand, numbered from 1 on.
+    /// Learns a layout from `marked`, in which `<` and `>` enclose the values; values are numbered from 1.
     fn learn(layouts: &mut ElementLayouts, marked: &str) {
         let mut text = String::new();
         let mut places = Vec::new();
@@ -245,7 +247,7 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
         );
         learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
-        // As many bytes as are used, and the value of the first number without its quotes.
+        // The length of the element, and the first value without its quotes.
         let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
         let expected = (
             text.len() - 11,
@@ -268,7 +270,8 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
         );
         for other in [
-            // Another key, at each of the words that it is compared in; blanks; a value that is none, or ends early.
+            // A different key, at each word of the comparison; extra blanks; an invalid value, or one that ends
+            // early.
             r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
             r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
             r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,

@@ -1,22 +1,22 @@
-//! Scanner of JSON that is as expected.
+//! A fast scanner for JSON of the expected form.
 //!
-//! It passes legal values alone, and of those only what it is sure to read as the general parser would. Anything else
-//! ends the scan, and the general parser reads the element again: it knows what is damaged, and where.
+//! It accepts only legal values, and only those that it reads exactly as the general parser would. Anything else ends
+//! the scan. Then the general parser reads the element again and reports the damage and its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Text of a legal JSON value, without blanks around it.
+/// Text of a legal JSON value, without surrounding whitespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::pytorch) struct JsonText<'a>(&'a str);
 
 impl<'a> JsonText<'a> {
-    /// Takes the text of a parsed value.
+    /// Wraps the text of a parsed value.
     pub fn of(value: &'a RawValue) -> Self {
         Self(value.get())
     }
 
-    /// Takes `text`, which a scan found to be that of a legal value.
+    /// Wraps `text`, which the scanner has found legal.
     pub fn legal(text: &'a str) -> Self {
         Self(text)
     }
@@ -33,49 +33,49 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
     }
 }
 
-/// Eight bytes that are 1.
+/// Eight bytes with value 1.
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 
-/// Nesting of values that are skipped; deeper ones are left to the general parser.
+/// Maximum nesting of skipped values; the general parser handles deeper ones.
 const DEEPEST: u32 = 32;
 
-/// A position in a text. Methods return `None` where the scan ends.
+/// A position in a text. Methods return `None` to end the scan.
 pub(in crate::pytorch) struct JsonScanner<'a> {
     text: &'a str,
     at: usize,
 }
 
 impl<'a> JsonScanner<'a> {
-    /// Begins at the start of `text`, which may be cut anywhere.
+    /// Starts at the beginning of `text`, which may be cut off anywhere.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
 
-    /// Returns the number of bytes that were read.
+    /// Returns the number of bytes consumed.
     pub fn used(&self) -> usize {
         self.at
     }
 
-    /// Returns the text from here on.
+    /// Returns the remaining text.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         &self.text.as_bytes()[self.at..]
     }
 
-    /// Skips so many bytes, which the text has.
+    /// Skips `bytes` bytes; the text must have that many left.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// Reads a string without escapes that begins here; returns its content.
+    /// Reads an escape-free string that begins exactly here; returns its content.
     #[inline]
     pub fn plain_here(&mut self) -> Option<&'a str> {
         (*self.text.as_bytes().get(self.at)? == b'"').then_some(())?;
         self.plain()
     }
 
-    /// Reads a value of any kind but `null` that begins here.
+    /// Reads any value except `null` that begins exactly here.
     #[inline]
     pub fn value_here(&mut self) -> Option<&'a str> {
         let start = self.at;
@@ -88,7 +88,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..self.at)
     }
 
-    /// Returns the next byte that is not blank.
+    /// Returns the next non-blank byte without consuming it.
     #[inline]
     pub fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
@@ -105,7 +105,7 @@ impl<'a> JsonScanner<'a> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    /// Reads a string without escapes.
+    /// Skips blanks and reads a string without escapes.
     #[inline(always)]
     pub fn plain(&mut self) -> Option<&'a str> {
         self.take(b'"')?;
@@ -116,7 +116,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..end)
     }
 
-    /// Reads `null`, if that comes next.
+    /// Consumes `null` if it comes next.
     pub fn null(&mut self) -> Option<bool> {
         if self.peek()? != b'n' {
             return Some(false);
@@ -124,7 +124,7 @@ impl<'a> JsonScanner<'a> {
         self.literal("null").map(|()| true)
     }
 
-    /// Reads a value of any kind.
+    /// Reads any value.
     #[inline]
     pub fn value(&mut self) -> Option<JsonText<'a>> {
         self.peek()?;
@@ -133,14 +133,14 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..self.at).map(JsonText)
     }
 
-    /// Reads a value of any kind; `null` is none.
+    /// Reads any value; `null` becomes `None`.
     #[inline]
     pub fn optional(&mut self) -> Option<Option<JsonText<'a>>> {
         let value = self.value()?;
         Some((value.0 != "null").then_some(value))
     }
 
-    /// Skips a value of any kind.
+    /// Skips any value.
     #[inline]
     pub fn skip(&mut self) -> Option<()> {
         self.skip_within(DEEPEST)
@@ -167,12 +167,12 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Skips a list of whole numbers and texts, or of such lists, as arguments of operators are; returns whether it is one, and
-    /// skips nothing if not.
+    /// Skips a list, possibly nested, of integers and strings, the form of operator arguments. Returns whether it did;
+    /// otherwise consumes nothing.
     fn plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
-        // Whether a value comes next, and whether the list that it would be in may end instead, as it has none yet.
+        // Whether a value must come next, and whether the innermost list may end instead because it is still empty.
         let (mut expected, mut optional) = (true, false);
         while let Some(&byte) = bytes.get(at) {
             at += 1;
@@ -254,7 +254,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Reads a comma, or what closes a list or object.
+    /// Consumes a comma or the closing bracket `close`; returns whether it was the bracket.
     #[inline]
     fn ends(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek()?;
@@ -281,7 +281,7 @@ impl<'a> JsonScanner<'a> {
         let mut at = self.at + usize::from(bytes[self.at] == b'-');
         let integer = at;
         at = digits_end(bytes, at)?;
-        // A number does not begin with a zero that something follows.
+        // A number has no leading zero.
         if at == integer || bytes[integer] == b'0' && at > integer + 1 {
             return None;
         }
@@ -301,12 +301,12 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Keys of an object that were met, by numbers that its reader gives them.
+/// Set of an object's keys already read, as small numbers assigned by its reader.
 #[derive(Default)]
 pub(in crate::pytorch) struct SeenKeys(u32);
 
 impl SeenKeys {
-    /// Notes a key; `None` if it comes twice, which is damage that the general parser names.
+    /// Records a key; returns `None` if it is a duplicate, which the general parser reports.
     #[inline]
     pub fn first(&mut self, key: u32) -> Option<()> {
         let new = self.0 & 1 << key == 0;
@@ -315,7 +315,7 @@ impl SeenKeys {
     }
 }
 
-/// Returns the place behind the string whose text begins at `at`.
+/// Returns the offset after the string whose text begins at `at`.
 #[inline]
 fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
@@ -336,7 +336,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Returns the place of the first byte from `at` on that is no digit; `None` if the text ends before, as digits may
+/// Returns the offset of the first non-digit from `at` on; `None` if the text ends first, because more digits may
 /// follow.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
@@ -351,23 +351,24 @@ fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     Some(at + length)
 }
 
-/// Returns the eight bytes from `at` on.
+/// Returns the eight bytes at `at`.
 #[inline]
 pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// Sets the upper bit of the first byte of `word` that is no digit; bits behind that mean nothing.
+/// Sets the top bit of the first non-digit byte of `word`. Higher bytes of the result are undefined.
 #[inline]
 fn no_digits(word: u64) -> u64 {
-    // Digits become 0 to 9; what is added carries all others but the largest to the upper bit, which those have.
+    // Digits become 0 to 9. The addition sets the top bit of every other byte except the largest, in which it is
+    // set already.
     let word = word ^ (ONES * u64::from(b'0'));
     (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }
 
-/// Returns the place of the first byte from `at` on that ends the plain part of a string: a quote, a backslash, or a
-/// control character, which strings do not have.
+/// Returns the offset of the first byte from `at` on that ends the plain part of a string: a quote, a backslash, or
+/// a control character (illegal in strings).
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
@@ -381,11 +382,11 @@ fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     Some(at + bytes.get(at..)?.iter().position(ends)?)
 }
 
-/// Sets the upper bit of the first byte of `word` that is a quote, a backslash or below a blank; bits behind that mean
-/// nothing.
+/// Sets the top bit of the first byte of `word` that is a quote, a backslash or a control character. Higher bytes of
+/// the result are undefined.
 #[inline]
 fn ending(word: u64) -> u64 {
-    // Borrows reach only bytes behind the first that matches.
+    // A borrow affects only bytes after the first match.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word;
     let control = word.wrapping_sub(ONES * 0x20) & !word;
     let quote = zero(word ^ (ONES * u64::from(b'"')));
@@ -403,7 +404,7 @@ mod tests {
         for special in 0..=255_u8 {
             for place in 0..20 {
                 let mut bytes = [b'a'; 24];
-                // Bytes of longer characters, which are above all others.
+                // Bytes of multi-byte characters, which are above all ASCII bytes.
                 bytes[place / 2] = 0xc3;
                 bytes[place] = special;
                 bytes[22] = b'"';
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(plain_end(b"no end at all", 0), None);
     }
 
-    /// The general parser says what is legal.
+    /// The general parser defines what is legal.
     #[test]
     fn legal_values_are_those_of_the_general_parser() {
         let parts = [
@@ -461,7 +462,7 @@ mod tests {
         let mut below = numbers_below(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
-            // A number in the open may continue behind what is seen of it.
+            // A number at the end of the visible text may continue after it.
             let mut text = String::from("[");
             for _ in 0..=below(6) {
                 text.push_str(parts[below(parts.len())]);
@@ -474,7 +475,7 @@ mod tests {
             let expected = expected.map(|value| (value.get(), values.byte_offset()));
             legal += usize::from(expected.is_some());
             scanned += usize::from(found.is_some());
-            // Keys with escapes are left to the general parser.
+            // The general parser reads keys with escapes.
             if found.is_some() {
                 assert_eq!(found, expected, "{text}");
             } else if expected.is_some() {
