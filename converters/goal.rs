@@ -1,5 +1,5 @@
-//! Schedules in GOAL, the text that LogGOPSim and its tracers use: for each rank calculations, sends and receives, and what
-//! each of them requires.
+//! GOAL schedules, the text format of LogGOPSim and its tracers: per rank, calculations, sends and receives, and the
+//! operations that each one requires.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -19,7 +19,7 @@ pub struct GoalSchedule {
 /// Program of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalProgram {
-    /// Operations in the order of the text, which is the order of messages with equal tags.
+    /// Operations in text order, which is also the order of messages with equal tags.
     pub operations: Vec<GoalOperation>,
 }
 
@@ -32,11 +32,11 @@ pub struct GoalOperation {
     pub kind: GoalOperationKind,
     /// Processor that it occupies.
     pub cpu: u32,
-    /// Operations that have to end before it begins, by their places; ascending.
+    /// Indices of operations that must end before it begins; ascending.
     pub after_end: Vec<u32>,
-    /// Operations that have to begin before it begins; ascending.
+    /// Indices of operations that must begin before it begins; ascending.
     pub after_begin: Vec<u32>,
-    /// Line of the text, from 1; 0 if it is of none.
+    /// Line of the text, from 1; 0 if it does not come from a text.
     pub line: usize,
 }
 
@@ -48,7 +48,7 @@ pub enum GoalOperationKind {
         /// Time, ns.
         ns: u64,
     },
-    /// Sends a message, or receives one.
+    /// Sends or receives a message.
     Message {
         /// Whether it receives.
         receive: bool,
@@ -66,7 +66,7 @@ impl GoalSchedule {
     pub fn begins(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Comments may come first; the ends of their lines are words.
+        // Comments may come first; their line ends are words.
         let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }
@@ -80,7 +80,7 @@ impl GoalSchedule {
         parse_text(path, Self::parse)
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations of all ranks.
     pub fn operations(&self) -> u64 {
         let programs = self.programs.iter();
         programs
@@ -89,7 +89,7 @@ impl GoalSchedule {
     }
 }
 
-/// Returns the error of a line, counted from 1.
+/// Builds an error at a line, counted from 1.
 fn refused(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: (line > 0).then_some((line, 1)),

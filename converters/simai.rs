@@ -1,9 +1,9 @@
-//! Text workloads of SimAI and its generator AICB: the layers of a transformer with their times and collectives, for all NPUs
-//! alike, and the degrees of its parallelism.
+//! Text workloads of SimAI and its generator AICB: the layers of a transformer with their times and collectives,
+//! identical for all NPUs, and the degrees of parallelism.
 //!
-//! A pass is that of SimAI's own loop. Forward, each layer computes and then exchanges; nothing goes on before that ends.
-//! Backward, from the last layer, the gradient of the input does the same, and then that of the weights computes and begins
-//! its collective, for which only the same layer of the next pass waits. Times are nanoseconds.
+//! A pass follows SimAI's own loop. Forward, each layer computes and then communicates; the next layer starts after
+//! that. Backward, from the last layer, the input gradient does the same. Then the weight gradient computes and starts
+//! its collective; only the same layer of the next pass waits for it. Times are nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -14,49 +14,49 @@ mod parse;
 
 pub use grid::{GroupRole, RankGrid};
 
-/// Words that begin such a file.
+/// First words of such files.
 const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiWorkload {
-    /// Word of its first line.
+    /// First word of its first line.
     pub kind: &'static str,
-    /// NPUs of a tensor-parallel group.
+    /// Size of a tensor-parallel group.
     pub tensor: u32,
     /// Pipeline stages.
     pub pipeline: u32,
-    /// NPUs of an expert-parallel group.
+    /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of NPUs, unless the file leaves it open.
+    /// Number of NPUs; `None` if the file does not state it.
     pub npus: Option<u32>,
     /// The layers; at least one.
     pub layers: Vec<SimaiLayer>,
-    /// Layers whose inputs are kept.
+    /// Layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,
-    /// Layers before whose backward pass those behind the last checkpoint are computed again.
+    /// Layers before whose backward pass the layers since the last checkpoint are recomputed.
     recomputing: BTreeSet<usize>,
 }
 
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiLayer {
-    /// Name, a word.
+    /// Name, a single word.
     pub name: String,
-    /// Forward.
+    /// Forward stage.
     pub forward: SimaiStage,
-    /// Gradient of the input.
+    /// Input-gradient stage.
     pub input_gradient: SimaiStage,
-    /// Gradient of the weights.
+    /// Weight-gradient stage.
     pub weight_gradient: SimaiStage,
 }
 
 /// One stage of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimaiStage {
-    /// Compute time.
+    /// Compute time, ns.
     pub ns: u64,
-    /// Collective behind it, unless it has none or of no bytes.
+    /// Collective that follows; `None` also for zero bytes.
     pub comm: Option<SimaiComm>,
 }
 
@@ -65,8 +65,8 @@ pub struct SimaiStage {
 pub struct SimaiComm {
     /// The operation.
     pub kind: CollectiveKind,
-    /// Groups that carry it out.
+    /// Role of the groups that carry it out.
     pub role: GroupRole,
-    /// Bytes of the whole buffer, which an all-gather ends with and a reduce-scatter begins with.
+    /// Bytes of the whole buffer: the output of an all-gather, the input of a reduce-scatter.
     pub bytes: u64,
 }

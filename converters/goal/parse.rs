@@ -1,4 +1,4 @@
-//! Text of a schedule: `num_ranks N`, then a block `rank R { … }` for each rank, with an operation or a dependency a line.
+//! Parses GOAL text: `num_ranks N`, then a block `rank R { … }` per rank, with one operation or dependency per line.
 //!
 //! ```text
 //! l1: calc 100 cpu 0
@@ -14,8 +14,8 @@ use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, refused
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 
-/// Words of a text with the lines, from 1, that they stand in; the end of a line is the word `\n`, and `:`, `{` and `}` are
-/// words of their own.
+/// Splits a text into words with line numbers from 1. The end of a line is the word `\n`; `:`, `{` and `}` are separate
+/// words.
 pub(super) struct GoalWords<'t> {
     rest: &'t str,
     line: usize,
@@ -70,19 +70,19 @@ impl<'t> Iterator for GoalWords<'t> {
     }
 }
 
-/// A parser with the next word.
+/// A parser with one word of lookahead.
 struct GoalParser<'t> {
     words: std::iter::Peekable<GoalWords<'t>>,
     /// Line of the last word.
     line: usize,
 }
 
-/// A dependency that waits for its labels.
+/// A dependency whose labels are not resolved yet.
 struct LabelledDependency<'t> {
     line: usize,
     later: &'t str,
     earlier: &'t str,
-    /// Whether the earlier one only has to begin.
+    /// Whether the earlier operation only has to begin (`irequires`).
     begins: bool,
 }
 
@@ -91,8 +91,8 @@ impl GoalSchedule {
     ///
     /// # Errors
     ///
-    /// Fails at a line that is no operation or dependency, at labels that are unknown or twice there, at ranks that are
-    /// missing, twice there or beyond their number, and at receives from any rank or of any tag.
+    /// Fails at a line that is not an operation or dependency; at unknown or duplicate labels; at missing, duplicate or
+    /// too large ranks; and at receives from any rank or with any tag.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut parser = GoalParser {
             words: GoalWords::new(text).peekable(),
@@ -137,7 +137,7 @@ impl GoalSchedule {
     }
 }
 
-/// Largest number of ranks.
+/// Maximum number of ranks.
 const MOST_RANKS: u64 = 1 << 20;
 
 impl<'t> GoalParser<'t> {
@@ -155,7 +155,7 @@ impl<'t> GoalParser<'t> {
         is
     }
 
-    /// Skips ends of lines.
+    /// Skips line ends.
     fn lines(&mut self) {
         while self.next_is("\n") {}
     }
@@ -179,7 +179,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    /// Takes a number up to `most`.
+    /// Reads a number of at most `most`.
     fn number(&mut self, what: &str, most: u64) -> Result<u64, TraceError> {
         let parsed = self.words.peek().and_then(|(_, word)| word.parse().ok());
         match parsed.filter(|number| *number <= most) {
@@ -191,7 +191,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    /// Takes the operations and dependencies of a rank, and the brace behind them.
+    /// Reads the operations and dependencies of a rank, and the closing brace.
     fn program(&mut self, rank: u32, ranks: u32) -> Result<GoalProgram, TraceError> {
         let mut program = GoalProgram::default();
         let mut labels: BTreeMap<&str, u32> = BTreeMap::new();
@@ -262,7 +262,8 @@ impl<'t> GoalParser<'t> {
         Ok(program)
     }
 
-    /// Takes the word of a dependency, if it is next; returns whether the earlier operation only has to begin.
+    /// Consumes the keyword of a dependency if it is next; returns whether the earlier operation only has to
+    /// begin.
     fn relation(&mut self) -> Option<bool> {
         if self.next_is("requires") {
             Some(false)
@@ -298,7 +299,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    /// Takes an operation and its processor, to the end of the line.
+    /// Reads an operation and its processor, to the end of the line.
     fn operation(&mut self, rank: u32, ranks: u32) -> Result<(GoalOperationKind, u32), TraceError> {
         let Some(&(line, word)) = self.words.peek() else {
             return Err(self.wrong(OPERATION));
@@ -356,7 +357,7 @@ impl<'t> GoalParser<'t> {
         Ok((kind, cpu as u32))
     }
 
-    /// Takes a size, `10b` or `10 b`.
+    /// Reads a size, `10b` or `10 b`.
     fn size(&mut self) -> Result<u64, TraceError> {
         const EXPECTED: &str = "bytes, such as `10b`";
         let word = self.words.peek().map_or("", |(_, word)| word);
@@ -388,7 +389,7 @@ impl<'t> GoalParser<'t> {
 
 const OPERATION: &str = "`calc`, `send` or `recv`";
 const FORM: &str = "lines such as `l1: send 10b to 1 tag 5`, `l1: calc 100` and `l2 requires l1`";
-/// Longest calculation, ns: what picoseconds in 64 bits hold.
+/// Maximum duration of a calculation, ns: its picoseconds must fit in 64 bits.
 const MOST_NS: u64 = u64::MAX / 1000;
 const MOST_CPU: u64 = 1 << 16;
 const MOST_BYTES: u64 = i64::MAX as u64;

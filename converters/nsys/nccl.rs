@@ -1,13 +1,14 @@
-//! Calls of NCCL, as the ranges say that NCCL opens in Nsight Systems, and the kernels that carry them out.
+//! NCCL calls, from the ranges that NCCL opens in Nsight Systems, and the kernels that carry them out.
 //!
-//! A range is called `ncclAllReduce` and has a payload: bytes of the message, root or peer, and from NCCL 2.24 on the
-//! communicator. Builds that write all of it into the name (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`) are read,
-//! too. Within a group, kernels are launched when the group ends, so that a call belongs to the next launch of its kind on its thread.
+//! A range has a name such as `ncclAllReduce` and a payload: bytes of the message, root or peer, and from NCCL 2.24 on
+//! the communicator. Builds that write all of this into the name
+//! (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`) are supported too. Within a group, NCCL launches kernels
+//! when the group ends, so a call belongs to the next launch of its kind on its thread.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Operation of a call, with the name that records of PyTorch have for it.
+/// NCCL's function names, with the names of the operations in PyTorch's records.
 const KINDS: [(&str, &str); 9] = [
     ("ncclAllReduce", "allreduce"),
     ("ncclAllGather", "allgather"),
@@ -39,18 +40,19 @@ pub(super) enum NcclRange {
 /// A call of NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NcclCall {
-    /// Name of its operation, as records of PyTorch have it.
+    /// Name of its operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of its message, which of a collective is that of one rank, if they are said.
+    /// Bytes of its message, if stated; for a collective, the bytes of one rank.
     pub bytes: Option<u64>,
-    /// Root, or peer of a message, as a rank of the communicator.
+    /// Root, or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// The communicator, if it is said.
+    /// The communicator, if stated.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Reads a range called `name`, with the payload `json`; `None` if it is none of NCCL's that communicates.
+    /// Parses a range with the name `name` and the payload `json`; `None` if it is not a communication range
+    /// of NCCL.
     pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
@@ -76,7 +78,7 @@ impl NcclRange {
     }
 }
 
-/// What a range says.
+/// Facts stated by a range.
 #[derive(Default)]
 struct RangeFacts {
     bytes: Option<u64>,
@@ -97,7 +99,7 @@ impl RangeFacts {
             };
             facts.fact(&key.to_lowercase(), &text);
         }
-        // `key value, key value`, behind a colon, or all of the name.
+        // `key value, key value`, after a colon, or as the whole name.
         let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
         let words: Vec<&str> = tail
             .split([' ', ','])
@@ -133,23 +135,24 @@ impl RangeFacts {
     }
 }
 
-/// A launch of a kernel that communicates, or a call, on one thread.
+/// An event on one thread: an NCCL call, or the launch of a communication kernel.
 #[derive(Clone, Debug)]
 pub(super) enum ThreadMoment {
-    /// A call begins.
+    /// Start of a call.
     Call(NcclCall),
-    /// A kernel is launched: its event, and the beginning of its operation's name in records, if its own name says it.
+    /// Launch of a kernel: its event, and the operation name in records that begins like the kernel's name, if any.
     Launch(u32, Option<&'static str>),
 }
 
-/// Returns the call of each kernel of which it and its bytes can be told, by the kernel's event. `threads` are the moments of each thread by
-/// time. Calls of one group that one kernel carries out are one call of all their bytes.
+/// Returns the call of each kernel whose call and size can be determined, by the kernel's event. `threads` has the
+/// events of each thread, sorted by time. If one kernel carries out several calls of a group, they become one call with
+/// their total bytes.
 pub(super) fn calls_of_kernels(
     threads: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
 ) -> BTreeMap<u32, NcclCall> {
     let mut found = BTreeMap::new();
     for mut moments in threads.into_values() {
-        // A launch at the moment of its call is behind it.
+        // At equal times a launch follows its call.
         moments.sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadMoment::Launch(..))));
         let mut pending: Vec<NcclCall> = Vec::new();
         let mut launches: Vec<(u32, Option<&'static str>)> = Vec::new();
@@ -171,8 +174,8 @@ pub(super) fn calls_of_kernels(
     found
 }
 
-/// Gives the launches behind some calls those calls, kind by kind: each its own where there are as many, or all to the only
-/// one.
+/// Assigns the calls of one group to the launches after them, kind by kind: one to one if the numbers match, or all to
+/// a single kernel.
 fn settle(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
@@ -185,14 +188,14 @@ fn settle(
             continue;
         }
         let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
-        // The kernel of messages and of all-to-all says neither.
+        // The kernel name for messages and all-to-all names neither.
         let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
             Some(named) => named == kind,
             None => is_message(kind) || kind == "alltoall",
         };
         let mut kernels = launches.iter().filter(of_kind).map(|(event, _)| *event);
         let kernels: Vec<u32> = kernels.by_ref().collect();
-        // A kernel that both sends and receives is no call of either.
+        // A kernel that both sends and receives cannot be assigned to a call of either kind.
         let is_mixed = is_message(kind)
             && calls
                 .iter()
@@ -224,15 +227,15 @@ fn settle(
 }
 
 impl NcclCall {
-    /// Returns the call as records of PyTorch state it, for a group of which `peer` is the root's or the peer's rank in the
-    /// job.
+    /// Returns the call in the form of PyTorch's records, for a group in which the root or peer has the job rank
+    /// `peer`.
     pub fn arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),
             ("dtype".to_owned(), "Byte".to_owned()),
         ];
         let bytes = self.bytes.unwrap_or(0).to_string();
-        // NCCL states what a rank of all-gather puts in, and what one of reduce-scatter gets.
+        // NCCL states a rank's input for an all-gather and a rank's output for a reduce-scatter.
         if self.kind != "reduce_scatter" && self.kind != "recv" {
             arguments.push(("In msg nelems".to_owned(), bytes.clone()));
         }
@@ -314,8 +317,8 @@ mod tests {
         assert_eq!(NcclRange::read("forward", Some(payload)), None);
     }
 
-    /// Two calls of a group and one kernel: 100 + 28 bytes. Two calls and two kernels: one each. Two calls and three kernels:
-    /// nothing is told.
+    /// Two calls of a group and one kernel: 100 + 28 bytes. Two calls and two kernels: one each. Two calls and three
+    /// kernels: no assignment.
     #[test]
     fn kernels_have_the_calls_before_their_launches() {
         let of = |moments: &[ThreadMoment]| {
@@ -331,7 +334,7 @@ mod tests {
         assert_eq!(two, BTreeMap::from(each));
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
-        // Both ways at once, in one kernel.
+        // A send and a receive in one kernel.
         let both = ["send", "recv"].map(|kind| ThreadMoment::Call(call(kind, 9)));
         let both = of(&[&both[..], &[ThreadMoment::Launch(7, None)]].concat());
         assert!(both.is_empty());

@@ -1,5 +1,4 @@
-//! Calls that belong together: the k-th collective of a group on each of its members, and the sends
-//! with their receives.
+//! Matches calls: the k-th collective of a group across its members, and sends with receives.
 
 use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -10,18 +9,18 @@ use chakram_trace::matching::{
     CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
 };
 
-/// A collective with the calls of its members that have captures.
+/// A collective with the calls of its captured members.
 #[derive(Clone, Debug)]
 pub struct MatchedCollective {
     /// Its kind.
     pub kind: CollectiveKind,
     /// The group.
     pub group: u32,
-    /// The call of each member, in the group's order.
+    /// The call of each captured member, in the group's order.
     pub members: Vec<CommRef>,
-    /// The member that is root, among `members`; if it has one and that has a capture.
+    /// Index in `members` of the root; `None` if there is no root or it has no capture.
     pub root: Option<u32>,
-    /// `comm_size`: the largest of any member.
+    /// `comm_size`: the largest over all members.
     pub bytes: u64,
     /// Whether members' sizes differ.
     pub uneven: bool,
@@ -39,28 +38,28 @@ pub struct MatchedMessage {
 /// All matches of a job.
 #[derive(Debug, Default)]
 pub struct CallMatches {
-    /// Collectives by group and sequence.
+    /// Collectives, sorted by group and sequence.
     pub collectives: Vec<MatchedCollective>,
-    /// Messages by their ends.
+    /// Messages with both ends.
     pub messages: Vec<MatchedMessage>,
-    /// Calls without the others', by reason.
+    /// Calls without counterparts, by reason.
     pub unmatched: Vec<(CommRef, &'static str)>,
 }
 
-/// Two ranks that disagree.
+/// Error: two ranks disagree about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallMismatch(pub String);
 
 /// A rank of the job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobRank<'a> {
-    /// Its number.
+    /// Rank number in the job.
     pub number: u32,
-    /// The capture that its calls are of: its own, or that of a rank of the same role.
+    /// The capture that its calls come from: its own, or that of a rank with the same role.
     pub timeline: &'a RankTimeline,
 }
 
-/// Matches the calls of all ranks, which are in order. The group of every call is set.
+/// Matches the calls of all ranks. `ranks` must be sorted, and the group of every call must be set.
 pub fn matching(
     ranks: &[JobRank<'_>],
     calls: &[CommCalls],
@@ -123,15 +122,15 @@ pub fn matching(
             .extend(untold.map(|(i, _)| ((rank, i), reason)));
     }
     job.messages(&mut matches);
-    // Nothing stands for these.
+    // Dropped calls have no node, so they are not reported.
     matches.unmatched.retain(|&(at, _)| !job.is_dropped(at));
     Ok(matches)
 }
 
-/// Why calls are alone whose partner's kernel is missing.
+/// Reason for calls whose partner's kernel is missing.
 const PARTNER_DROPPED: &str = "of partners whose kernels the profiler dropped";
 
-/// Returns the calls of a rank in program order by their numbers, where those that were dropped follow the others.
+/// Returns the calls of a rank in program order with their indices; dropped calls are indexed after all others.
 fn in_order(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
@@ -169,8 +168,9 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// Leaves of each member's calls those that all have, as windows may open or close at different calls. Where they agree
-    /// nowhere, as many as the shortest has stay, for the disagreement to be told.
+    /// Keeps only the calls that all members share, because profiling windows may start or end at different calls. If
+    /// no shift makes the members agree, keeps the first calls, as many as the shortest list has, so that the mismatch
+    /// is reported.
     fn common<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
@@ -193,7 +193,7 @@ impl<'a> CapturedCalls<'a> {
         });
         let shifts: Option<Vec<i64>> = std::iter::once(Some(0)).chain(shifts).collect();
         let shifts = shifts.unwrap_or_else(|| vec![0; members.len()]);
-        // In places of the first member's calls.
+        // Positions are relative to the first member's calls.
         let ends = members.iter().zip(&shifts);
         let ends = ends.map(|(member, shift)| member.calls.len() as i64 + shift);
         let from = shifts.iter().copied().max().unwrap_or(0);
@@ -214,7 +214,7 @@ impl<'a> CapturedCalls<'a> {
 
     fn outline(&self, at: CommRef) -> CallOutline {
         let call = self.call(at);
-        // A root may be done before the others begin.
+        // A root may finish before the others begin.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.kind(at).has_root()
             && !self.is_dropped(at);
@@ -227,8 +227,8 @@ impl<'a> CapturedCalls<'a> {
 
     fn signature(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind(at);
-        // Only the root of a scatter knows what it scatters; what others get may differ in all-to-all
-        // and in gathering, where every member has a size of its own.
+        // Only the root of a scatter knows the total. In all-to-all and gather each member may have its own
+        // size.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll
@@ -244,7 +244,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// The member that is root.
+    /// Returns the member that is the root.
     fn root(&self, at: CommRef) -> Option<u32> {
         self.call(at)
             .asked
@@ -342,12 +342,12 @@ impl<'a> CapturedCalls<'a> {
     }
 }
 
-/// `comm_size` of a member that put in and got out so many bytes, in a group of `count`.
+/// Returns `comm_size` for a member with these input and output bytes in a group of `count`.
 fn size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),
         CollectiveKind::AllGather if bytes_in == 0 => bytes_out / count.max(1),
-        // Kineto does not have lists of lists of tensors.
+        // Kineto omits nested lists of tensors.
         CollectiveKind::ReduceScatter if bytes_in == 0 => bytes_out.saturating_mul(count),
         CollectiveKind::Scatter => bytes_out.saturating_mul(count),
         CollectiveKind::Barrier => 0,

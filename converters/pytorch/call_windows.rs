@@ -1,33 +1,35 @@
-//! Windows of calls that ranks have in common.
+//! Calls that several ranks' captures have in common.
 //!
-//! Profilers of different ranks start and stop at different calls. Two members of a group see the same collectives, in one
-//! order, so one list lies in the other by a *shift*: the one under which signatures agree wherever the lists overlap. Of
-//! several it is the one under which collectives end together on both: the differences of their ends, which are the offset
-//! of the clocks, vary least, and are the smallest of those that vary as little. Lists of one length by different clocks are
-//! taken to be the same calls where that varies as little as anything else.
+//! Profilers of different ranks start and stop at different calls. Two members of a group see the same collectives in
+//! one order, so their lists are offset by a *shift*: a shift is possible if the signatures agree wherever the lists
+//! overlap. Among several, the best is the one under which collectives end together on both ranks: the differences
+//! between end times, which estimate the clock offset, then vary least, and among equally small variations their
+//! magnitude is smallest. Two lists of equal length with different clocks are assumed to contain the same calls if the
+//! variation under shift zero is minimal.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
 
-/// A call, as far as it tells calls apart.
+/// Properties of a call that distinguish it from others.
 #[derive(Clone, Copy, Debug)]
 pub struct CallOutline {
-    /// Properties on which members agree.
+    /// Properties that are equal on all members.
     pub signature: CollectiveSignature,
-    /// Number in its group, where the profiler wrote it.
+    /// Sequence number in its group, if the profiler wrote it.
     pub sequence: Option<u64>,
-    /// Start and end, ns by the rank's own clock; `None` if it has no time, or need not end together on all.
+    /// Start and end, ns by the rank's own clock; `None` if it has no time, or need not end at the same time
+    /// on all members.
     pub span: Option<(i64, i64)>,
 }
 
-/// Number of calls by which windows may be shifted, on top of the difference of their lengths.
+/// Maximum shift beyond the difference of the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Differences of ends that vary by less are alike, ns: threads are scheduled late by so much.
+/// Resolution for comparing the variation of end times, ns: threads are scheduled late by this much.
 const ALIKE: i64 = 200_000;
 
-/// Returns the place in `one` of the first call of `other`, which may lie before or behind it; `None` if they agree nowhere.
-/// `one_clock` says whether both are by the same clock.
+/// Returns the position in `one` of the first call of `other`, which may be negative or past the end; `None` if no
+/// shift fits. `one_clock` states that both have the same clock.
 pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = by_sequence(one, other) {
@@ -42,14 +44,14 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
             return Some(0);
         }
     }
-    // Most of the shorter list has to be in the longer one, or anything would fit somewhere.
+    // Most of the shorter list must overlap the longer one, otherwise almost any shift would fit.
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
     let shifts = (low..=high).filter(|&shift| overlap(n, m, shift) >= least.max(1));
     let fitting = shifts.filter(|&shift| agree(one, other, shift));
     fitting.min_by_key(|&shift| {
         let (offset, spread) = differences(one, other, shift);
-        // The first or last calls in common, where times do not tell.
+        // If times do not decide, prefer aligned starts, then aligned ends.
         let end = if shift == 0 {
             0
         } else {
@@ -68,7 +70,7 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
     })
 }
 
-/// Returns the shift under which numbers agree, if every call has one and they agree anywhere.
+/// Returns the shift under which sequence numbers agree, if every call has one and any agree.
 fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let place = |list: &[CallOutline], of: &CallOutline| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
@@ -82,12 +84,12 @@ fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     pairs(one, other, shift).all(same).then_some(shift)
 }
 
-/// Number of calls that lists of `n` and `m` calls have in common.
+/// Returns the number of calls that lists of `n` and `m` calls share under a shift.
 fn overlap(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
 
-/// Pairs of calls that are one collective.
+/// Returns the pairs of calls that are the same collective.
 fn pairs<'c>(
     one: &'c [CallOutline],
     other: &'c [CallOutline],
@@ -102,7 +104,7 @@ fn agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool {
     pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median of the differences of ends, and the median of their distances from it.
+/// Returns the median difference of end times, and the median deviation from it.
 fn differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
     let ends = pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
     let mut ends: Vec<i64> = ends.flatten().collect();
@@ -111,7 +113,7 @@ fn differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, 
     (middle, median(&mut apart))
 }
 
-/// Returns whether at least half of the pairs overlap in time, by one clock.
+/// Returns whether at least half of the pairs overlap in time, given a common clock.
 fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
     let spans = pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
@@ -142,10 +144,10 @@ mod tests {
         }
     }
 
-    /// A job of steps with three collectives each, of one size or of three, that take 2, 3 and 5 ms.
+    /// A job whose steps have three collectives, of equal or different sizes, that take 2, 3 and 5 ms.
     fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallOutline> {
         let ends = (0..steps).flat_map(|step| {
-            // Steps differ by some microseconds.
+            // Step lengths differ by some microseconds.
             let start = step * 10_000_000 + step * step * 40_000;
             [2, 5, 10].map(|ms| start + ms * 1_000_000)
         });
@@ -170,10 +172,10 @@ mod tests {
             for clock in [0, 300_000, -4_000_000] {
                 for (one, other) in [
                     (0..24, 0..24),
-                    // Both begin and end elsewhere.
+                    // Different start and end.
                     (0..20, 3..24),
                     (2..24, 0..21),
-                    // As many calls, and not the same.
+                    // Equal number of calls, but not the same ones.
                     (0..20, 4..24),
                     (0..24, 5..19),
                 ] {
@@ -196,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Collectives every 10 ms, on the same host or not: a clock that is 10 ms behind looks like a call that is missing.
+    /// Collectives every 10 ms, on the same host or not: a clock that is 10 ms behind looks like a missing call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallOutline> {
@@ -206,7 +208,7 @@ mod tests {
         };
         assert_eq!(shift(&calls(1), &calls(0), true), Some(-1));
         assert_eq!(shift(&calls(1), &calls(0), false), Some(0));
-        // Of other lengths they are taken to be missing.
+        // If lengths differ, calls are assumed to be missing.
         assert_eq!(shift(&calls(1), &calls(0)[..8], false), Some(-1));
     }
 
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(shift(&untimed(0..24), &untimed(0..18), false), Some(0));
         assert_eq!(shift(&untimed(0..24), &untimed(4..24), false), Some(4));
         assert_eq!(shift(&untimed(1..24), &untimed(0..24), false), Some(-1));
-        // Whole steps do not show: as many calls as there are agree from the first on.
+        // A shift by whole steps cannot be seen without times: the lists are aligned at the first call.
         assert_eq!(shift(&untimed(0..24), &untimed(3..21), false), Some(0));
         assert_eq!(shift(&untimed(0..6), &[call(9, 0); 6], false), None);
         assert_eq!(shift(&[], &untimed(0..3), false), None);

@@ -1,4 +1,4 @@
-//! Emission of a rank's activities as nodes of a trace.
+//! Writes a rank's activities as nodes of a trace.
 
 use super::activities::{Activities, ActivityKind, ActivityLane};
 use super::alike_kernels::AlikeKernels;
@@ -24,53 +24,53 @@ pub use lanes::lane_names;
 
 /// Job-wide data that the nodes of a rank refer to.
 pub struct EmitContext<'a> {
-    /// Number of the rank; its capture may be another's.
+    /// Rank number; its capture may belong to another rank.
     pub number: u32,
     /// The groups.
     pub groups: &'a [JobGroup],
     /// Waiting and transfer time of each call.
     pub times: &'a [CallTime],
-    /// `comm_size` of each call, its root, and whether its partners are known.
+    /// `comm_size`, root and partners of each call.
     pub matches: &'a [CallMatchInfo],
     /// Start of the job, by this rank's clock, ns.
     pub start: i64,
     /// Whether nothing in the job ran on a device, so that host operators are the compute.
     pub host_computes: bool,
-    /// Cost of a record of the profiler, ns.
+    /// Time of one profiler record, ns.
     pub record_ns: u64,
 }
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMatchInfo {
-    /// `comm_size`; of a message its bytes.
+    /// `comm_size`; for a message, its bytes.
     pub bytes: u64,
-    /// Whether nobody states the bytes.
+    /// Whether no capture states the bytes.
     pub size_unknown: bool,
-    /// Rank of the root.
+    /// Rank of the root in the group.
     pub root: Option<u32>,
     /// Whether members exchange parts of different sizes.
     pub uneven: bool,
-    /// Whether the partners were found; a call without them is written as work of the host or device.
+    /// Whether the partners were found. A call without partners is written as host or device work.
     pub found: bool,
 }
 
 /// Numbers of emitted nodes and dependencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EmittedCounts {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// Dependencies.
+    /// Number of dependencies.
     pub causes: u64,
-    /// Time of nodes on streams of a device, waiting for other ranks included, ns.
+    /// Time of nodes on device streams, including waiting for other ranks, ns.
     pub device_ns: u64,
-    /// Time that the profiler is estimated to have added to nodes of the host, ns.
+    /// Estimated time that the profiler added to host nodes, ns.
     pub profiler_ns: u64,
-    /// Of each record, ns.
+    /// Estimated profiler time per record, ns.
     pub profiler_record_ns: u64,
 }
 
-/// Writes the nodes of `rank`. `activities` and `calls` are its own.
+/// Writes the nodes of `rank`, given its own `activities` and `calls`.
 pub fn write<W: Write>(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -81,7 +81,7 @@ pub fn write<W: Write>(
     let order = order(rank, activities, calls);
     let mut ids = vec![0_u32; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
-        // Id 1 is the declaration of the groups.
+        // Id 1 is the node that declares the groups.
         ids[work as usize] = place as u32 + 2;
     }
     let mut written = EmittedCounts {
@@ -147,7 +147,7 @@ pub fn write<W: Write>(
     Ok(written)
 }
 
-/// Returns the end of an activity in a replay that reproduces the capture.
+/// Returns when an activity ends in a replay that reproduces the capture.
 fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {
@@ -162,7 +162,7 @@ fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, wor
     }
 }
 
-/// A process group as PyTorch's `pg_config` states it.
+/// A process group in the form of PyTorch's `pg_config`.
 #[derive(Serialize)]
 struct GroupDeclaration<'g> {
     pg_name: &'g str,

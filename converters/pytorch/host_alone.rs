@@ -1,11 +1,11 @@
-//! Events of a capture without a Kineto trace: the order and nesting of the host's operators, without times.
+//! Events for a capture without a Kineto trace: order and nesting of host operators, without times.
 //!
-//! Operators begin in the order of their ids, each a tick after the one before, and end with the last that ran in
-//! them. Ticks only say what comes before what: nodes made of them have no duration and are priced by what they do.
+//! Operators begin in the order of their ids, one tick apart, and end with the last operator that ran in them. Ticks
+//! only define an order: nodes made from them have no duration, and the replay prices them by their work.
 //!
-//! Every operator that requests communication carries it out at once, whatever the file says about intervals of gloo's
-//! workers: without times these tell nothing, and they stand at odd places, as each is pushed onto the stack of whichever
-//! operator its caller is in when the worker takes it up.
+//! Every operator that requests communication is assumed to carry it out immediately. The file's intervals of gloo's
+//! workers are ignored: without times they carry no information, and their nesting is arbitrary, because each is pushed
+//! onto the stack of the operator that its caller happens to be in when the worker picks it up.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// Ticks between the starts of two operators.
 const TICK: i64 = 4;
 
-/// Makes a Kineto trace of the operators of `host`.
+/// Builds a Kineto trace from the operators of `host`.
 pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     let name = |node: u32| host.texts.get(host.nodes[node as usize].name);
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
@@ -54,8 +54,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns the number of intervals of workers of a kind that no operator of the file requests: calls of a library that
-/// has no operators for them.
+/// Returns how many worker intervals of a kind no operator in the file requests. They come from library calls that
+/// have no operators.
 fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
@@ -70,18 +70,18 @@ fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h st
     flights.iter().filter(alone).count() as u64
 }
 
-/// Events while they are made.
+/// Events under construction.
 #[derive(Default)]
 struct TickedEvents {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Tracks by thread, those of communication apart.
+    /// Tracks by thread; communication has separate tracks.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
 impl TickedEvents {
-    /// Adds an event of the host node `node` on the track (thread, whether of communication); `None` if names no longer
-    /// fit.
+    /// Adds an event of the host node `node` on the track (thread, whether communication); `None` if the name table is
+    /// full.
     fn push(
         &mut self,
         name: &str,
@@ -122,7 +122,7 @@ impl TickedEvents {
     }
 }
 
-/// Returns the tick at which each operator of `order` ends: behind the last that ran in it.
+/// Returns the end tick of each operator of `order`: after the last operator that ran in it.
 fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)
@@ -135,11 +135,11 @@ fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     ends
 }
 
-/// Returns the place in `order` of the operator that each ran in.
+/// Returns the index in `order` of the operator that each one ran in.
 ///
-/// The observer writes operators as they end. On a thread, one ran in another if it began later and ended earlier, which
-/// holds where the file's own links do not: those name what was on top of a stack that gloo's workers share. Files that
-/// other tools sorted have their links alone.
+/// The observer writes operators when they end. On one thread, an operator ran inside another if it began later and
+/// ended earlier. This is reliable where the file's own links are not: those name the top of a stack that gloo's
+/// workers share. If another tool sorted the file, only its links are available.
 fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -151,7 +151,7 @@ fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let mut open: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let parent = |(own, &i): (usize, &u32)| {
         let stack = open.entry(host.nodes[i as usize].tid).or_default();
-        // The index of a node is its place in the file.
+        // A node's index is its position in the file, so it gives the order of ends.
         while stack.last().is_some_and(|&top| order[top] < i) {
             stack.pop();
         }
@@ -162,7 +162,7 @@ fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     order.iter().enumerate().map(parent).collect()
 }
 
-/// Returns the place in `order` of the operator that each names as its parent, if that began before it on its thread.
+/// Returns the index in `order` of each operator's stated parent, if that began earlier on the same thread.
 fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()
@@ -172,7 +172,7 @@ fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let parent = |(own, &i): (usize, &u32)| {
         let tid = |i: u32| host.nodes[i as usize].tid;
         let parent = place.get(&host.records[i as usize].parent).copied()?;
-        // Anything else is damage.
+        // Other links are damage.
         (parent < own && tid(order[parent]) == tid(i)).then_some(parent)
     };
     order.iter().enumerate().map(parent).collect()

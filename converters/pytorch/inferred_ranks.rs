@@ -294,8 +294,8 @@ impl ModelSearch<'_> {
     }
 
     /// Checks that captured ranks send what the rank receives and receive what it sends. Between two ranks, the first
-    /// and the last message must have the same direction on both sides: comparing totals is not enough, because
-    /// neighbouring stages send each other equal amounts.
+    /// and the last message must have the same direction on both sides: comparing the messages as a set is not
+    /// enough, because neighbouring stages send each other equal messages.
     fn hold_messages<'m>(
         &self,
         calls: &[CommCall],

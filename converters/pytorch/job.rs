@@ -1,4 +1,4 @@
-//! A job's captures, read, joined across ranks and written as traces.
+//! A job's captures: reads them, joins them across ranks and writes traces.
 
 use super::calls::CommKernels;
 use super::files::CapturePair;
@@ -18,27 +18,27 @@ mod rank_capture;
 use job_capture::JobCapture;
 use rank_capture::RankCapture;
 
-/// Selection of what is converted.
+/// Selects what to convert.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Only the step with this number, by its `ProfilerStep#N`.
+    /// Only the step with this number, from its `ProfilerStep#N`.
     pub step: Option<u64>,
-    /// Number of ranks that the job had, if those without a capture are to be inferred.
+    /// Number of ranks in the job; if set, ranks without a capture are inferred.
     pub infer_ranks: Option<u32>,
-    /// Number of ranks read at once; 0 for as many as the machine has processors.
+    /// Number of ranks read at once; 0 for the number of processors.
     pub threads: usize,
-    /// Kernels that communicate, by their names, beside those of NCCL and its like.
+    /// Names of communication kernels other than those of NCCL and similar libraries.
     pub comm_kernels: CommKernels,
 }
 
-/// Converts the captures `pairs` of one job and hands rank r's trace to `files` as `path(r)`, packed as that
-/// name's ending says; what a rank's file holds is told with the summary. Files appear when `files` are committed.
-/// `progress` is told how many ranks are read, of how many.
+/// Converts the captures `pairs` of one job. Creates rank r's trace in `files` as `path(r)`, compressed according
+/// to that name's extension, and reports the written files with the summary. Files appear when `files` are
+/// committed. `progress` is called with the number of ranks read so far and the total.
 ///
 /// # Errors
 ///
-/// Files that cannot be read, that do not belong together, or whose ranks disagree about what they
-/// communicate; traces that cannot be written.
+/// Files that cannot be read or do not belong together, ranks that disagree about their communication, and traces
+/// that cannot be written.
 pub fn convert(
     pairs: &[CapturePair],
     options: &ConvertOptions,
@@ -50,7 +50,8 @@ pub fn convert(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, each of which says its rank, and was read from a file, as [`convert`].
+/// Converts the device traces of one job, like [`convert`]. Each must state its rank and the file that it was
+/// read from.
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ fn write_job(
 /// A rank's number and its trace, as bytes.
 pub type RankTrace = (u32, Vec<u8>);
 
-/// A rank's number with the host trace and the Kineto trace that there are.
+/// A rank's number with its host trace and its Kineto trace, as far as they exist.
 pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 
 /// Converts captures that are in memory.

@@ -7,19 +7,19 @@ use super::tensor_lists;
 use super::view_operators::moves_nothing;
 use chakram_trace::graph::Interner;
 
-/// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
-/// operator share its cost as they share its time; one that launches kernels itself has the cost of its own tensors,
-/// whoever wrote it.
+/// Costs attributed to items. Work is counted once, at the innermost operator that does it. The kernels of an
+/// operator share its cost in proportion to their time. An operator that launches kernels itself is charged for its
+/// own tensors, whichever library it belongs to.
 ///
-/// An operator whose children move about as many bytes as itself only calls those that do the work; one that moves
-/// more than twice as many does work of its own beside converting a scalar or the like.
+/// An operator whose children move about as many bytes as it does only calls them. If it moves more than twice as
+/// many, it also does work of its own, more than converting a scalar or the like.
 #[derive(Debug)]
 pub struct OpCosts {
     /// Cost attributed to each item; empty unless the host computes.
     of: Vec<OpCost>,
-    /// Items that launch kernels themselves, in order.
+    /// Items that launch kernels themselves, sorted.
     launched: Vec<LaunchedCost>,
-    /// Names of kernels that tell whether they compute, in order.
+    /// Kernel names that show whether they compute, sorted.
     hints: Vec<(u32, ComputeHint)>,
 }
 
@@ -29,14 +29,14 @@ struct LaunchedCost {
     item: u32,
     /// Cost of all of its kernels.
     cost: OpCost,
-    /// Their time, ns.
+    /// Total time of its kernels, ns.
     time: u64,
-    /// Event of the first of them.
+    /// Event of its first kernel.
     kernel: u32,
 }
 
 impl OpCosts {
-    /// Attributes the costs of the items of `rank`, those of operators if the host computes.
+    /// Attributes costs to the items of `rank`. Host operators get costs only if the host computes.
     pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
             of: if host_computes {
@@ -79,13 +79,13 @@ impl OpCosts {
         this
     }
 
-    /// Returns the cost attributed to `item`: zero if its work is counted inside, or if it does none.
+    /// Returns the cost attributed to `item`; zero if its work is counted in its children, or it does none.
     pub fn of(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns what the kernel `device`, called `name`, does of the cost of the operator `item`, which launched it: its share
-    /// of their time.
+    /// Returns the share of the kernel `device` (its name has index `name`) in the cost of `item`, the operator that
+    /// launched it, by time.
     pub fn share(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -109,7 +109,7 @@ impl OpCosts {
     }
 }
 
-/// Returns the names of the kernels of `rank` that tell whether they compute, in order.
+/// Returns the kernel names of `rank` that show whether they compute, sorted.
 fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
@@ -124,12 +124,12 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
         .collect()
 }
 
-/// Returns the cost of each item of `rank`: zero if its work is counted inside, or if it does none.
+/// Returns the cost of each item of `rank`; zero if its work is counted in its children, or it does none.
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = KnownCosts::default();
-    // Items come after those that enclose them, so in reverse order children are known first.
+    // Items follow the items that enclose them, so reverse order visits children first.
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];
@@ -157,7 +157,7 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     of
 }
 
-/// Costs of operators with the shapes of their arguments, each worked out once.
+/// Cache of operator costs by argument shapes.
 #[derive(Default)]
 struct KnownCosts {
     operators: Interner<(u32, u32)>,
@@ -177,7 +177,7 @@ impl KnownCosts {
     }
 }
 
-/// Returns the cost of the operator `plain`, which is called so without `aten::`.
+/// Returns the cost of an operator; `plain` is its name without `aten::`.
 fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form(node);
     let text = |number| host.texts.get(number);
@@ -195,7 +195,7 @@ fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     )
 }
 
-/// Costs of operators that launch kernels themselves, each worked out once for its shapes and its first kernel.
+/// Cache of costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
 struct KnownLaunches {
     operators: Interner<(u32, u32, u32)>,
@@ -203,7 +203,7 @@ struct KnownLaunches {
 }
 
 impl KnownLaunches {
-    /// Returns the cost of an operator of which `kernel` is the first event.
+    /// Returns the cost of an operator whose first kernel is the event `kernel`.
     fn of(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern((node.name, node.form, name)) as usize;
@@ -215,13 +215,13 @@ impl KnownLaunches {
     }
 }
 
-/// Returns the cost of an operator that launches kernels itself, of which the first is called `kernel`.
+/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of the first one.
 fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = cost(&rank.host, node, plain);
-    // Observers count the tensors of lists with the others.
+    // Observers already count the tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
         false => tensor_lists::bytes_moved(texts.get(rank.host.form(node).shapes_in), kernel),
@@ -234,8 +234,8 @@ pub(super) fn length(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns whether an operator only returns other views of its inputs: all that it returns lies in their storages, and by
-/// its schema it writes into none.
+/// Returns whether an operator only returns views of its inputs: all its results share their storages, and its schema
+/// says that it writes to none of them.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

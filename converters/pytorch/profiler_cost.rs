@@ -1,18 +1,18 @@
-//! Host time that the profiler added while it captured, estimated node by node.
+//! Host time that the profiler added during capture, estimated node by node.
 //!
-//! Observer and profiler write a record of every operator and annotation while the program runs, on the program's thread.
-//! The time of a record hardly depends on the operator. What it was follows from the capture:
+//! While the program runs, observer and profiler write a record of every operator and annotation on the program's
+//! thread. The time per record hardly depends on the operator. It is estimated from the capture:
 //!
-//! - from steps that the job measured without a profiler, where it has some: the time by which the capture is longer than as
-//!   many of those, divided by the records of the thread that has most of them;
-//! - else from views, which are operators that compute nothing and take less than a microsecond by themselves: the median time
-//!   of views that call no other operator, plus the median time from the start of a view to that of the operator that it
-//!   calls, which is what starting a record takes. A record takes a little longer than that, as some of the work lies between
+//! - if the job also measured steps without a profiler: the excess of the capture over the same number of those steps,
+//!   divided by the number of records on the thread that has most;
+//! - else from views, operators that compute nothing and take less than a microsecond by themselves: the median time of
+//!   views that call no other operator, plus the median time from a view's start to the start of the operator that it
+//!   calls (the time to start a record). The true cost is slightly higher, because some of the work is between
 //!   operators;
 //! - else, in captures with few views, from fourteen other jobs, all on one machine.
 //!
-//! Of a record half lies in its operator and half in whatever surrounds it, so a node bears its own record as far as its
-//! duration and delay last, and the rest falls to the node behind it.
+//! Half of a record's time is inside its operator and half outside. So a node is charged for its own record up to its
+//! duration and delay, and the rest is charged to the next node.
 
 use super::activities::{Activity, ActivityKind};
 use super::event_links::LinkMethod;
@@ -22,37 +22,38 @@ use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
-/// Estimate of the cost of a record, from captures of fourteen jobs whose steps were measured without a profiler, too, all on one
-/// machine, a virtual CPU of 2026. Half of the jobs were fitted on; docs/validation/tests.md has the others.
+/// Estimated cost of a record, from captures of fourteen jobs whose steps were also measured without a profiler, all on
+/// one machine (a virtual CPU of 2026). Half of the jobs were used for the fit; docs/validation.md has the others.
 struct RecordEstimate {
-    /// Cost over the time that shows in views, percent.
+    /// Cost in excess of the time seen in views, percent.
     over_views: u64,
     /// Cost in those jobs, ns.
     elsewhere: u64,
-    /// Ends of the interval that has nine of ten costs, percent of the estimate.
+    /// 90 % interval of costs, percent of the estimate.
     interval: [u64; 2],
 }
 
-/// Of records that observer and profiler write.
+/// For records written by observer and profiler.
 const OBSERVED: RecordEstimate = RecordEstimate {
     over_views: 120,
     elsewhere: 12_000,
     interval: [80, 145],
 };
-/// Of records that the profiler writes alone.
+/// For records written by the profiler alone.
 const PROFILED: RecordEstimate = RecordEstimate {
     over_views: 240,
     elsewhere: 3_500,
     interval: [40, 350],
 };
-/// Ends of the interval of a cost that was measured on another machine, percent: machines differ by more than jobs.
+/// Interval for a cost that was measured on another machine, percent. It is wide because machines differ more than
+/// jobs.
 const ELSEWHERE: [u64; 2] = [0, 400];
-/// Fewest views of which a median is taken.
+/// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;
-/// Most views of which a median is taken: more say no more.
+/// Maximum number of views for a median; more do not improve it.
 const MOST_VIEWS: usize = 20_000;
 
-/// Returns the cost of a record of `rank`, which was joined by `method`. `None` if nothing has a time.
+/// Returns the cost of a record of `rank`, whose files were joined by `method`; `None` if nothing has a time.
 pub(super) fn cost_by_views(rank: &RankTimeline, method: LinkMethod) -> Option<ProfilerCost> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
@@ -75,8 +76,8 @@ fn percent(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
-/// Returns the cost of a record of a job whose capture lasts `captured` ns, and as many steps without a profiler
-/// `unprofiled` ns. `None` if no rank has a record.
+/// Returns the cost of a record of a job whose capture lasts `captured` ns, when the same number of steps takes
+/// `unprofiled` ns without a profiler; `None` if no rank has a record.
 pub(super) fn cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
@@ -101,7 +102,7 @@ pub(super) fn cost_by_steps(
     })
 }
 
-/// Returns the time that shows in views of `rank` as that of a record, ns; `None` if it has few of them.
+/// Returns the time of a record as seen in the views of `rank`, ns; `None` if there are too few views.
 fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
@@ -128,15 +129,15 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     Some(median(&mut durations)?.saturating_add(median(&mut starts)?))
 }
 
-/// Charges nodes with the profiler's time, thread by thread.
+/// Charges nodes for the profiler's time, thread by thread.
 pub(super) struct ProfilerCharges {
     per_record: u64,
-    /// Time of each thread that its nodes did not last for.
+    /// Per thread, time not yet charged because earlier nodes were too short.
     open: BTreeMap<u32, u64>,
 }
 
 impl ProfilerCharges {
-    /// Starts with a capture of which each record took `per_record` ns.
+    /// Creates the charges for a capture in which each record took `per_record` ns.
     pub fn new(per_record: u64) -> Self {
         Self {
             per_record,
@@ -144,8 +145,8 @@ impl ProfilerCharges {
         }
     }
 
-    /// Returns the profiler's part, ns, of an activity that has a delay of `delay` ns before it. Activities of a thread
-    /// come in order.
+    /// Returns the profiler's share, ns, of an activity and the `delay` ns before it. Call it for the activities of a
+    /// thread in order.
     pub fn charge(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {

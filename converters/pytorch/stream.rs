@@ -1,8 +1,8 @@
-//! Streaming reader of a JSON text that is too large for memory: an object with one huge array, or that array.
+//! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
 //!
-//! A window slides over the decompressed text. Every element of the array is parsed from the window in place; one
-//! that runs over the window's end is parsed again after the window has moved. So memory is that of the window, which
-//! grows only for a single large value, and no byte is scanned twice but a few at the window's ends.
+//! A window slides over the decompressed text. Every element of the array is parsed in place; an element that crosses
+//! the window's end is parsed again after the window has moved. So memory is limited to the window, which grows only
+//! for a single large value, and only a few bytes at window ends are scanned twice.
 
 #[cfg(test)]
 pub(super) mod damage;
@@ -25,47 +25,47 @@ use serde::Deserialize;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
-/// Hint on texts behind one another.
+/// Hint for files with several concatenated texts.
 const SPLIT: &str =
     "split the file at this byte of the decompressed text, and pass the parts, or one of them";
 
-/// Bytes of text that have to be in the window, if there are as many, before a value is reported as damaged.
+/// Bytes that the window must contain (unless the text ends earlier) before a value is reported as damaged.
 const ENOUGH: usize = 1 << 16;
 
 /// Consumer of the values of a text.
 pub(super) trait ElementReader {
-    /// Name of the kind of text, for messages.
+    /// Name of the kind of text, for error messages.
     const WHAT: &'static str;
     /// Key of the large array.
     const ARRAY: &'static str;
-    /// Whether the array may stand alone.
+    /// Whether the text may be the bare array.
     const BARE: bool;
-    /// Layout by which unescaped names are repaired.
+    /// How unescaped names are detected and repaired.
     const LAYOUT: NameLayout;
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;
 
-    /// Reads the element at the start of `text` into `element`, and returns its length, where that is sure without the
-    /// general parser.
+    /// Reads the element at the start of `text` into `element` and returns its length; `None` if only the general
+    /// parser can read it.
     fn scan<'de>(&mut self, text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
-    /// Takes an element of the array.
+    /// Receives an element of the array.
     fn element(
         &mut self,
         element: &Self::Element<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
-    /// Takes the value of another key.
+    /// Receives the value of another key.
     fn value(
         &mut self,
         key: &str,
         value: JsonText<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
-    /// Takes note of a name that was repaired in the element that comes next.
+    /// Records the repair of a name in the next element.
     fn repaired(&mut self, repair: JsonRepair);
 }
 
-/// Reads the text in `path`; returns its length in bytes after decompression.
+/// Reads the file at `path`; returns its decompressed length in bytes.
 pub(super) fn read(path: &Path, format: &mut impl ElementReader) -> Result<u64, TraceError> {
     let walked = TextWindow::new(DecompressedStream::open(path)?, path)
         .and_then(|window| JsonWalker(window).run(format));
@@ -80,7 +80,7 @@ pub(super) fn read_bytes(bytes: &[u8], format: &mut impl ElementReader) -> Resul
     JsonWalker(TextWindow::new(stream, path)?).run(format)
 }
 
-/// A traversal of the text.
+/// Traversal of the text.
 struct JsonWalker<'s>(TextWindow<'s>);
 
 impl JsonWalker<'_> {
@@ -178,7 +178,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    /// Takes what closes an array or object directly behind a comma, as scripts write that end every line with one.
+    /// Accepts a closing bracket after a comma; some scripts end every line with a comma.
     fn ends_after_comma(
         &mut self,
         close: u8,
@@ -218,7 +218,7 @@ impl JsonWalker<'_> {
                 }
                 Err(error) => error,
             };
-            // An element may be truncated by the window in the middle of a token, which need not look like an end.
+            // The window may cut an element within a token, where the parser need not report an unexpected end.
             if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.more(MAX_ELEMENT)?;
                 continue;
@@ -236,9 +236,10 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Start that the repaired text would have for the bytes behind the name to keep their place.
+            // Virtual start of the element: with it, bytes after the repaired name have their original
+            // offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
-            // A stretch that is long enough for most elements first, then longer ones.
+            // A prefix that suffices for most elements first, then longer ones.
             let mut stretch = 1 << 13;
             loop {
                 let whole = stretch >= text.len() - mended.resume;
@@ -260,7 +261,7 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // In bytes of the original, whose name is shorter than its escaped form.
+                        // Counted in the original text, whose name is shorter than the escaped form.
                         self.0.advance(used - before + mended.resume);
                         return Ok(());
                     }
@@ -275,7 +276,7 @@ impl JsonWalker<'_> {
         }
     }
 
-    /// Takes the element at the window's next byte, if a scan can read it; returns its length.
+    /// Consumes the element at the window's next byte if the scanner can read it; returns its length.
     #[inline]
     fn scanned<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
@@ -287,7 +288,7 @@ impl JsonWalker<'_> {
         Ok(used)
     }
 
-    /// Parses a value beside the array.
+    /// Parses a value outside the array.
     fn small<F: ElementReader>(
         &mut self,
         format: &mut F,
@@ -298,7 +299,7 @@ impl JsonWalker<'_> {
             let offset = self.0.offset();
             let text = self.0.rest();
             match parse_window::<JsonText<'_>>(&self.0) {
-                // A number at the window's end may continue behind it.
+                // A number at the window's end may continue after it.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
                     take(format, value, LocatedElement { text, offset })?;
@@ -323,7 +324,7 @@ impl JsonWalker<'_> {
     }
 }
 
-/// Returns the report of a value's repair; the value begins at `offset`.
+/// Describes the repair of a value that begins at `offset`.
 fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
     JsonRepair {
         offset: offset + mended.first_at as u64,
@@ -332,15 +333,15 @@ fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
     }
 }
 
-/// Parses the value at the start of the window's rest; returns it and its length.
+/// Parses the value at the start of the window's remaining text; returns it and its length.
 ///
-/// Text that was validated as a whole is not validated again, string by string.
+/// Text that was validated as UTF-8 as a whole is not validated again string by string.
 fn parse_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
     let (valid, text) = (window.valid(), window.rest());
     match first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
-        // Bytes that are not UTF-8 follow, and are repaired or named.
+        // Invalid UTF-8 follows; the general path repairs or reports it.
         Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
         parsed => parsed,
     }

@@ -1,17 +1,17 @@
 //! Tensors among the arguments of an operator.
 //!
-//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`, which only its type distinguishes from
-//! a list of numbers. Types mirror the nesting of the values: `GenericList[TensorArg(float), Int]` has one entry per
+//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`; only its type distinguishes it from a
+//! list of numbers. Types mirror the nesting of the values: `GenericList[TensorArg(float), Int]` has one entry per
 //! element.
 
-/// Type of a value, as far as it shows where tensors are.
+/// Type of a value, reduced to where tensors are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArgType {
-    /// No tensor.
+    /// A value without tensors.
     Other,
     /// A tensor.
     Tensor,
-    /// A list or tuple with tensors in it.
+    /// A list or tuple that contains tensors.
     List(Vec<ArgType>),
 }
 
@@ -28,10 +28,10 @@ impl ArgType {
         if text.starts_with("Tensor(") {
             return Some(Self::Tensor);
         }
-        // Lists have a name in front of the bracket: `GenericList[…]`, `Tuple[…]`.
+        // A list has a name before the bracket: `GenericList[…]`, `Tuple[…]`.
         let inner = text.split_once('[').filter(|_| !text.starts_with('['));
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
-            // Lists without tensors need no structure, whatever their values nest.
+            // The structure of a list without tensors is not needed.
             Some(inner) if inner.contains("Tensor(") => {
                 Self::of(split(inner).into_iter(), deeper.checked_sub(1)?)
             }
@@ -75,16 +75,16 @@ fn split(text: &str) -> Vec<&str> {
 pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
-    /// `None` when it does not fit 64 bits.
+    /// Size; `None` if it does not fit in 64 bits.
     pub bytes: Option<u64>,
-    /// Whether it is on another device than the CPU.
+    /// Whether it is on a device other than the CPU.
     pub on_device: bool,
 }
 
-/// Error in arguments: the part of the text, and what was found and expected.
+/// An error in arguments: the affected text, and what was found and expected.
 pub(super) type ArgError<'a> = (&'a str, &'static str);
 
-/// Appends the tensors of `values`, which is legal JSON, to `into`.
+/// Appends the tensors of `values`, which must be legal JSON, to `into`.
 pub(super) fn tensors<'a>(
     values: &'a str,
     types: &ArgType,
@@ -106,7 +106,7 @@ struct ArgCursor<'a> {
 }
 
 impl<'a> ArgCursor<'a> {
-    /// Returns the next byte that is not blank, or 0 at the end.
+    /// Returns the next non-blank byte, or 0 at the end.
     fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while matches!(bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {

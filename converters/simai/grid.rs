@@ -1,4 +1,4 @@
-//! Groups of a rank by the degrees of a workload.
+//! Groups of a rank, from the degrees of parallelism of a workload.
 
 use super::SimaiWorkload;
 use chakram_base::ids::MAX_NPUS;
@@ -19,7 +19,7 @@ pub enum GroupRole {
 }
 
 impl GroupRole {
-    /// Every role with its word in the job file.
+    /// Every role with its name in the job file.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Tensor, "tensor"),
         (Self::Data, "data"),
@@ -28,42 +28,43 @@ impl GroupRole {
     ];
 }
 
-/// Ranks by position. Rank `t + T (p + P (e + E x))` has the place `t` in its tensor-parallel group, is of stage `p`, and has
-/// the place `e + E x` in its data-parallel group, of which `E` consecutive members are an expert-parallel group. With one
-/// stage these are the groups of SimAI, whose expert-parallel ones would mix stages otherwise.
+/// Assignment of ranks to groups. Rank `t + T (p + P (e + E x))` has position `t` in its tensor-parallel group, belongs
+/// to stage `p`, and has position `e + E x` in its data-parallel group. Each run of `E` consecutive members of a
+/// data-parallel group is an expert-parallel group. With one stage these are SimAI's groups; with several stages
+/// SimAI's expert-parallel groups would mix stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.
     pub npus: u32,
-    /// NPUs of a tensor-parallel group.
+    /// Size of a tensor-parallel group.
     pub tensor: u32,
     /// Pipeline stages.
     pub pipeline: u32,
-    /// NPUs of an expert-parallel group.
+    /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Replicas of an expert.
+    /// Number of replicas of an expert.
     pub replicas: u32,
 }
 
 /// Members of a group: `count` from `first`, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// Name of the group.
+    /// Number of the group, which is its name.
     pub number: u64,
     /// First member.
     pub first: u32,
-    /// Distance of members.
+    /// Distance between consecutive members.
     pub stride: u32,
     /// Number of members.
     pub count: u32,
 }
 
 impl RankGrid {
-    /// Places the ranks of `workload` on `npus` NPUs.
+    /// Assigns the ranks of `workload` to `npus` NPUs.
     ///
     /// # Errors
     ///
-    /// Fails with a description if these are no multiple of what the degrees ask for.
+    /// Fails with a description if `npus` is not a multiple of the number that the degrees require.
     pub fn new(workload: &SimaiWorkload, npus: u32) -> Result<Self, String> {
         let SimaiWorkload {
             tensor,
@@ -90,12 +91,12 @@ impl RankGrid {
         })
     }
 
-    /// Returns the number of members of a data-parallel group.
+    /// Returns the size of a data-parallel group.
     pub fn data(&self) -> u32 {
         self.expert * self.replicas
     }
 
-    /// Returns the number of members of groups of a role, and the number of such groups.
+    /// Returns the size of a role's groups, and their number.
     pub fn size(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
@@ -106,7 +107,7 @@ impl RankGrid {
         (size, self.npus / size)
     }
 
-    /// Returns the number that the first group of `role` has; groups are numbered role by role, from 1.
+    /// Returns the number of the first group of `role`. Groups are numbered from 1, role by role.
     fn first_number(&self, role: GroupRole) -> u64 {
         let before = GroupRole::ALL.iter().take(role as usize);
         1 + before
@@ -114,10 +115,10 @@ impl RankGrid {
             .sum::<u64>()
     }
 
-    /// Returns the group of `role` that `rank` is in.
+    /// Returns the group of `role` that contains `rank`.
     pub fn group(&self, role: GroupRole, rank: u32) -> RankGroup {
         let (count, _) = self.size(role);
-        // Place outside the data-parallel group, and within it.
+        // Position outside the data-parallel group, and within it.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);
@@ -141,7 +142,8 @@ impl RankGrid {
         }
     }
 
-    /// Returns the groups of several members that `rank` is in, as a trace declares them.
+    /// Returns the groups with several members that contain `rank`, in the form in which a trace declares
+    /// them.
     pub fn declared(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
@@ -153,7 +155,7 @@ impl RankGrid {
             .collect()
     }
 
-    /// Returns the roles of all groups of several members.
+    /// Returns the roles of all groups with several members.
     pub fn roles(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
         for (role, word) in GroupRole::ALL {
@@ -237,7 +239,7 @@ mod tests {
                             .iter()
                             .all(|member| grid.group(role, *member) == group)
                     );
-                    // No other role or group has its number.
+                    // No other group has this number.
                     let same = |(other, _): &(GroupRole, _)| {
                         (0..npus).any(|rank| grid.group(*other, rank).number == group.number)
                     };

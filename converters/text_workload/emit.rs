@@ -1,4 +1,4 @@
-//! Graphs of a workload, as the public converter of Chakra writes them.
+//! Writes a workload's graphs exactly as Chakra's public converter does.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use chakram_trace::format::TraceError;
@@ -6,15 +6,15 @@ use chakram_trace::format::encoder::{MessageEncoder, frame};
 use std::fmt::Write as _;
 use std::io::Write;
 
-/// Version that the converter states in the metadata.
+/// Version that the public converter states in the metadata.
 const SCHEMA: &str = "1.0.2-chakra.1.0.0";
 
 impl TextWorkload {
-    /// Writes the trace of `rank` in `passes` passes. Its ids begin where those of the rank before end.
+    /// Writes the trace of `rank` with `passes` passes. Its node ids continue from the previous rank's.
     ///
     /// # Errors
     ///
-    /// Fails if `out` does.
+    /// Fails if writing to `out` fails.
     pub fn write(&self, rank: u32, passes: u32, out: &mut impl Write) -> Result<(), TraceError> {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
         let mut emitter = NodeEmitter::new(out, first);
@@ -66,8 +66,8 @@ impl TextWorkload {
         Ok(())
     }
 
-    /// Model parallelism, with the reduction of weight gradients if it is `hybrid`. The names of the collectives of
-    /// input gradients have `suffix`.
+    /// Writes model parallelism; if `hybrid`, also reduces weight gradients. `suffix` is appended to the names of
+    /// input-gradient collectives.
     fn model(
         &self,
         suffix: &str,
@@ -124,7 +124,7 @@ impl TextWorkload {
         }
         let mut returned = None;
         for (i, layer) in self.layers.iter().enumerate().rev() {
-            // Layer 0 also waits for the gradients of the embeddings, which go all to all.
+            // Layer 0 also waits for the all-to-all of the embedding gradients.
             let joined = returned.filter(|_| i == 0);
             let weight = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [last, joined])?;
             nodes[i].weight_comp = Some(weight);
@@ -144,7 +144,7 @@ impl TextWorkload {
     }
 }
 
-/// Nodes of a layer that the next pass waits for.
+/// Nodes of a layer that the next pass depends on.
 #[derive(Clone, Copy, Debug, Default)]
 struct LayerNodes {
     weight_comp: Option<u64>,
@@ -186,7 +186,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         self.finish()
     }
 
-    /// Writes the message.
+    /// Writes the pending message.
     fn finish(&mut self) -> Result<(), TraceError> {
         self.record.clear();
         frame(&mut self.record, self.node.as_bytes());
@@ -194,12 +194,13 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         written.map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Begins a node of a type of the schema, behind those of `after` that exist; its name is there. Returns its id.
+    /// Begins a node with a type of the schema that depends on the existing nodes in `after`; its name is set
+    /// already. Returns its id.
     fn begin<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;
         self.node.clear();
-        // Zero is what an absent field means, and protobuf does not write it.
+        // Protobuf does not write zero, the default.
         if id > 0 {
             self.node.varint(1, id);
         }
@@ -259,7 +260,7 @@ mod tests {
     use chakram_trace::format::wire::FrameCursor;
     use chakram_trace::format::{Op, scan};
 
-    /// A node as it reads back: its id, its name, and the ids that it waits for.
+    /// A node as read back: its id, its name, and the ids of its dependencies.
     type Told = (u64, String, Vec<u64>);
 
     struct Data(Vec<u64>);
@@ -371,7 +372,7 @@ mod tests {
 
     #[test]
     fn hybrids_do_both_and_differ_in_a_name() {
-        // As model parallelism, with an all-reduce behind each WG: c 6 7 8 9, b 10 11 12 13, a 14 15 16.
+        // As model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15 16.
         let one = told(&layers("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
@@ -393,7 +394,7 @@ mod tests {
             &[15],
         ];
         assert_eq!(waits(&one[..17]), first);
-        // The second pass waits for the all-reduces 16 and 13, which come before the exchange of the layer in front.
+        // The second pass waits for the all-reduces 16 and 13, which precede the exchange of the layer before.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
         let other = told(&layers("HYBRID_MODEL_DATA"), 0, 2);
         assert_eq!(waits(&one), waits(&other));
@@ -415,8 +416,8 @@ mod tests {
             line("t", none, "ALLREDUCE 4"),
         );
         let told = told(&text, 0, 2);
-        // Forward e 0, its all-to-all 1, b1 2, b2 3 behind both, t 4. Backward t: WG 5, AR 6, IG 7, then the embedding's
-        // all-to-all 8; b2: WG 9, IG 10; b1: WG 11, AR 12, IG 13; e: WG 14 behind 13 and 8.
+        // Forward e 0, its all-to-all 1, b1 2, b2 3 after both, t 4. Backward t: WG 5, AR 6, IG 7, then the embedding's
+        // all-to-all 8; b2: WG 9, IG 10; b1: WG 11, AR 12, IG 13; e: WG 14 after 13 and 8.
         let first: [&[u64]; 15] = [
             &[],
             &[0],

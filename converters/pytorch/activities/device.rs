@@ -1,4 +1,4 @@
-//! Kernels and copies: their launches, dependencies between streams, and waits of the host for them.
+//! Kernels and copies: their launches, dependencies between streams, and host waits for them.
 
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
@@ -8,8 +8,8 @@ use super::host_waits::{HostWait, ResultUses, WaitSource};
 use super::thread_chains::ActivityBounds;
 use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace, DependencyStats};
 
-/// Calls that return when work on the device has ended: of CUDA, HIP, SYCL's unified runtime and the one before it, Level
-/// Zero, and CANN.
+/// Calls that return only after device work has ended: CUDA, HIP, SYCL (unified runtime and its predecessor), Level
+/// Zero and CANN.
 const BLOCKING: [&str; 22] = [
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",
@@ -35,15 +35,15 @@ const BLOCKING: [&str; 22] = [
     "aclrtSynchronizeEvent",
 ];
 
-/// Returns whether the call of this name returns when work on the device has ended.
+/// Returns whether a call with this name returns only after device work has ended.
 fn blocks(name: &str) -> bool {
-    // With a default stream for each thread CUDA's entry points have a suffix. CANN's are written with their layer.
+    // With per-thread default streams, CUDA's entry points have a suffix. CANN's have their layer as a prefix.
     let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
-/// Finds waits of the host for the device: inside synchronising calls, and for copies that had ended when the call
-/// that requested them returned, with all that their stream had to do before them.
+/// Finds host waits for the device: inside synchronizing calls, and for copies that had ended when the requesting
+/// call returned, including the earlier work of their stream.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,
@@ -64,7 +64,7 @@ pub(super) fn host_syncs(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| sync_stream(rank, syncs[i].1));
-        // The last to end of what had been launched, on the stream if the capture names it.
+        // The launched event that ends last, limited to the stream if the capture names it.
         let last = match stream {
             Some(stream) => launches.last_before(stream, item.start),
             None => launches.last_to_end(rank, item.start, item.end),
@@ -89,8 +89,8 @@ pub(super) fn host_syncs(
             continue;
         }
         found.device_syncs += 1;
-        // A call that returns only after its copy waits, too, for what the stream had been given before: a copy that is
-        // queued behind kernels takes as long as these, on whatever device.
+        // A call that returns after its copy also waits for earlier work of the stream: a copy queued behind kernels is
+        // delayed by them on any device.
         let before = index.checked_sub(1).map(|before| &rank.devices[before]);
         let queued = before.is_some_and(|b| b.stream == device.stream && b.end > item.start);
         let from = if queued {
@@ -110,8 +110,8 @@ pub(super) fn host_syncs(
     }
 }
 
-/// Places the activity of every device event and of every call on a device, with dependencies; returns the activity
-/// of each device event.
+/// Creates the activities of all device events and of calls on devices, with their dependencies; returns the
+/// activity of each device event.
 pub(super) fn place(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -126,7 +126,7 @@ pub(super) fn place(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // Last activities of the stream: several if one kernel carried out a batch of messages.
+    // Last activities of the stream; several if one kernel carried out a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {
@@ -135,7 +135,7 @@ pub(super) fn place(
         let from = made.partition_point(|&(d, _)| d < index as u32);
         let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
-        // Further kernels of a call belong to it.
+        // Further kernels of a call have no activity of their own.
         let further = &calls.further;
         if let Ok(at) = further.binary_search_by_key(&(index as u32), |&(device, _)| device)
             && own.is_empty()
@@ -143,7 +143,7 @@ pub(super) fn place(
             placed[index] = placed[further[at].1 as usize];
             continue;
         }
-        // A call lasts until the last of its kernels has ended, whatever the stream does between them.
+        // A call lasts until its last kernel ends, whatever else the stream runs in between.
         let ends = previous
             .1
             .iter()
@@ -168,7 +168,7 @@ pub(super) fn place(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // The messages of a batch are in flight together: on one lane they would wait for one another.
+            // Messages of a batch run concurrently; on one lane they would wait for one another.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -191,7 +191,7 @@ pub(super) fn place(
     placed
 }
 
-/// Adds the dependencies of `cudaStreamWaitEvent`, where the profiler was asked to record it.
+/// Adds the dependencies of `cudaStreamWaitEvent`, if the profiler recorded it.
 fn stream_waits(
     rank: &RankTimeline,
     placed: &[u32],
@@ -230,8 +230,8 @@ fn stream_waits(
     }
 }
 
-/// Adds dependencies of collectives: their stream waits for what the caller's stream had been given before, and the
-/// first kernel that uses the result waits for the collective.
+/// Adds dependencies of collectives: their stream waits for earlier work of the caller's stream, and the first
+/// kernel that uses the result waits for the collective.
 fn collectives(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -251,7 +251,7 @@ fn collectives(
         streams
     };
     for (i, device) in rank.devices.iter().enumerate() {
-        // Streams of communication run nothing that computes, so their launches are left out.
+        // Communication streams run no compute kernels, so their launches are skipped.
         if device.launch != NONE && streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
@@ -266,8 +266,8 @@ fn collectives(
         let own = activities.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
-        // c10d has its stream wait for the caller's current stream; the last launch of the caller's thread stands for
-        // that.
+        // c10d makes its stream wait for the caller's current stream, whose last work is assumed to be the last
+        // launch of the caller's thread.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread
@@ -289,7 +289,7 @@ fn collectives(
             activities.add_dependency(own, placed[device as usize]);
             continue;
         }
-        // Without storages, as in a Kineto trace alone, times are all there is.
+        // Without storages, as in a Kineto trace alone, only times are available.
         let timed = waited_in_time(rank, call, &streams);
         match timed.len() {
             0 => found.unawaited += 1,
@@ -301,11 +301,11 @@ fn collectives(
     }
 }
 
-/// Time after the end of a collective within which a kernel that waited for it starts, ns.
+/// Maximum time between the end of a collective and the start of a kernel that waited for it, ns.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that a stream held back until `call` had ended: launched before that, on a stream that was idle,
-/// and begun right after it. `communicating` are the streams of communication.
+/// Returns the kernels that waited on their stream for `call`: they were launched before it ended, their stream was
+/// idle, and they began right after it. `communicating` are the communication streams.
 fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();
@@ -335,7 +335,7 @@ fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -
     found
 }
 
-/// Index of device events by stream and launch.
+/// Device events, indexed by stream and launch.
 struct LaunchIndex {
     /// Stream, start of the launch, device event.
     list: Vec<(i64, i64, u32)>,
@@ -376,7 +376,7 @@ impl LaunchIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns, of what had been launched on any stream at `launched`, the last to end by `until`.
+    /// Returns the event with the latest end, up to `until`, among all launched by `launched`, on any stream.
     fn last_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams
@@ -408,7 +408,7 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     list
 }
 
-/// Returns the stream of a synchronisation event; `None` if it concerns all.
+/// Returns the stream of a synchronization event; `None` if it covers all streams.
 fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);

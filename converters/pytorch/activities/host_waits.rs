@@ -1,11 +1,11 @@
-//! Waits of threads for communication.
+//! Host threads' waits for communication.
 
 use super::super::calls::{CommCall, CommCalls};
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline, ThreadSegment};
 use super::DependencyStats;
 use std::collections::BTreeMap;
 
-/// Communication or device event that was waited for.
+/// Call or device event that a thread waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitSource {
     /// A call.
@@ -14,30 +14,31 @@ pub(super) enum WaitSource {
     Device(u32),
 }
 
-/// A stretch of a thread's time that is no work, because something else had to end first.
+/// Part of a thread's time that is not work, because the thread waited for something else to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostWait {
     /// Waiting thread.
     pub thread: u32,
-    /// Earliest start.
+    /// Earliest start, ns.
     pub from: i64,
-    /// End.
+    /// End, ns.
     pub to: i64,
-    /// Activity waited for.
+    /// Call or device event waited for.
     pub source: WaitSource,
-    /// Item that waited inside and continues afterwards; [`NONE`] if the activity after the wait does.
+    /// Item that contains the wait and continues afterwards; [`NONE`] if the next activity starts after the
+    /// wait.
     pub into: u32,
 }
 
-/// Idle time, ns, below which nothing is taken for a wait if only times indicate one. Python leaves gaps of some tens
-/// of microseconds between operators.
+/// Minimum idle time, ns, for a wait that only times indicate. Python leaves gaps of some tens of microseconds
+/// between operators.
 const NOTICEABLE: i64 = 100_000;
-/// The same where the thread had launched the call right before, and continued soon after it was done.
+/// Minimum idle time, ns, if the thread launched the call right before and resumed soon after it was done.
 const PROMPT: i64 = 40_000;
-/// Maximum number of operators around one that requests communication.
+/// Maximum nesting of operators around one that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time from which each call's result could be used: its worker may copy it into place first.
+/// Sets the time from which each call's result was usable: its worker may copy it into place first.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -50,7 +51,7 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // From then on it may be preparing the next call.
+                // After that the worker may already prepare the next call.
                 let ours = item.start < done || uses(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -62,7 +63,7 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     }
 }
 
-/// Returns the calls that each worker carried out, by start.
+/// Returns the calls of each worker, sorted by start.
 pub(super) fn by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
     let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (index, call) in calls.list.iter().enumerate() {
@@ -81,13 +82,13 @@ fn uses(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
     used.any(|storage| storages.contains(storage))
 }
 
-/// Returns the segment of `segments` that holds `time`, its end included.
+/// Returns the segment that contains `time`; a segment includes its end.
 pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&ThreadSegment> {
     let index = segments.partition_point(|segment| segment.to < time);
     segments.get(index).filter(|segment| segment.from < time)
 }
 
-/// Finds the waits of the host for its own communication, and the calls that were seen to block.
+/// Finds the host's waits for its own communication, and the calls on which it was seen to block.
 pub(super) fn find(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -125,7 +126,8 @@ pub(super) fn find(
                 into: NONE,
             });
         } else {
-            // A use long after the call was done, such as that of a later step, does not end a wait that times show.
+            // A use long after the call was done, for example in a later step, does not end a wait that times
+            // indicate.
             let used = uses.first(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
@@ -146,8 +148,8 @@ pub(super) fn find(
     (waits, blocked)
 }
 
-/// Returns the wait for a message, whose interval ends when the program has waited for it. The program does that
-/// between operators: an interval that ends in an operator's own time ended by itself.
+/// Returns the wait for a message. A message's interval ends when the program has waited for it, which happens
+/// between operators; if it ends within an operator's own time, nothing waited.
 fn message(
     rank: &RankTimeline,
     call: &CommCall,
@@ -171,8 +173,8 @@ fn message(
     })
 }
 
-/// Returns the wait of a thread that idled in Python's time until the call was done; right after the launch, a
-/// shorter time suffices.
+/// Returns the wait of a thread that idled in Python's time until the call was done. Right after the launch a
+/// shorter idle time suffices.
 fn by_time(
     rank: &RankTimeline,
     call: &CommCall,
@@ -188,7 +190,7 @@ fn by_time(
         own.is_none_or(|item| rank.role(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators around the requesting one end after it, and they do nothing else.
+    // Operators that enclose the requesting one end after it and do nothing else.
     let ends_asking = |segment: &ThreadSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
@@ -209,11 +211,11 @@ fn by_time(
     )
 }
 
-/// Items that use storages which hold results of calls.
+/// Items that use storages that contain results of calls.
 pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
 
 impl ResultUses {
-    /// Searches all items for storages that calls write.
+    /// Finds all items that use storages that calls write.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
@@ -235,7 +237,7 @@ impl ResultUses {
         Self(uses)
     }
 
-    /// Returns the items that use results of `call` and start after its operator, by start.
+    /// Returns the items that use results of `call` and start after its operator, sorted by start.
     pub fn of<'a>(
         &'a self,
         rank: &'a RankTimeline,
@@ -261,7 +263,7 @@ impl ResultUses {
         found.into_iter().map(|(_, item)| item)
     }
 
-    /// Returns the wait in front of, or in, the first use of a call's result by a thread that is not its worker.
+    /// Returns the wait before, or inside, the first use of a call's result by a thread other than its worker.
     fn first(
         &self,
         rank: &RankTimeline,
@@ -287,7 +289,7 @@ impl ResultUses {
                     into: i,
                 });
             }
-            // Views of a result that is not available yet do not wait for it.
+            // Taking a view of an unfinished result does not wait for it.
             if item.start < call.done {
                 continue;
             }

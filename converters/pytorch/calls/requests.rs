@@ -1,16 +1,16 @@
-//! Requests that are carried out by a later launch.
+//! Requests that a later launch carries out.
 //!
-//! NCCL launches nothing inside a group: `batch_isend_irecv` and the coalescing manager record every request by itself,
-//! and the launch that carries all of them out follows when the group ends, behind their ranges. So on a thread that launch
-//! belongs to the requests since the launch before it. A group that is too large for one kernel launches several, one
-//! after the other.
+//! NCCL launches nothing inside a group. `batch_isend_irecv` and the coalescing manager record every request
+//! separately, and when the group ends, after the requests' ranges, one launch carries out all of them. So on each
+//! thread a launch outside all requests belongs to the requests since the previous launch. A group that is too large
+//! for one kernel launches several in succession.
 
 use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::args;
 use std::collections::BTreeMap;
 
-/// A request of communication: the items that state it.
+/// A communication request: the items that describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommRequest {
     /// Item of `record_param_comms`, or [`NONE`].
@@ -19,23 +19,23 @@ pub(super) struct CommRequest {
     pub operator: u32,
 }
 
-/// Requests of a rank that await a launch.
+/// Requests of a rank that a later launch carries out.
 #[derive(Debug, Default)]
 pub(super) struct DeferredRequests {
-    /// Requests by the launch item that carries them out.
+    /// Requests by the item of the launch that carries them out.
     by_launch: BTreeMap<u32, Vec<CommRequest>>,
-    /// Requests for which no launch was seen.
+    /// Requests without a known launch.
     pub unlaunched: Vec<CommRequest>,
 }
 
 impl DeferredRequests {
-    /// Returns the requests that the launch `item` carries out, in their order.
+    /// Returns the requests that the launch `item` carries out, in program order.
     pub fn of(&self, item: u32) -> &[CommRequest] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests that other launches than their own carry out. `communicating` are the launches of kernels that
-    /// communicate, by item, and whether they are outside every request.
+    /// Finds the requests that are carried out by other launches than their own. `communicating` has the launches of
+    /// communication kernels, by item, and whether each is outside every request.
     pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
@@ -51,7 +51,7 @@ impl DeferredRequests {
                 let event = &rank.events[item.event as usize];
                 walk.leave(item.start, &mut found.unlaunched);
                 match roles[event.name as usize] {
-                    // The kernels of a group are launched by NCCL alone.
+                    // Only NCCL itself launches a group's kernels, so an operator ends the group.
                     ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
                     ItemRole::Other => {}
                     ItemRole::Record => walk.enter(index, NONE, item.end),
@@ -62,7 +62,8 @@ impl DeferredRequests {
                             found.by_launch.insert(index, requests);
                         }
                         Some(false) => walk.launch_own(),
-                        // What the profiler dropped, or a graph captured, may have carried them out.
+                        // Launches that the profiler dropped or a graph captured may have carried out the
+                        // requests.
                         None if launched.binary_search(&index).is_err() => {
                             if !walk.launch_own_if_open() && rank.encloser_is_no_operator(index) {
                                 let requests = walk.take();
@@ -102,14 +103,14 @@ impl ItemRole {
     }
 }
 
-/// The requests of a thread while it is walked.
+/// State of a thread's traversal.
 #[derive(Debug, Default)]
 struct ThreadWalk {
-    /// The request that is open, its end, and whether it launched something itself.
+    /// The open request, its end, and whether it launched a kernel itself.
     open: Option<(CommRequest, i64, bool)>,
-    /// Requests that have ended and wait for a launch.
+    /// Ended requests that wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests of the last launch, to which launches right after it belong.
+    /// Requests of the last launch; launches right after it belong to them too.
     last: Vec<CommRequest>,
 }
 
@@ -120,7 +121,7 @@ impl ThreadWalk {
             return;
         };
         if own {
-            // It was no part of a group, so none was open.
+            // It launched its own kernel, so no group was open, and earlier requests have no launch.
             unlaunched.append(&mut self.pending);
         } else {
             self.pending.push(request);
@@ -128,7 +129,7 @@ impl ThreadWalk {
         self.last.clear();
     }
 
-    /// Opens a request, or adds its record to the operator that is open.
+    /// Opens a request, or adds its record to the open operator.
     fn enter(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {
@@ -140,7 +141,7 @@ impl ThreadWalk {
         }
     }
 
-    /// Notes that the open request launched its own kernel.
+    /// Records that the open request launched its own kernel.
     fn launch_own(&mut self) {
         if let Some((.., own)) = &mut self.open {
             *own = true;
@@ -152,7 +153,7 @@ impl ThreadWalk {
         self.open.is_some()
     }
 
-    /// Returns the requests for a launch outside of all of them.
+    /// Returns the requests for a launch that is outside all of them.
     fn take(&mut self) -> Vec<CommRequest> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);

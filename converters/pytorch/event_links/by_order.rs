@@ -1,9 +1,9 @@
-//! Join of host nodes and Kineto events without record function ids: by order.
+//! Joins host nodes and Kineto events that have no record function ids: by order.
 //!
-//! On a thread the k-th host node of a name, by id, is the k-th Kineto event of that name, by start. The observer
-//! numbers threads, Kineto has those of the system; a host thread is the track whose names fit best. Where Kineto
-//! watched longer than the observer, the host's operators are a contiguous window of Kineto's, found by sequences of
-//! names. Shapes are no part of the match, so that they test it.
+//! On a thread, the k-th host node with a name, by id, is the k-th Kineto event with that name, by start. The
+//! observer numbers threads itself and Kineto uses the system's numbers, so a host thread is matched to the track
+//! whose names fit best. If Kineto recorded longer than the observer, the host's operators are a contiguous window
+//! of Kineto's, which is found by sequences of names. Shapes are not used for the match, so they can test it.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -13,14 +13,14 @@ use chakram_trace::graph::{NameTable, fingerprint};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Names in a sequence that is searched.
+/// Length of a sequence of names in the search.
 const SEQUENCE: usize = 12;
-/// Sequences of a thread that are searched.
+/// Number of sequences searched per thread.
 const SEQUENCES: usize = 64;
-/// Share by which Kineto may have more events of a thread before a window is searched.
+/// Ratio of events to nodes on a thread above which a window is searched for.
 const LONGER: f64 = 1.05;
 
-/// A thread of either side: indices of nodes or events in order, and the key of each one's name.
+/// A thread of either file: indices of nodes or events in order, with the key of each name.
 #[derive(Default)]
 struct OperatorSequence {
     of: Vec<u32>,
@@ -86,7 +86,7 @@ pub(super) fn link(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
     link
 }
 
-/// Returns the operators of each host thread by id.
+/// Returns the operators of each host thread, sorted by id.
 fn host_threads(
     host: &HostTrace,
     keys: &mut NameTable,
@@ -103,7 +103,7 @@ fn host_threads(
             link.roots += 1;
             continue;
         }
-        // The observer has these on the thread that asked, Kineto on that which worked.
+        // The observer attributes these to the requesting thread, Kineto to the worker.
         if in_flight(name) {
             continue;
         }
@@ -117,7 +117,7 @@ fn host_threads(
     threads
 }
 
-/// Returns the operators of each track by start; of those that start together the longer comes first.
+/// Returns the operators of each track, sorted by start; at equal starts the longer one comes first.
 fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| {
@@ -142,7 +142,7 @@ fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     tracks
 }
 
-/// Returns which host thread is which track, the surest first.
+/// Pairs host threads with tracks, most certain pairs first.
 fn paired(
     hosts: &BTreeMap<u32, OperatorSequence>,
     tracks: &BTreeMap<u32, OperatorSequence>,
@@ -183,15 +183,15 @@ fn paired(
     chosen
 }
 
-/// A stretch of a track that a host thread's operators fill.
+/// A contiguous range of a track that a host thread's operators fill.
 struct FoundWindow {
     from: usize,
     to: usize,
-    /// Number of stretches that fit as well, this one included.
+    /// Number of ranges that fit equally well, including this one.
     alike: u64,
 }
 
-/// Finds the stretch of `events` that has the names of `nodes`, by the offset that most of their sequences agree on.
+/// Finds the range of `events` with the names of `nodes`: the offset on which most of their sequences agree.
 fn window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
@@ -217,7 +217,7 @@ fn window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     Some(FoundWindow { from, to, alike })
 }
 
-/// Returns the pairs of host node and event within `window` of the events.
+/// Returns the pairs of host node and event within the range `window`.
 fn pairs(
     nodes: &OperatorSequence,
     events: &OperatorSequence,
@@ -235,7 +235,7 @@ fn pairs(
         .collect()
 }
 
-/// Returns the time from the first linked event to the end of the last.
+/// Returns the time from the start of the first linked event to the end of the last.
 fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     let linked = kineto.events.iter().zip(host_of);
     let linked = linked
@@ -253,12 +253,12 @@ fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     window
 }
 
-/// Comparisons of shapes; each pair of texts is compared once.
+/// Cached comparisons of shapes; each pair of texts is compared once.
 #[derive(Default)]
 struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
 
 impl ShapeAgreement {
-    /// Returns whether a node and an event have the same shapes; `None` if Kineto recorded none.
+    /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded none.
     fn of(
         &mut self,
         host: &HostTrace,
@@ -276,7 +276,7 @@ impl ShapeAgreement {
     }
 }
 
-/// Compares shapes argument by argument. Kineto has none of lists before 2024.
+/// Compares shapes argument by argument. Before 2024 Kineto recorded no shapes of lists.
 fn agree(host: &str, kineto: &str) -> bool {
     let parse =
         |text: &str| serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap_or_default();
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_window_is_where_most_sequences_agree() {
-        // Four iterations of 40 names, of which the third differs in one place: the host has that one.
+        // Four iterations of 40 names, of which the third differs in one place: the host recorded that one.
         let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });
         let events: Vec<u32> = (0..4).flat_map(iteration).collect();
         let nodes: Vec<u32> = iteration(2).collect();

@@ -1,9 +1,10 @@
-//! Inference of groups from the streams of devices.
+//! Infers groups from device streams.
 //!
-//! Records of PyTorch 2.1 and 2.2 say how many members a group has, and not which. A process group of NCCL has a stream of its
-//! own on each rank, so collectives of one stream that state one number of members are those of one communicator. Its
-//! members ask for the same collectives in the same order, and end them together: those that are nearest in time are the
-//! others, or, where groups are declared, the declared group that is nearest.
+//! Records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members. Each NCCL process group
+//! has its own stream on every rank, so the collectives of one stream with one number of members belong to one
+//! communicator. Members of a communicator request the same collectives in the same order and finish them together. So
+//! the other members are the ranks whose collectives end at the nearest times; if groups are declared, the nearest
+//! declared group is taken.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -11,23 +12,23 @@ use super::{JobGroup, unique_name};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Communicator of a rank: its stream, and the number of members that its records state.
+/// Identity of a communicator on a rank: its stream, and the number of members that its records state.
 type CommunicatorKey = (i64, u32);
 
-/// Groups of communicators, per rank.
+/// Group of each communicator, per rank.
 pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
 
-/// Returns the communicator of a call of a device whose record states a number of members and no name.
+/// Returns the communicator of a device call whose record states a number of members but no name.
 pub(super) fn key(call: &CommCall) -> Option<CommunicatorKey> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;
     Some((call.stream?, members))
 }
 
-/// Difference of times, ns, below which two assignments cannot be told apart.
+/// Time difference, ns, below which two candidates are indistinguishable.
 const CLEAR: i64 = 1_000;
 
-/// A communicator as its rank saw it.
+/// A communicator as seen by one rank.
 struct Communicator {
     /// Index of the rank.
     rank: usize,
@@ -36,8 +37,8 @@ struct Communicator {
     calls: Vec<(CollectiveKind, u64, i64)>,
 }
 
-/// Returns the groups of communicators, adding to `groups` those that nothing declares; `own` are the declared ones of
-/// each rank.
+/// Returns the group of each communicator. `own` are the declared groups of each rank; undeclared ones are added to
+/// `groups`.
 pub(super) fn assign(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -61,9 +62,9 @@ pub(super) fn assign(
                 .filter(|&g| groups[g as usize].ranks.len() == size)
                 .collect();
             let found = match &fitting[..] {
-                // Its size alone tells it.
+                // Its size alone identifies it.
                 [_] => continue,
-                // The nearest in time may be absent.
+                // A captured rank nearest in time need not be a member if ranks are missing.
                 [] if ranks.len() < world as usize => None,
                 [] => undeclared(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
@@ -89,7 +90,7 @@ pub(super) fn assign(
     given
 }
 
-/// Name of groups that nothing names.
+/// Name of groups that no capture names.
 const UNNAMED: &str = "unnamed";
 
 fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
@@ -112,8 +113,8 @@ fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Returns the mean deviation of the ends of its collectives from those of `other`, ns; `None` if the two asked for
-    /// different ones. A constant between the clocks is removed if they are `apart`.
+    /// Returns the mean deviation between the end times of its collectives and those of `other`, ns; `None` if their
+    /// collectives differ. If the clocks are `apart`, their constant offset is removed first.
     fn distance(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
@@ -143,7 +144,7 @@ impl Communicator {
         all.min()
     }
 
-    /// Returns the rank, distance and key of the communicators nearest to it, of all ranks but its own, nearest first.
+    /// Returns the rank, distance and key of the nearest communicator on each other rank, nearest first.
     fn neighbours(&self, seen: &[Vec<Self>], apart: bool) -> Vec<(i64, usize, CommunicatorKey)> {
         let others = seen.iter().enumerate().filter(|(r, _)| *r != self.rank);
         let near = others.filter_map(|(r, of)| {
@@ -155,7 +156,7 @@ impl Communicator {
         near
     }
 
-    /// Returns its members, itself among them, in the order of ranks: as many as it states, if they are clearly nearer than
+    /// Returns its members including itself, sorted by rank: the stated number, if they are clearly nearer than all
     /// others.
     fn members(&self, seen: &[Vec<Self>], apart: bool) -> Option<Vec<(usize, CommunicatorKey)>> {
         let near = self.neighbours(seen, apart);
@@ -174,12 +175,13 @@ impl Communicator {
     }
 }
 
-/// Returns whether the distance `other` is clearly more than `own`.
+/// Returns whether the distance `other` is clearly larger than `own`.
 fn clear(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
 
-/// Returns the members of a communicator of no declared group: those that each of them is nearest to.
+/// Returns the members of a communicator without a declared group, if every member finds the same set
+/// nearest.
 fn undeclared(
     communicator: &Communicator,
     seen: &[Vec<Communicator>],
@@ -195,7 +197,7 @@ fn undeclared(
     })
 }
 
-/// Returns which of the declared groups `fitting` a communicator is of, if one is clearly nearer than others.
+/// Returns the declared group, among `fitting`, of a communicator, if one is clearly nearer than the others.
 fn declared(
     communicator: &Communicator,
     fitting: &[u32],
@@ -209,7 +211,7 @@ fn declared(
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
             let distances = others.map(|r| communicator.nearest(&seen[r], apart));
-            // A group of which nobody else was captured is neither near nor far.
+            // A group without other captured members has no distance.
             let farthest = distances
                 .map(|near| near.map(|(distance, _)| distance))
                 .max()?;
@@ -227,7 +229,7 @@ fn declared(
     })
 }
 
-/// Returns whether clocks are taken for different, first guess first: hosts that are not named may be one.
+/// Returns whether to assume different clocks, best guess first. Ranks with unnamed hosts may share one.
 fn clocks(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();

@@ -1,9 +1,9 @@
-//! Inference of groups from worker threads.
+//! Infers groups from worker threads.
 //!
-//! Gloo creates two threads for every group when the group is created, so that their numbers ascend in pairs in the
-//! order in which groups are declared. A capture shows only threads that worked: where groups were not used, several
-//! assignments keep the order. All ranks run one program, so the assignment is the same for all, and of the possible
-//! ones it is the one under which the calls of a group agree in kind and size and end together.
+//! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order in which groups are
+//! declared. A capture shows only threads that worked, so if some groups were unused, several assignments preserve
+//! that order. All ranks run one program and therefore share one assignment. The best one is the one under which the
+//! calls of each group agree in kind and size and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 /// Worker threads of a rank, as pools.
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
-    /// Candidate partitions of the threads into pools, by number: as pairs of neighbours, and split at the largest
-    /// gaps.
+    /// Candidate partitions of the threads into pools, by thread number: pairs of neighbours, and a split at the
+    /// largest gaps.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -43,14 +43,14 @@ impl WorkerPools {
         threads.sort_unstable();
         threads.dedup();
         let mut ways = vec![neighbours(&threads), runs(&threads, own.len())];
-        // More pools than groups contradict the partition.
+        // More pools than groups contradict the declaration.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
         ways.dedup();
         Self { ways, named }
     }
 }
 
-/// Pairs threads whose numbers are consecutive.
+/// Pairs threads with consecutive numbers.
 fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     let mut pools: Vec<Vec<u32>> = Vec::new();
     let mut before = None;
@@ -64,15 +64,15 @@ fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     pools
 }
 
-/// Splits threads into as many runs as there are groups, at the largest gaps between their numbers; none if a run
-/// would have more than the two threads of a group.
+/// Splits threads into `groups` runs at the largest gaps between their numbers; empty if a run would have more
+/// than the two threads of a group.
 fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
     }
     let mut cuts: Vec<usize> = (1..threads.len()).collect();
     if threads.len() == groups * 2 {
-        // All threads of all groups are there: they are paired in order.
+        // All threads of all groups are present, so they are paired in order.
         cuts.retain(|cut| cut % 2 == 0);
     } else {
         cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));
@@ -90,7 +90,8 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
 }
 
-/// An assignment of pools to groups: index of the partition, and the groups used among a rank's own, as bits.
+/// An assignment of pools to groups: the partition's index, and a bit mask of the used groups among a rank's
+/// own.
 type PoolAssignment = (usize, u32);
 
 /// Group of each worker thread, per rank.
@@ -98,10 +99,10 @@ type WorkerGroups = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
-/// Difference of scores, ns, below which two assignments cannot be told apart.
+/// Score difference, ns, below which two assignments are indistinguishable.
 const CLEAR: i64 = 1_000;
 
-/// Returns the group of each worker thread, per rank; empty for a rank where it cannot be inferred.
+/// Returns the group of each worker thread, per rank; empty for a rank whose groups cannot be inferred.
 pub(super) fn assign(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -112,7 +113,7 @@ pub(super) fn assign(
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<((u64, i64), PoolAssignment, WorkerGroups)> = Vec::new();
     for way in 0..2 {
-        // All sets of used groups; `MOST` keeps their number below 4,096.
+        // All sets of used groups; `MOST` limits their number to 4,096.
         for places in 1..1_u32 << most {
             let given: Option<WorkerGroups> = own
                 .iter()
@@ -140,14 +141,14 @@ pub(super) fn assign(
     }
 }
 
-/// Returns the groups that `choice` gives the threads of a rank; `None` if it does not fit.
+/// Returns the groups of the threads of a rank under `choice`; `None` if it does not fit.
 fn given(
     own: &[u32],
     pools: &WorkerPools,
     (way, places): PoolAssignment,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits every assignment, and so does one that has one partition only.
+    // A rank without workers fits every assignment. A rank with a single partition uses it for both.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };
@@ -166,7 +167,7 @@ fn given(
     Some(given)
 }
 
-/// Returns whether no call contradicts the number of members of the group that its worker is given.
+/// Returns whether every call's number of members matches the group assigned to its worker.
 fn fits(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
     calls.iter().zip(given).all(|(calls, given)| {
         calls.list.iter().all(|call| {
@@ -181,8 +182,8 @@ fn fits(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) 
     })
 }
 
-/// Returns the number of groups whose calls do not match, and the mean deviation of the ends of those that do, ns.
-/// Clocks of different hosts differ by a constant, which is removed.
+/// Returns the number of groups whose calls do not match, and the mean deviation of the end times of matching
+/// calls, ns. The constant offset between hosts' clocks is removed.
 fn score(
     ranks: &[RankTimeline],
     calls: &[CommCalls],

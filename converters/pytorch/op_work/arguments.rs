@@ -3,28 +3,28 @@
 use crate::pytorch::elements::{element_bytes, elements_of};
 use serde_json::Value;
 
-/// Arguments of an operator, as far as a capture states them.
+/// Arguments of an operator, as far as the capture states them.
 #[derive(Debug, Default)]
 pub(in crate::pytorch) struct OperatorArguments {
     pub args: Vec<OperatorArgument>,
-    /// Shapes of the results; those of a capture without an observer are estimates.
+    /// Shapes of the results; estimated if the capture has no observer.
     pub outputs: Vec<Vec<u64>>,
     /// Whether the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Values of scalars; empty where an argument is none, or unknown.
+    /// Scalar values; an empty string for other or unknown arguments.
     values: Vec<String>,
 }
 
 /// An argument.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::pytorch) struct OperatorArgument {
-    /// Sizes of a tensor; empty for a number, and for a list of tensors.
+    /// Sizes of a tensor; empty for numbers and lists of tensors.
     pub shape: Vec<u64>,
-    /// Elements of all tensors of a list; 0 if it is none.
+    /// Total elements of a list's tensors; 0 for other arguments.
     pub listed: u64,
-    /// Bytes of an element; `None` if it is no tensor.
+    /// Bytes per element; `None` if it is not a tensor.
     pub element: Option<u64>,
-    /// Whether its elements are whole numbers, as those of indices are.
+    /// Whether its elements are integers, as indices are.
     pub integer: bool,
 }
 
@@ -34,7 +34,7 @@ impl OperatorArgument {
         elements(&self.shape)
     }
 
-    /// Returns the bytes of a tensor; 0 for anything else.
+    /// Returns the bytes of a tensor; 0 for other arguments.
     pub fn bytes(&self) -> Option<u64> {
         match self.element {
             Some(size) => self.elements()?.checked_mul(size),
@@ -44,9 +44,9 @@ impl OperatorArgument {
 }
 
 impl OperatorArguments {
-    /// Parses shapes and types as Python shows them, and `values`, a JSON list.
+    /// Parses shapes and types in Python's notation, and `values`, a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
-        // Strings alone are in quotes.
+        // Only the strings are in quotes.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
         let shaped = list(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {
@@ -76,27 +76,27 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the argument at `place`, which may be absent.
+    /// Returns the argument at `place`, if there is one.
     pub fn arg(&self, place: usize) -> Option<&OperatorArgument> {
         self.args.get(place)
     }
 
-    /// Returns the sizes of the tensor at `place`; empty for anything else.
+    /// Returns the sizes of the tensor at `place`; empty for other arguments.
     pub fn shape(&self, place: usize) -> &[u64] {
         self.args.get(place).map_or(&[], |arg| &arg.shape)
     }
 
-    /// Returns the elements of the first result.
+    /// Returns the number of elements of the first result.
     pub fn output_elements(&self) -> Option<u64> {
         elements(self.outputs.first()?)
     }
 
-    /// Returns the number at `place`, if it is known.
+    /// Returns the number at `place`, if known.
     pub fn number(&self, place: usize) -> Option<i64> {
         self.values.get(place)?.parse().ok()
     }
 
-    /// Returns whether the flag at `place` is set, if that is known.
+    /// Returns the flag at `place`, if known.
     pub fn flag(&self, place: usize) -> Option<bool> {
         match &**self.values.get(place)? {
             "True" | "true" => Some(true),
@@ -105,14 +105,14 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the flags of the list at `place`, if they are known.
+    /// Returns the list of flags at `place`, if known.
     pub fn flags(&self, place: usize) -> Option<Vec<bool>> {
         let text = self.values.get(place)?.to_ascii_lowercase();
         serde_json::from_str(&text).ok()
     }
 }
 
-/// Returns the product of sizes, if it fits.
+/// Returns the product of `shape`; `None` on overflow.
 pub(super) fn elements(shape: &[u64]) -> Option<u64> {
     shape
         .iter()
@@ -123,15 +123,15 @@ fn list(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Returns the sizes of a tensor; those of a list of tensors, and of a scalar, are empty.
+/// Returns the sizes of a tensor; empty for a list of tensors and for a scalar.
 fn shape_of(argument: &Value) -> Vec<u64> {
     let sizes = argument.as_array().map_or(&[][..], |list| &list[..]);
     let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
     sizes.unwrap_or_default()
 }
 
-/// Returns the values of scalars among `inputs`, a JSON list as an observer writes it, in the words that Kineto has for
-/// them: tensors and lists of other things are empty.
+/// Returns the scalar values among `inputs`, an observer's JSON list, in Kineto's notation: tensors and other lists
+/// become empty.
 pub(in crate::pytorch) fn scalar_values(inputs: &str) -> String {
     let word = |value: Value| match value {
         Value::Array(list) if !list.iter().all(Value::is_boolean) => Value::from(""),

@@ -1,4 +1,4 @@
-//! Work of devices, and the call of the host that launched it.
+//! Device work and the host calls that launched it.
 
 use super::super::event_links::TimeWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
@@ -9,7 +9,7 @@ use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
 const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
-    /// Places the work of devices whose launch, or itself, lies in `window`.
+    /// Places the device work that is in `window`, or whose launch is.
     pub(super) fn place_devices(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
@@ -30,7 +30,7 @@ impl RankTimeline {
                     self.by_operator += 1;
                     item
                 }
-                // Work of another step, or launched before the capture began.
+                // Launched in another step or before the capture began.
                 LaunchKey::Beyond => {
                     self.beyond += 1;
                     continue;
@@ -56,14 +56,14 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // Of those that start together the longest comes last, and keeps its time.
+        // Among events with the same start the longest comes last and keeps its time.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
     }
 
-    /// Finds the launches of kernels that have none in the file. Those that a graph captures launch nothing, and where kernels
-    /// have no correlation, it cannot be told which launches have one.
+    /// Finds the launches whose kernels are missing in the file. Launches captured into a graph run nothing and are not
+    /// counted. If kernels have no correlation id, missing kernels cannot be detected.
     fn find_dropped(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
@@ -99,8 +99,8 @@ impl RankTimeline {
         }
     }
 
-    /// Clips device events at the start of the next on their stream, which carries out one after the other. Where one ends
-    /// before an earlier one did, it lasts as long as that, so that the union of their intervals stays.
+    /// Clips device events at the start of the next on their stream, because a stream runs one at a time. An event that
+    /// ends before an earlier one did is extended to that end, so that the union of the intervals is preserved.
     fn make_streams_serial(&mut self) {
         let mut until = i64::MIN;
         let mut overlaps = self.overlaps;
@@ -144,12 +144,13 @@ impl RankTimeline {
     }
 }
 
-/// Returns whether a call of this name can launch a kernel that starts before the one ahead of it on its stream has ended.
+/// Returns whether a call with this name can launch a kernel that starts before the preceding kernel of its stream has
+/// ended.
 fn is_programmatic(name: &str) -> bool {
     name.contains("LaunchKernelEx")
 }
 
-/// Role of a call of the runtime, by its name.
+/// Role of a runtime call, from its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LaunchRole {
     Other,
@@ -169,7 +170,7 @@ impl LaunchRole {
     }
 }
 
-/// Returns the correlations of work on devices, in order.
+/// Returns the correlation ids of device work, sorted.
 fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
     let work = events.iter().filter(|event| event.category.is_work());
     let mut ran: Vec<u64> = work.map(|event| event.correlation).collect();
@@ -179,29 +180,29 @@ fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
 
 /// Origin of a device event.
 enum LaunchKey {
-    /// The item of the call that launched it.
+    /// Item of the call that launched it.
     Call(u32),
-    /// The item of the operator that it belongs to.
+    /// Item of the operator that it belongs to.
     Operator(u32),
-    /// A call outside the window that is kept.
+    /// A call outside the kept window.
     Beyond,
-    /// No call in the file.
+    /// A call that is not in the file.
     Before,
 }
 
-/// Items by the ids that device events share with them.
+/// Items, indexed by the ids that they share with device events.
 struct LaunchKeys {
-    /// Correlation and item of calls of the runtime.
+    /// Correlation id and item of runtime calls, sorted.
     calls: Vec<(u64, u32)>,
-    /// External id and item of operators, once they are asked for.
+    /// External id and item of operators; built on first use.
     operators: Option<Vec<(u64, u32)>>,
-    /// Correlations of calls outside the window.
+    /// Correlation ids of calls outside the window.
     beyond: Vec<u64>,
 }
 
 impl LaunchKeys {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
-        // Correlation 0 is used for calls that launch nothing.
+        // Calls that launch nothing use correlation 0.
         let calls = numbered(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
@@ -231,7 +232,7 @@ impl LaunchKeys {
         if self.beyond.binary_search(&event.correlation).is_ok() {
             return LaunchKey::Beyond;
         }
-        // Until 2024 the external id repeats the correlation and says nothing.
+        // Until 2024 the external id only repeats the correlation.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
             return LaunchKey::Before;
@@ -248,8 +249,7 @@ impl LaunchKeys {
     }
 }
 
-/// Returns, of the items of one number, the last to start by `time`, or else the first: numbers wrap around and are given
-/// out again.
+/// Returns the last item with `number` that starts by `time`, or else the first. Numbers wrap around and are reused.
 fn latest(list: &[(u64, u32)], number: u64, time: i64, items: &[HostInterval]) -> Option<u32> {
     let started = |&(key, item): &(u64, u32)| {
         key < number || key == number && items[item as usize].start <= time
@@ -260,7 +260,8 @@ fn latest(list: &[(u64, u32)], number: u64, time: i64, items: &[HostInterval]) -
     Some(found.1)
 }
 
-/// Returns the items of a category by their `number` and start; those without one are left out.
+/// Returns the items of a category with their `number`, sorted by number and start; items without a number
+/// are left out.
 fn numbered(
     items: &[HostInterval],
     events: &[KinetoEvent],
@@ -275,12 +276,12 @@ fn numbered(
     let all = all.filter(|&(number, _)| number != 0);
     let mut list: Vec<(u64, u32)> = Vec::with_capacity(all.clone().count());
     list.extend(all);
-    // Threads count up, so that there is little to sort.
+    // Each thread's numbers ascend, so the list is almost sorted.
     list.sort_by_key(|&(number, item)| (number, items[item as usize].start, item));
     list
 }
 
-/// Returns the devices that work ran on, in order.
+/// Returns the devices on which work ran, sorted.
 fn device_numbers(kineto: &KinetoTrace) -> Vec<i32> {
     let events = kineto.events.iter();
     let work = events.filter(|event| event.category.is_work());

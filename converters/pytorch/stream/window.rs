@@ -1,4 +1,4 @@
-//! Window that slides over a text.
+//! A sliding window over a text.
 
 use super::located_element::{DAMAGED, TRUNCATED, excerpt, refused};
 use super::utf16::as_utf8;
@@ -7,12 +7,12 @@ use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of text held at once: what the nearer caches of a processor hold.
+/// Size of the window, bytes; chosen to fit the processor's inner caches.
 const WINDOW: usize = 1 << 18;
 /// Maximum length of an element of the array. The observer truncates lists after 4,096 values, which keeps elements
 /// below 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;
-/// Maximum length of a value beside the array.
+/// Maximum length of a value outside the array.
 pub(super) const MAX_VALUE: usize = 64 << 20;
 
 /// A window over the text, and the next byte to read.
@@ -22,18 +22,18 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// End of what is known to be UTF-8 from `at` on.
+    /// End of the text after `at` that is known to be valid UTF-8.
     valid: usize,
     /// Offset of the window in the text.
     base: u64,
-    /// Whether the text ends with the window.
+    /// Whether the text ends within the window.
     ended: bool,
-    /// Text between two objects up to the brace of the second, as it was last.
+    /// Last text seen between two objects, up to the brace of the second.
     separator: Vec<u8>,
 }
 
 impl<'s> TextWindow<'s> {
-    /// Opens a window over the start of `source`; `path` is for messages.
+    /// Opens a window at the start of `source`; `path` is for error messages.
     pub fn new(source: DecompressedStream<'s>, path: &'s Path) -> Result<Self, TraceError> {
         let source = as_utf8(source).map_err(|e| TraceError::io(path, "read or decompress", e))?;
         let mut this = Self {
@@ -60,14 +60,15 @@ impl<'s> TextWindow<'s> {
         &self.window[self.at..self.end]
     }
 
-    /// Returns [`Self::rest`] as far as it is UTF-8.
+    /// Returns the valid UTF-8 prefix of [`Self::rest`].
     pub fn valid(&self) -> &str {
         let text = &self.window[self.at..self.valid];
-        // SAFETY: `validate` found all of `at..valid` to be UTF-8, and moves `valid` whenever `at` passes it.
+        // SAFETY: `validate` checked that all of `at..valid` is UTF-8, and moves `valid` whenever `at` passes
+        // it.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
 
-    /// Finds out how far the text is UTF-8, from where it is known to be so.
+    /// Extends the range known to be valid UTF-8.
     fn validate(&mut self) {
         let from = self.valid.max(self.at);
         let valid = match std::str::from_utf8(&self.window[from..self.end]) {
@@ -82,12 +83,12 @@ impl<'s> TextWindow<'s> {
         self.base + self.at as u64
     }
 
-    /// Returns whether the text ends with the window.
+    /// Returns whether the text ends within the window.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Skips so many bytes.
+    /// Skips `bytes` bytes.
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
         if self.at > self.valid {
@@ -95,8 +96,8 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window so that it begins at the next byte, and fills it. It grows if that byte was its first one
-    /// already; a value of more than `longest` bytes is refused.
+    /// Moves the window so that it begins at the next byte, and fills it. If it already began there, the window
+    /// grows instead. Fails for a value of more than `longest` bytes.
     pub fn more(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
@@ -114,7 +115,7 @@ impl<'s> TextWindow<'s> {
                 Ok(0) => self.ended = true,
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                // Packed data that end early, or that cannot be what was packed.
+                // Compressed data that is truncated or corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
                     let found = format!("it cannot be decompressed: {e}");
                     return Err(refused(self.base + self.end as u64, found, TRUNCATED));
@@ -143,12 +144,12 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Consumes a comma and the blanks around it if an object begins behind them; returns whether it did.
+    /// Consumes a comma and surrounding blanks if an object follows; returns whether it did.
     #[inline]
     pub fn next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
-        // Mostly what stood between the two before.
+        // Usually the same separator as before.
         if !separator.is_empty() && text.starts_with(separator) {
             self.at += separator.len() - 1;
             return true;
@@ -166,7 +167,7 @@ impl<'s> TextWindow<'s> {
         true
     }
 
-    /// Consumes the next byte that is not blank if it is one of `expected`.
+    /// Consumes the next non-blank byte if it is one of `expected`.
     pub fn take(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
         match self.peek()? {
             Some(byte) if expected.contains(&byte) => {

@@ -1,20 +1,22 @@
-//! Transfers of collectives of which some members have no capture.
+//! Transfer times of collectives in which some members have no capture.
 //!
-//! The last to start may be an absent member, so what is left after the last start that is known is an upper bound of the
-//! transfer. Such collectives take the smallest transfer of their *size class*, those of one kind, in groups of one size,
-//! whose bytes have the same power of two, and of larger ones, which cannot be faster; the rest of their time is waiting.
+//! The last member to start may be an absent one, so the time after the last known start is only an upper bound of the
+//! transfer. Collectives form *size classes*: the same kind, group size, and power of two of bytes. Each such
+//! collective takes the smallest transfer of its class and of the classes with more bytes, which cannot be faster; the
+//! rest of its time is waiting.
 //!
-//! Where an absent rank is the last each time, the smallest is waiting too. A smallest transfer that is longer than 95 of
-//! 100 kernels of NCCL for which nobody waits ([`NcclTime`]) is taken for waiting, and the transfer is then the typical one.
-//! That is known of groups within one host over NVLink; elsewhere the smallest stands, too long as it may be.
+//! If an absent rank is the last each time, even the smallest time contains waiting. So a smallest transfer longer than
+//! 95 % of NCCL's undisturbed kernels ([`NcclTime`]) is assumed to contain waiting and is replaced by the typical one.
+//! This distribution is known for groups within one host over NVLink; for other groups the smallest time is used even
+//! if it may be too long.
 //!
-//! Threads of a host that carry a collective out are scheduled late, more often than not, so that the smallest time is a
-//! lucky one. If any of `n` members is as likely the last as another, then of a class of which `k` members are seen the part
-//! `k / n` of the times are transfers, and the lower ones: theirs is the median, which lies at the part `k / 2n` of all. It
-//! is that of the whole class with all members, and the smallest with few.
+//! Host threads that carry out a collective usually start late, so the smallest time is an outlier. Assume that each of
+//! `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a class's
+//! times are true transfers, and they are the lowest ones. The estimate is their median, which is the quantile `k / 2n`
+//! of all times. With all members captured it is the median of the whole class; with few it is the smallest.
 //!
-//! Where absent ranks are inferred, waiting that no captured rank explains was for one of them: the first of the group
-//! starts that much later than its model did.
+//! If absent ranks are inferred, waiting that no captured rank explains was waiting for one of them: the first inferred
+//! member of the group starts that much later than its model did.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
@@ -25,7 +27,7 @@ use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Times that NCCL takes for a collective of `members`; `None` where they are not known.
+/// Returns NCCL's expected times for a collective of `members`; `None` if unknown.
 fn expected(job: &JobCalls<'_>, matched: &MatchedCollective, members: &[u32]) -> Option<NcclTime> {
     let &(rank, call) = matched.members.first()?;
     let timeline = &job.timelines[job.models[rank as usize].capture];
@@ -44,8 +46,8 @@ fn expected(job: &JobCalls<'_>, matched: &MatchedCollective, members: &[u32]) ->
     rate.expected(name, matched.kind, count as u32, whole)
 }
 
-/// Returns the name of a host's devices, if all are alike and all `members` are its ranks: launchers number the ranks of a
-/// host in succession, one for each device.
+/// Returns the name of a host's devices, if they are all the same and all `members` are ranks of one host. Launchers
+/// number the ranks of a host consecutively, one per device.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();
@@ -54,21 +56,22 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
     (alike && together).then_some(first)
 }
 
-/// Kind of collective, members of its group, and the power of two of its bytes.
+/// Kind of collective, group size, and power of two of the bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
 /// Times of the collectives of a size class, each the smallest over its members.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
-    /// Members that were observed, over all collectives, of [`Self::members`].
+    /// Number of captured members, summed over all collectives; compare [`Self::members`].
     seen: usize,
     members: usize,
     on_device: bool,
 }
 
 impl SizeClassTimes {
-    /// Returns the transfer: the smallest on devices, the median of those that nobody was late for on hosts.
+    /// Returns the transfer time of the class: the smallest on devices; on hosts the median of the times
+    /// without waiting.
     fn transfer(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {
@@ -79,7 +82,7 @@ impl SizeClassTimes {
     }
 }
 
-/// Bounds the transfers of collectives with members that have no capture; returns the number of calls that changed.
+/// Bounds the transfers of collectives with uncaptured members; returns the number of changed calls.
 pub(super) fn bound(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,
@@ -96,7 +99,7 @@ pub(super) fn bound(
         |&(rank, call): &CommRef| job.calls[rank as usize].list[call as usize].on_device();
     let mut classes: BTreeMap<SizeClass, SizeClassTimes> = BTreeMap::new();
     for matched in &matches.collectives {
-        // A transfer of zero is an artefact of clocks.
+        // A transfer of zero is an artefact of inaccurate clocks.
         let own = matched
             .members
             .iter()
@@ -113,7 +116,7 @@ pub(super) fn bound(
     let mut smallest: BTreeMap<SizeClass, u64> = least
         .map(|(class, times)| (class, times.transfer()))
         .collect();
-    // From the largest down: what is smaller takes no longer.
+    // From the largest size down: smaller collectives are not slower.
     let mut larger: Option<(SizeClass, u64)> = None;
     for (class, least) in smallest.iter_mut().rev() {
         if let Some((above, bound)) = larger
@@ -145,8 +148,8 @@ pub(super) fn bound(
     changed
 }
 
-/// Returns the number of members of a collective whose starts were observed: a rank that is inferred has the start of its
-/// model, which is of the same collective or of another that ran beside it.
+/// Returns the number of members of a collective whose starts were observed. An inferred rank counts with its model,
+/// whose start is in the same collective or in a parallel one.
 fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     let captures = matched
         .members
@@ -156,7 +159,7 @@ fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     captures.len()
 }
 
-/// Lets the first inferred member of a collective start when all others wait for nobody else; returns the number of calls.
+/// Delays the first inferred member of a collective in which all members wait; returns the number of changed calls.
 pub(super) fn delay_inferred(
     times: &mut [Vec<CallTime>],
     matches: &CallMatches,
@@ -165,7 +168,7 @@ pub(super) fn delay_inferred(
     let mut changed = 0;
     for matched in &matches.collectives {
         let inferred = |at: &&CommRef| models[at.0 as usize].inferred;
-        // Others wait for a root alone.
+        // In a rooted collective the others wait only for the root.
         let root = matched.root.map(|root| &matched.members[root as usize]);
         let first = root.filter(inferred);
         let Some(&first) = first.or_else(|| matched.members.iter().find(inferred)) else {
@@ -187,8 +190,8 @@ pub(super) fn delay_inferred(
 mod tests {
     use super::*;
 
-    /// Eight collectives of which half of the members are seen: four of the times are transfers, 1 to 4, and their median
-    /// is the third; with all members it is that of all, and on a device the smallest.
+    /// Eight collectives, half of the members captured: four of the times are transfers, 1 to 4, and the third is their
+    /// median. With all members captured it is the median of all times; on a device it is the smallest.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in
