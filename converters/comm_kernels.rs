@@ -1,22 +1,23 @@
-//! Kernels that communicate, told by their names where neither a record nor an argument says so.
+//! Identifies communication kernels by name, for kernels that no record or argument describes.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Parts of names of kernels that communicate, with what they do, which users add to those of known libraries.
+/// User-defined name parts of communication kernels with their collectives, in addition to those of known
+/// libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Kernels of known libraries; the file says how it is read.
+/// Kernels of known libraries; the file documents its format.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {
-    /// Adds the kernels whose names contain a part: `PART=KIND`, with a kind such as `all-reduce`.
+    /// Adds the kernels whose names contain a text, given as `PART=KIND` with a kind such as `all-reduce`.
     ///
     /// # Errors
     ///
-    /// Returns the error on `text`, with the kinds there are.
+    /// Returns a message about `text` that lists the valid kinds.
     pub fn add(&mut self, text: &str) -> Result<(), String> {
         let kinds = || {
             let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
@@ -33,7 +34,7 @@ impl CommKernels {
         Ok(())
     }
 
-    /// Returns the table in which names are looked up.
+    /// Returns the table for looking up names.
     pub(crate) fn table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
@@ -48,27 +49,27 @@ pub(crate) struct CommKernelTable<'a> {
     known: Vec<KnownKernel>,
 }
 
-/// What the name of a kernel tells of communication.
+/// What a kernel's name shows about communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelNameHint {
-    /// Nothing.
+    /// Not a known communication kernel.
     Nothing,
-    /// It communicates, in this kind of collective if the name says so.
+    /// It communicates; the kind of collective, if the name shows it.
     Communicates(Option<CollectiveKind>),
 }
 
-/// A row of the table of known libraries.
+/// A row in the table of known libraries.
 struct KnownKernel {
     pattern: &'static str,
-    /// Kind of collective; `None` where the name does not say it.
+    /// Kind of collective; `None` if the name does not show it.
     kind: Option<CollectiveKind>,
-    /// A name that a profiler wrote.
+    /// A real name, as written by a profiler.
     #[cfg(test)]
     example: &'static str,
 }
 
 impl CommKernelTable<'_> {
-    /// Returns what the name of a kernel tells.
+    /// Classifies a kernel by name.
     pub fn find(&self, name: &str) -> KernelNameHint {
         let mut added = self.added.iter();
         if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
@@ -103,7 +104,7 @@ fn kind_named(name: &str) -> Option<CollectiveKind> {
     Some(*kind)
 }
 
-/// Returns a name in small letters without the types of its arguments, which may be those of another library.
+/// Returns a name in lower case without its argument types, which may belong to another library.
 fn plain(name: &str) -> String {
     let name = name
         .to_ascii_lowercase()
@@ -114,7 +115,7 @@ fn plain(name: &str) -> String {
     }
 }
 
-/// Returns whether `name` holds the parts of `pattern` in their order, and no letter before the first.
+/// Returns whether `name` contains the parts of `pattern` in order, with no letter directly before the first.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

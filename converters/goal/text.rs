@@ -1,8 +1,8 @@
-//! Schedules of traces, and their text.
+//! Converts traces to GOAL schedules, and writes their text.
 //!
-//! Nodes that occupy a lane become calculations of their recorded times, delays included; one that communicates has its delay
-//! in a calculation before it. Times are rounded to nanoseconds. GOAL has neither collectives nor the work of a kernel, so
-//! traces with collectives or without times are refused.
+//! Nodes that occupy a lane become calculations of their recorded duration plus delay; a communication node with a
+//! delay is preceded by a calculation of that length. Times are rounded to nanoseconds. GOAL has neither collectives
+//! nor kernel work, so traces with collectives or without times are rejected.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
@@ -13,11 +13,12 @@ use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalProgram {
-    /// Returns the program of a rank whose trace is `graph`, where `peers` are the ranks that it names.
+    /// Converts the trace `graph` of a rank to its program; `peers` are the job ranks of the peers that it
+    /// names.
     ///
     /// # Errors
     ///
-    /// Fails at collectives, at kernels without a recorded time and at tags below 0.
+    /// Fails at collectives, at kernels without a recorded time and at negative tags.
     pub fn of(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
         let mut program = Self::default();
         // The last operation of each node.
@@ -68,7 +69,7 @@ impl GoalProgram {
     }
 }
 
-/// Returns the nodes so that dependencies come first, and messages in the order of the trace as far as they allow.
+/// Returns the nodes in topological order, otherwise in trace order so that messages keep their order.
 fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
     let mut ready: std::collections::BTreeSet<u32> = graph
@@ -89,7 +90,7 @@ fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     order
 }
 
-/// Returns what a node is in a schedule.
+/// Returns a node's operation in a schedule.
 fn operation(
     graph: &Graph,
     peers: &[u32],
@@ -137,7 +138,7 @@ fn operation(
     }
 }
 
-/// Returns a time in nanoseconds, rounded to the nearest.
+/// Returns a time in nanoseconds, rounded to nearest.
 fn nanoseconds(span: Span) -> u64 {
     span.0 / 1000 + u64::from(span.0 % 1000 >= 500)
 }

@@ -1,4 +1,4 @@
-//! Traces of an algorithm for a size of the buffer.
+//! Writes the traces of an algorithm for a given buffer size.
 
 use super::MscclAlgorithm;
 use super::connections::Connection;
@@ -13,14 +13,14 @@ use std::io::Write;
 #[derive(Debug)]
 pub struct MscclScripts<'a> {
     algorithm: &'a MscclAlgorithm,
-    /// First chunks of the messages of each connection.
+    /// First chunk of each message of a connection.
     messages: BTreeMap<Connection, Vec<u64>>,
     /// Bytes of the whole buffer.
     buffer: u64,
 }
 
 impl<'a> MscclScripts<'a> {
-    /// Prepares the traces for a buffer of so many bytes.
+    /// Prepares the traces for a buffer of `buffer` bytes.
     ///
     /// # Errors
     ///
@@ -33,23 +33,23 @@ impl<'a> MscclScripts<'a> {
         })
     }
 
-    /// Returns the bytes of `count` chunks from `first` on: chunks are as equal as whole bytes allow.
+    /// Returns the bytes of `count` chunks from `first` on. Chunks are whole bytes and as equal as possible.
     fn bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
         (end(first + count) - end(first)) as u64
     }
 
-    /// Writes the trace of a GPU and returns the number of its nodes.
+    /// Writes the trace of a GPU; returns the number of its nodes.
     ///
     /// # Errors
     ///
-    /// Fails if `out` does.
+    /// Fails if writing to `out` fails.
     pub fn write<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
         let io = |source: std::io::Error| TraceError::io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
-        // A step is over with its last node, whose id is therefore known in advance.
+        // Other steps wait for a step's last node, so these ids are computed in advance.
         let mut next = 1;
         let mut last: Vec<Vec<u64>> = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -83,7 +83,7 @@ impl<'a> MscclScripts<'a> {
                     let op = self.message(true, (peer, gpu, block.channel), received, step.count);
                     put(op, &data)?;
                     received += 1;
-                    // Data that is sent on has been received.
+                    // Data must be received before it is forwarded.
                     data = vec![end - 1];
                 }
                 if let (true, Some(peer)) = (step.kind.sends(), block.send) {
@@ -91,7 +91,7 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // What a step does within the GPU takes no time of its own: it is no kernel without a price.
+                // A local step costs no time; it must not become a kernel without a price.
                 if !step.kind.receives() && !step.kind.sends() {
                     put(Op::NoOp, &data)?;
                 }
@@ -114,7 +114,7 @@ impl<'a> MscclScripts<'a> {
         Op::Message {
             receive,
             peer: if receive { from } else { to },
-            // Messages of a connection arrive in order, and those of a channel are told apart by their place.
+            // Messages of a connection arrive in order; the index distinguishes those of one channel.
             tag: (channel << 16 | index as u32) as i32,
             bytes: self.bytes(first, count),
             own: None,

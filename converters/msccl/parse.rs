@@ -1,13 +1,14 @@
-//! XML of MSCCL: `algo`, in it `gpu`, in it `tb`, in it `step`.
+//! Parses MSCCL's XML, in which `algo` contains `gpu`, which contains `tb`, which contains `step`.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, refused};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
 use roxmltree::{Document, Node};
 
-/// Most chunks, GPUs, channels, thread blocks of a GPU and steps of a thread block; MSCCL itself takes far fewer.
+/// Maximum number of chunks, GPUs, channels, thread blocks per GPU and steps per thread block; far above MSCCL's
+/// own limits.
 const MOST: u64 = 1 << 15;
 
-/// Collectives by the word of `coll`.
+/// Collectives by the value of `coll`.
 const COLLECTIVES: [(&str, CollectiveKind); 8] = [
     ("allreduce", CollectiveKind::AllReduce),
     ("allgather", CollectiveKind::AllGather),
@@ -19,7 +20,7 @@ const COLLECTIVES: [(&str, CollectiveKind); 8] = [
     ("gather", CollectiveKind::Gather),
 ];
 
-/// Element of the file.
+/// An element of the file.
 struct Element<'d>(Node<'d, 'd>);
 
 impl<'d> Element<'d> {
@@ -39,7 +40,7 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// A number from 0 to `most`; `None` for -1.
+    /// Returns a number from 0 to `most`; `None` for -1.
     fn optional(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
         let text = self.text(key)?;
         if text == "-1" {
@@ -62,7 +63,8 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// The elements in this one, which are all called `name`, in the order of their `key`, which counts from 0.
+    /// Returns the child elements, which must all be named `name`, sorted by their attribute `key`, which must
+    /// count from 0.
     fn inner(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(Element) {
@@ -89,10 +91,10 @@ impl MscclAlgorithm {
     ///
     /// # Errors
     ///
-    /// Fails with the line of what is not in the format, of a peer or step that does not exist, and of messages that
-    /// are sent and not received, or received otherwise than they are sent.
+    /// Fails with the line of a format violation, of a peer or step that does not exist, or of a message whose send
+    /// and receive do not match.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        // The parser takes one byte order mark itself.
+        // The parser skips only one byte order mark itself.
         let document = Document::parse(text).map_err(|error| {
             let place = TraceLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
@@ -144,7 +146,7 @@ impl MscclAlgorithm {
                     algo.number("minBytes", most)?,
                     algo.number("maxBytes", most)?,
                 );
-                // Tools write zeros for no bounds.
+                // Tools write zeros for unbounded sizes.
                 Some((least, most)).filter(|(_, most)| *most > 0)
             }
             _ => None,
@@ -162,7 +164,7 @@ impl MscclAlgorithm {
         Ok(this)
     }
 
-    /// Refuses steps that wait for what is not there.
+    /// Rejects steps that wait for steps that do not exist.
     fn check_waits(&self) -> Result<(), TraceError> {
         for gpu in &self.gpus {
             for step in gpu.blocks.iter().flat_map(|block| &block.steps) {
@@ -263,7 +265,8 @@ fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
 mod tests {
     use super::*;
 
-    /// Two GPUs: GPU 0 runs `first`, GPU 1 `second`, each in a thread block that is connected both ways.
+    /// Builds two GPUs with one thread block each, connected in both directions: GPU 0 runs `first`, GPU 1
+    /// `second`.
     fn two(first: &str, second: &str) -> String {
         let gpu = |id: u32, steps: &str| {
             let peer = 1 - id;

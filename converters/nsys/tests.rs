@@ -1,4 +1,4 @@
-//! Exports that are written here, so that the truth about them is known.
+//! Tests with generated exports, for which the correct results are known.
 
 mod writer;
 
@@ -43,8 +43,8 @@ fn values(
     Ok(found)
 }
 
-/// Rows of all sizes, in trees of one to four levels and over many pages: what was written is read, in its order. The third column of
-/// the statement is a constraint, comments are none, and a column that stands for the row id is null in its rows.
+/// Rows of all sizes, in trees of one to four levels and over many pages, are read back in order. The third column of
+/// the statement is a constraint, comments are ignored, and the row-id column is stored as null.
 #[test]
 fn rows_are_read_as_they_were_written() {
     let mut numbers = RandomNumbers(7);
@@ -88,7 +88,7 @@ fn rows_are_read_as_they_were_written() {
     }
 }
 
-/// Pages that lead to themselves, behind the end, or are of no kind; headers that lie.
+/// Pages that refer to themselves, beyond the end, or have an unknown type; headers with wrong values.
 #[test]
 fn damage_ends_in_an_error() {
     let rows: Vec<Vec<StoredValue>> = (0..400)
@@ -109,7 +109,7 @@ fn damage_ends_in_an_error() {
     };
     let at = (root - 1) * 512;
     let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
-    // 400 rows on the pages of the tree, which is read again and again.
+    // 400 rows from the tree's pages, which a cycle reads again and again.
     for (file, expected) in [
         (last_child(root as u32), "lead back to one another"),
         (last_child(9999), "a reference to page 9999"),
@@ -127,12 +127,12 @@ fn damage_ends_in_an_error() {
     }
 }
 
-/// Columns of the tables that are written, in an order of their own.
+/// Columns of the generated tables, in an arbitrary order.
 const KERNEL: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, shortName INT, demangledName INT";
 const COPY: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, bytes INT, copyKind INT";
 const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlationId INT";
 
-/// A made export, and what is true of it.
+/// A generated export, with the correct results.
 #[derive(Default)]
 struct MadeExport {
     kernels: Vec<Vec<StoredValue>>,
@@ -174,7 +174,7 @@ impl MadeExport {
                     thread.into(),
                     correlation.clone(),
                 ]);
-                // Some work overlaps with what is before it on its stream.
+                // Some work overlaps the previous work on its stream.
                 let start = host + 100 + numbers.below(4000) as i64;
                 let end = start + numbers.below(6000) as i64;
                 let busy = made.busy.entry((process, stream)).or_default();
@@ -198,7 +198,7 @@ impl MadeExport {
                     made.copies.push(row);
                     continue;
                 }
-                // Without a stream of their own, so that every collective of a process has its name alone.
+                // Without a separate stream, so that every collective of a process has a unique name.
                 let comm = kind == 1 && processes == 1;
                 if comm {
                     let is_sized = numbers.below(2) == 0;
@@ -238,7 +238,7 @@ impl MadeExport {
         writer.file(page)
     }
 
-    /// The union of the intervals of each stream of a process, ns.
+    /// Returns the total length of the union of intervals per stream of a process, ns.
     fn union(&self, process: u64) -> i64 {
         let own = self.busy.iter().filter(|((of, _), _)| *of == process);
         let union = own.map(|(_, intervals)| {
@@ -264,7 +264,7 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     Ok(converted.0)
 }
 
-/// No kernel is lost, bytes are kept, and the time of devices is the union of the intervals of each stream to the nanosecond.
+/// No kernel is lost, bytes are kept, and device time equals the union of each stream's intervals to the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// Two processes whose communicator says that the second is rank 0: its device has the first trace.
+/// Two processes whose communicator makes the second one rank 0: its device has the first trace.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();
@@ -360,7 +360,7 @@ fn what_says_nothing_of_devices_is_refused() {
     assert!(said(&other.file(1024)).contains("that Nsight Systems did not export"));
     writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
     assert!(said(&writer.file(1024)).contains("are empty"));
-    // Pages in a log beside the file are no part of it.
+    // Pages in a separate log are not part of the file.
     let made = MadeExport::new(3, 1, 20);
     let mut file = made.file(1024);
     (file[18], file[19]) = (2, 2);

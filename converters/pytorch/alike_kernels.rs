@@ -1,8 +1,9 @@
-//! Work of kernels without an operator, from kernels of the same name that have one, and likewise of copies without bytes.
+//! Estimates the work of kernels without an operator from kernels with the same name that have one, and the bytes of
+//! copies in the same way.
 //!
-//! Kernels launched before the capture began, or by a graph, have no operator that says their shapes. A kernel of the same
-//! name is the same program on other data: of several, the one that lasted most nearly as long tells how many FLOPs and
-//! bytes the program does in that time.
+//! Kernels launched before the capture began, or by a graph, have no operator that states their shapes. A kernel with
+//! the same name is the same program on other data. Of several, the one with the nearest duration is used, and its
+//! FLOPs and bytes are scaled by time:
 //!
 //! ```text
 //! work = work' t / t'
@@ -11,35 +12,35 @@
 use super::op_work::OpCost;
 use chakram_trace::format::Dtype;
 
-/// A kernel, and what it is known to do.
+/// A kernel and its known work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelWork {
     /// Index of its name.
     pub name: u32,
     /// Duration, ns.
     pub time: u64,
-    /// FLOPs and bytes; none if it has no operator, or one that does not say.
+    /// FLOPs and bytes; zero if it has no operator, or its operator's shapes are unknown.
     pub cost: OpCost,
     /// Element type that it computes in.
     pub dtype: Option<Dtype>,
 }
 
 impl KernelWork {
-    /// Returns whether anything says all that it does.
+    /// Returns whether all of its work is known.
     pub fn is_known(&self) -> bool {
         !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
     }
 }
 
-/// Kernels with an operator, for those of the same names that have none.
+/// Kernels with known work, for kernels with the same names that have none.
 #[derive(Debug, Default)]
 pub(super) struct AlikeKernels {
-    /// By name, then time.
+    /// Sorted by name, then time.
     known: Vec<KernelWork>,
 }
 
 impl AlikeKernels {
-    /// Takes the kernels of a rank. Those that no other asks for are not kept.
+    /// Collects the kernels of a rank with known work, if another kernel with the same name needs them.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
@@ -53,7 +54,8 @@ impl AlikeKernels {
         Self { known }
     }
 
-    /// Returns what a kernel called `name` does that took `time` ns; `None` if no other is like it.
+    /// Estimates the work of a kernel with the name `name` that took `time` ns; `None` if no known kernel has
+    /// that name.
     pub fn of(&self, name: u32, time: u64) -> Option<KernelWork> {
         let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);
@@ -105,10 +107,10 @@ mod tests {
         assert_eq!(work(0, 120), Some((2400, 600)));
         // 300 is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
         assert_eq!(work(0, 300), Some((12_000, 600)));
-        // Shorter than all, and longer.
+        // Shorter than all known kernels; longer than all.
         assert_eq!(work(0, 50), Some((1000, 250)));
         assert_eq!(work(0, 800), Some((32_000, 1600)));
-        // Nobody asked for the name 1, and nobody knows what 2 does.
+        // No kernel needs the name 1; the work of 2 is unknown.
         assert_eq!(work(1, 50), None);
         assert_eq!(work(2, 10), None);
     }

@@ -1,8 +1,8 @@
-//! Names under which operators request communication and libraries carry it out, as far as the two are matched.
+//! Names with which operators request communication and libraries carry it out; used to match the two.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Kind of communication, as its carrier names it.
+/// Kind of communication, as the carrying library names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CarrierKind {
     /// All-reduce.
@@ -17,9 +17,9 @@ pub(super) enum CarrierKind {
     Broadcast,
     /// Reduction to a root.
     Reduce,
-    /// Gathering at a root.
+    /// Gather to a root.
     Gather,
-    /// Scattering from a root.
+    /// Scatter from a root.
     Scatter,
     /// Barrier.
     Barrier,
@@ -35,7 +35,7 @@ impl CarrierKind {
         matches!(self, Self::Send | Self::Receive)
     }
 
-    /// Returns whether an interval of the kind `carrier` may carry this out.
+    /// Returns whether an interval of kind `carrier` may carry this out.
     pub fn carried_by(self, carrier: Self) -> bool {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
@@ -83,12 +83,12 @@ impl CarrierKind {
     }
 }
 
-/// Returns what the `c10d` operator `name` requests.
+/// Returns the kind that the `c10d` operator `name` requests.
 pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
     CarrierKind::named(name.strip_prefix("c10d::")?)
 }
 
-/// Returns what an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
+/// Returns the kind that an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
 pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);

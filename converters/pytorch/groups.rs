@@ -1,7 +1,7 @@
 //! Process groups as both files declare them.
 //!
-//! Long lists of ranks are written as their first members, `...` and their last. The members between follow from the
-//! stride of those in front, if that leads to the last and to the stated size.
+//! Long lists of ranks are abbreviated to their first members, `...` and their last members. The omitted members are
+//! reconstructed from the stride of the first ones, if that leads to the last ones and to the stated size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;
@@ -38,8 +38,8 @@ impl From<ProcessGroupEntry<'_>> for ProcessGroup {
     }
 }
 
-/// Parses a list of the ranks of a group of so many members, if that is known; `None` if it is none, or was cut and its
-/// members do not follow from the rest.
+/// Parses a list of a group's ranks; `size` is the number of members, if known. Returns `None` if it is not such a
+/// list, or if it is abbreviated and the rest cannot be reconstructed.
 pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     if inner.trim().is_empty() {
@@ -60,7 +60,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     );
     let stride = match front[..] {
         [.., one, next] => next.checked_sub(one)?,
-        // One member tells no stride, but the size does.
+        // One member does not determine the stride, but the size does.
         [first] => match (&back, size) {
             (Some(back), Some(size)) => {
                 let [last] = back[..] else { return None };
@@ -84,10 +84,11 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     (ranks.starts_with(&front) && ranks.ends_with(&ends)).then_some(ranks)
 }
 
-/// Largest number of members of a group that captures describe.
+/// Maximum number of members of a group.
 pub(super) const LARGEST_GROUP: u32 = 1 << 20;
 
-/// Returns so many ranks from the first, a stride apart; `None` if they are more than a group can have, or repeat.
+/// Returns `size` ranks from `first` on, `stride` apart; `None` if the group would be too large or contain
+/// duplicates.
 pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
     if size == 0 || size > LARGEST_GROUP || stride == 0 && size > 1 {
         return None;
@@ -96,7 +97,7 @@ pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>
     (0..size).map(rank).collect()
 }
 
-/// Puts `...` into quotes where it stands for values, so that the text is JSON.
+/// Puts `...` in place of values into quotes, so that the text is JSON.
 fn quote_gaps(json: &str) -> Cow<'_, str> {
     if !json.contains("...") {
         return Cow::Borrowed(json);
@@ -121,8 +122,8 @@ fn quote_gaps(json: &str) -> Cow<'_, str> {
     Cow::Owned(quoted)
 }
 
-/// Parses a list of groups. Where the text is damaged or truncated, returns the groups before that together with the
-/// error.
+/// Parses a list of groups. If the text is damaged or truncated, returns the groups before the damage together with
+/// the error.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
     let json = quote_gaps(json);
@@ -171,7 +172,7 @@ mod tests {
             parse_ranks("[0, 1, ..., 7]", Some(8)),
             Some((0..8).collect())
         );
-        // Neither size nor end; a size that does not lead to the end; two strides; ranks that are none.
+        // No size and no end; a size that does not match the end; two strides; entries that are not ranks.
         for (text, size) in [
             ("[0, ...]", Some(4)),
             ("[0, 2, ...]", None),

@@ -1,7 +1,7 @@
-//! Host nodes of a capture without a host trace, made of what Kineto says about its operators.
+//! Builds host nodes for a capture without a host trace, from Kineto's data about operators.
 //!
-//! Kineto has names, shapes, types and, of scalars, values; it has no outputs and no storages. So shapes of outputs follow
-//! from those of inputs, and who uses a result from times alone.
+//! Kineto has names, shapes, types and scalar values, but no outputs and no storages. So output shapes are derived from
+//! input shapes, and uses of results are inferred from times alone.
 
 use super::call_names::{carrier_kind, operator_kind};
 use super::elements::{element_bytes, elements_of};
@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Makes a host trace of the operators and annotations of `kineto`, every one of which has an id; `order` lists them in any
-/// order.
+/// Builds a host trace from the operators and annotations of `kineto`, which must all have ids; `order` lists them in
+/// any order.
 pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
@@ -78,7 +78,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
     (host, link)
 }
 
-/// Shapes and bytes of outputs that follow from inputs; each operator with its inputs is worked out once.
+/// Cache of output shapes and bytes derived from inputs.
 #[derive(Default)]
 struct OutputTable {
     operators: Interner<(u32, u32, u32)>,
@@ -108,7 +108,7 @@ impl OutputTable {
             let name = kineto.texts.get(event.name);
             let shape = output_shapes::of(name, &dims, &concrete.unwrap_or_default())?;
             let types = kineto.texts.get(types);
-            // The type of the first tensor.
+            // Output type: the type of the first input tensor.
             let (_, rest) = types.split_once("Tensor(")?;
             let size = element_bytes(rest.split_once(')')?.0)?;
             let elements = shape
@@ -128,7 +128,7 @@ impl OutputTable {
 
 /// Returns the event that carries out each communication operator: the first of its kind with a higher id.
 fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
-    /// Number of events behind an operator among which its carrier is searched.
+    /// Number of events after an operator among which its carrier is searched.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
     let name = |i: u32| kineto.texts.get(kineto.events[i as usize].name);
@@ -147,7 +147,7 @@ fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Tensor that a carrier moves: elements, and their type.
+/// Tensor moved by a carrier: number of elements, and element type.
 struct CarriedTensor {
     elements: u64,
     dtype: String,
@@ -171,7 +171,7 @@ fn list(args: &[(String, String)], key: &str) -> Vec<Value> {
     parsed.unwrap_or_default()
 }
 
-/// Returns the arguments of a communication operator in the words of the host trace.
+/// Returns the arguments of a communication operator in the host trace's notation.
 fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> CommArgs {
     let (dims, types) = (list(args, "Input Dims"), list(args, "Input type"));
     let concrete = list(args, "Concrete Inputs");
@@ -188,7 +188,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
             let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
             let listed = tensors.iter().map(|dims| tensor(elements_of(dims), size));
             let mut listed: Vec<Value> = listed.collect();
-            // Profilers before 2024 left lists of tensors empty.
+            // Profilers before 2024 left tensor lists empty.
             if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
                 listed.push(tensor(carrier.elements, size));
             }
@@ -209,7 +209,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
     }
 }
 
-/// Returns a tensor without storage, as the host trace has it.
+/// Returns a tensor without storage in the host trace's notation.
 fn tensor(elements: u64, size: u64) -> Value {
     let zero = Value::from(0);
     let [elements, size] = [elements, size].map(Value::from);
@@ -223,7 +223,7 @@ fn tensor(elements: u64, size: u64) -> Value {
     ])
 }
 
-/// Returns the value of a scalar that Python printed.
+/// Converts a scalar from Python's notation to JSON.
 fn scalar(text: &str) -> Value {
     match text {
         "True" => Value::Bool(true),

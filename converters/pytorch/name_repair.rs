@@ -1,22 +1,23 @@
-//! Repair of names that a writer did not escape.
+//! Repairs names that a writer did not escape.
 //!
-//! The observer writes the names of operators as they are, so that a `record_function` with a quote, a backslash or a
-//! line break in its name breaks the JSON; so did Kineto up to PyTorch 2.3. Writers put the same key behind the name
-//! every time, which shows where the name ends. A name that is legal JSON is left alone, whatever else is wrong.
+//! The observer writes operator names without escaping, so a `record_function` name with a quote, a backslash or a
+//! line break makes the JSON invalid. Kineto did the same up to PyTorch 2.3. Each writer always puts the same key
+//! after the name, which shows where the name ends. A name that is legal JSON is never changed, whatever else is
+//! wrong.
 
-/// Layout of a writer's elements around their name.
+/// How a writer arranges its elements around the name.
 pub(super) struct NameLayout {
-    /// Keys that follow a name directly.
+    /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
-    /// Keys that cannot occur in a name: were they in it, the name would span elements.
+    /// Keys that cannot occur inside a name: if one does, the supposed name spans several elements.
     pub never: &'static [&'static str],
 }
 
-/// An element whose name was repaired.
+/// An element with a repaired name.
 pub(super) struct RepairedElement {
-    /// The element up to the quote that ends the name, made legal.
+    /// The element up to the closing quote of the name, made legal.
     pub text: Vec<u8>,
-    /// Offset at which the original continues behind that quote.
+    /// Offset in the original after that quote.
     pub resume: usize,
     /// Offset of the name.
     pub name_at: usize,
@@ -24,10 +25,10 @@ pub(super) struct RepairedElement {
     pub name: String,
 }
 
-/// Maximum length of a name whose end is searched.
+/// Maximum length of a name.
 const LONGEST: usize = 1 << 16;
 
-/// Repairs the name of the element that `text` begins with; `None` if its name is not what is wrong.
+/// Repairs the name of the element at the start of `text`; `None` if the name is not the problem.
 pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
     let start = name(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
@@ -40,7 +41,7 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
                 .any(|key| continues_with(&search[i + 1..], key))
         })?;
     let raw = &text[start..end];
-    // A legal name is not what broke the element.
+    // The name is legal, so something else is wrong.
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
@@ -59,10 +60,11 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
     })
 }
 
-/// Returns the offset of the name of the object at the start of `text`: behind a few plain keys at most.
+/// Returns the offset of the name in the object at the start of `text`; at most a few plain keys may precede
+/// it.
 fn name(text: &[u8]) -> Option<usize> {
     let mut rest = blank(text).strip_prefix(b"{")?;
-    // The name is among the first keys of every writer.
+    // All writers put the name among the first keys.
     for _ in 0..8 {
         rest = blank(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;

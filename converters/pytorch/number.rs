@@ -1,19 +1,19 @@
-//! Numbers in JSON texts, without rounding through floating point.
+//! Parses numbers in JSON without rounding through floating point.
 
 use std::borrow::Cow;
 
-/// Returns the text of a value: a string's content, or the JSON of anything else.
+/// Returns the text of a value: a string's content, or other values as JSON.
 pub(super) fn text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
-        // Half a surrogate pair is legal JSON, but no text.
+        // An unpaired surrogate is legal JSON but not valid Unicode.
         Some(plain) => Cow::Owned(serde_json::from_str(json).unwrap_or_else(|_| plain.to_owned())),
         None => Cow::Borrowed(json),
     }
 }
 
-/// Parses a whole number, plain or in a string, decimal or hexadecimal after `0x`; also one that ends with `.0`, as scripts write
-/// numbers of columns that have gaps.
+/// Parses an integer, plain or in a string, decimal or hexadecimal with `0x`. Also accepts a trailing `.0`, which
+/// scripts write for columns with missing values.
 #[inline]
 pub(super) fn whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
@@ -28,7 +28,7 @@ fn other_whole(json: &str) -> Option<i128> {
     let text = text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
-        // A second sign would pass the parser.
+        // `from_str_radix` would accept a second sign.
         Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
         _ => {
             let whole = match text.split_once('.') {
@@ -59,12 +59,12 @@ fn digits(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Parses eight decimal digits at once: neighbours are joined to numbers below 100, those below 10,000, and those.
+/// Parses eight decimal digits at once, by combining neighbours into two-digit, then four-digit numbers.
 #[inline]
 fn eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let digits = u64::from_le_bytes(text) ^ (ONES * u64::from(b'0'));
-    // Nothing is carried beyond a digit; anything larger sets its upper bit, and may set others'.
+    // A digit never carries. A larger byte sets its own top bit, and possibly others.
     if (digits.wrapping_add(ONES * (0x80 - 10)) | digits) & (ONES << 7) != 0 {
         return None;
     }
@@ -74,7 +74,7 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
     Some(((fours * 10_000 + (fours >> 32)) & 0xffff_ffff) as i64)
 }
 
-/// Converts microseconds with none or three digits behind the point, as profilers write them.
+/// Converts microseconds with no or three decimals, as profilers write them; `None` for other forms.
 #[inline]
 fn plain_nanoseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {
@@ -84,7 +84,7 @@ fn plain_nanoseconds(json: &str) -> Option<i64> {
     digits(whole)?.checked_mul(1000)?.checked_add(fraction)
 }
 
-/// Converts decimal microseconds to nanoseconds, rounded to the nearest.
+/// Converts decimal microseconds to nanoseconds, rounded to nearest.
 #[inline]
 pub(super) fn nanoseconds(json: &str) -> Option<i64> {
     plain_nanoseconds(json).or_else(|| decimal_nanoseconds(json))
@@ -106,7 +106,7 @@ fn decimal_nanoseconds(json: &str) -> Option<i64> {
     if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // Number of digits in front of the point once the unit is a nanosecond.
+    // Number of digits before the point after the conversion to nanoseconds.
     let before = (integer.len() as i64)
         .checked_add(exponent)?
         .checked_add(3)?;
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// A number's own text, and with another byte at each place.
+    /// Tests a number's own text, and the text with each byte replaced by every other.
     #[test]
     fn digits_are_those_of_the_standard_parser() {
         for number in [
@@ -185,7 +185,7 @@ mod tests {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.clone().into_bytes();
                     bytes[place] = byte;
-                    // The standard parser takes a sign.
+                    // The standard parser accepts a sign.
                     let plain = bytes.iter().all(u8::is_ascii_digit);
                     let expected = std::str::from_utf8(&bytes).ok().filter(|_| plain);
                     let expected = expected.and_then(|text| text.parse().ok());

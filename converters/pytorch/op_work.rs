@@ -1,11 +1,12 @@
 //! FLOPs and bytes of operators, from the shapes of their arguments.
 //!
-//! A multiplication and an addition are two operations. With C (m×n) = A (m×k) · B (k×n) that is 2·m·n·k; a
-//! convolution is such a product for every position of its output: 2 · elements of the output · elements of the
-//! weight ÷ output channels. Its backward pass has a product of the same size for each gradient that it computes.
-//! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. FLOPs of what plainly forms products, by
-//! its name, and whose shapes do not say how large, are unknown. Everything else counts no FLOPs: it is memory-bound on
-//! every machine, by the bytes of its tensors, of which lookups in tables touch the rows of their indices.
+//! A multiplication and an addition count as two operations. So C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
+//! convolution is such a product for every position of its output: 2 · elements of the output · elements of the weight
+//! ÷ output channels. Its backward pass has a product of the same size for each gradient that it computes. Attention
+//! computes Q·Kᵀ and P·V, and five such products in the backward pass. If an operator's name shows that it forms
+//! products but its shapes do not show their size, its FLOPs are unknown. Every other operator counts no FLOPs: it is
+//! memory-bound on every machine, by the bytes of its tensors. Table lookups count only the rows that their indices
+//! select.
 
 mod arguments;
 mod attention;
@@ -17,7 +18,7 @@ pub(super) use arguments::{OperatorArguments, scalar_values};
 pub(super) use computing::{ComputeHint, kernel_hint};
 pub(super) use lookups::is_lookup;
 
-/// Returns whether the values of scalars of the operator `name` say how much it computes or moves.
+/// Returns whether the scalar values of the operator `name` determine how much it computes or moves.
 pub(super) fn needs_values(name: &str) -> bool {
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     attention::needs_values(plain) || products::needs_values(plain) || lookups::needs_values(plain)
@@ -26,16 +27,16 @@ pub(super) fn needs_values(name: &str) -> bool {
 /// Cost of an operator, independent of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpCost {
-    /// FLOPs; zero if it is no product of matrices.
+    /// FLOPs; zero unless it is a matrix product.
     pub flops: u64,
-    /// Bytes read and written; zero if it moves none, as a view.
+    /// Bytes read and written; zero for operators that move none, such as views.
     pub bytes: u64,
     /// Whether it forms products of unknown size.
     pub flops_unknown: bool,
 }
 
 impl OpCost {
-    /// Returns the part of a cost that falls to `time` of `whole`.
+    /// Returns the fraction `time` / `whole` of a cost.
     pub(super) fn part(self, time: u64, whole: u64) -> Self {
         let part = |amount: u64| {
             let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
@@ -49,10 +50,10 @@ impl OpCost {
     }
 }
 
-/// Returns the cost of the operator `plain`, which is called so without `aten::`, and whose tensors have so many bytes.
+/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is its name without `aten::`.
 pub(super) fn cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
     let flops = attention::flops(plain, operands).or_else(|| products::flops(plain, operands));
-    // Of rows of unknown number nothing is known.
+    // The number of rows is unknown, so the bytes are too.
     let bytes = match lookups::bytes(plain, operands) {
         None => bytes,
         Some(rows) => rows.unwrap_or(0),

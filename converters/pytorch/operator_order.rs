@@ -1,19 +1,19 @@
-//! Order of operators in Kineto traces without record function ids, and the operator behind each interval in flight.
+//! Assigns record function ids in Kineto traces that have none, and finds the operator of each interval in flight.
 //!
-//! Later stages order operators by record function id, and an interval of gloo's workers belongs to the last operator
-//! with a lower one. Where the profiler wrote none, ids are given out here by start; an interval in flight gets the
-//! one right behind its operator's, which is found by kind and size.
+//! Later stages order operators by record function id, and assign an interval of gloo's workers to the last operator
+//! with a lower id. If the profiler wrote no ids, they are assigned here by start. An interval in flight gets the id
+//! right after its operator's; the operator is found by kind and size.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
 use super::elements::elements_of;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Number of open operators among which that of an interval is searched.
+/// Maximum number of open operators searched for an interval's operator.
 const OPEN: usize = 256;
 
-/// Gives every operator and annotation an id if not all have one; returns whether it did, and the operators and annotations,
-/// by start if it did.
+/// Assigns ids to all operators and annotations if any lack one. Returns whether it did, and the operators and
+/// annotations, sorted by start if it did.
 pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
@@ -48,7 +48,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
         } else if let Some(kind) = carrier_kind(name).filter(|_| super::in_flight(name)) {
             let found = requester(&open, kind, event.track, largest(kineto, i));
             let id = match found {
-                // A message's operator may open one interval only, and so may that of a collective.
+                // The operator of a message or of a collective opens at most one interval.
                 Some(found) => open.remove(found).id,
                 None => last,
             };
@@ -58,7 +58,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     (true, order)
 }
 
-/// A communication operator that no interval in flight was attributed to yet.
+/// A communication operator without an interval in flight so far.
 struct OpenOperator {
     id: u64,
     track: u32,
@@ -66,11 +66,11 @@ struct OpenOperator {
     elements: u64,
 }
 
-/// Returns the first of the operators that an interval of this kind and size can belong to.
+/// Returns the first operator to which an interval of this kind and size can belong.
 fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
         operator.kind.carried_by(kind)
-            // Messages open their interval on the caller's thread.
+            // A message's interval is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
     let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;
@@ -79,7 +79,7 @@ fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64
         .or_else(|| open.iter().position(fits))
 }
 
-/// Returns the elements of an event's largest input; zero if unknown.
+/// Returns the number of elements of an event's largest input; zero if unknown.
 fn largest(kineto: &KinetoTrace, event: u32) -> u64 {
     let args = kineto.args_of(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));

@@ -1,4 +1,4 @@
-//! Detection of the kind of a PyTorch file from its beginning.
+//! Detects the kind of a PyTorch file from its beginning.
 
 use super::tar::is_tar;
 use chakram_trace::format::TraceError;
@@ -13,22 +13,22 @@ pub enum CaptureFileKind {
     Host,
     /// Device trace.
     Kineto,
-    /// Times of steps without a profiler.
+    /// Step times measured without a profiler.
     Steps,
     /// Any other file.
     Other,
 }
 
-/// Bytes of text that are inspected: some device traces begin with their metadata.
+/// Number of bytes inspected. It is large because some device traces begin with their metadata.
 const BEGINNING: u64 = 1 << 16;
 
-/// Returns the kind of `path` by the keys at its beginning. The rest of the file is not checked.
+/// Returns the kind of `path` from the keys at its beginning; does not check the rest.
 pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
     let text = beginning_of(DecompressedStream::open(path)?, path)?;
     Ok(kind_of(&text))
 }
 
-/// Returns the beginning of a file of JSON as UTF-8.
+/// Returns the beginning of a JSON file as UTF-8.
 pub(super) fn beginning_of(
     stream: DecompressedStream<'_>,
     path: &Path,
@@ -39,15 +39,15 @@ pub(super) fn beginning_of(
 fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
-    // A truncated file still shows what it was meant to be.
+    // The beginning of a truncated file still shows its kind.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
         _ => Ok(text),
     }
 }
 
-/// Returns the text behind a byte order mark; of UTF-16 its characters of ASCII, which all keys are. JSON has no zeros, so
-/// that one beside the first character tells UTF-16 without a mark.
+/// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
+/// JSON contains no zero bytes, so a zero next to the first character identifies UTF-16 without a mark.
 fn utf8(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
@@ -60,7 +60,7 @@ fn utf8(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns what a file is that is no capture, in words, if its first bytes alone decide it.
+/// Returns a description of a file that is not a capture, if its first bytes alone identify it.
 pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -82,9 +82,9 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, what)| *what)
 }
 
-/// Returns what a file is that is no capture, in words, if its beginning says so.
+/// Returns a description of a file that is not a capture, if its beginning identifies it.
 pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
-    /// Bytes in which a file of JSON names its kind.
+    /// Number of bytes within which a JSON file states its kind.
     const HEADING: usize = 256;
     let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
     let lines = || {
@@ -108,7 +108,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         (begins(b"<!doctype html") || begins(b"<html"))
             .then_some("a page of HTML, expected a capture; a link to the file itself may be on it")
     };
-    // Of a model, in any order of keys.
+    // Keys of a model's configuration, in any order.
     let hub = || {
         let has = |key: &str| text.windows(key.len()).any(|part| part == key.as_bytes());
         (text.trim_ascii_start().starts_with(b"{")
@@ -134,7 +134,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         .or_else(empty)
 }
 
-/// Returns the process that the text beginning so is of, if it says so: that of a host trace, or of the first event.
+/// Returns the process of a text from its beginning: the host trace's, or that of the first event.
 pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
@@ -146,7 +146,7 @@ pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Returns the kind of the text that begins so.
+/// Returns the kind of a text from its beginning.
 pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
@@ -167,13 +167,14 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns whether the nodes are those of the observer: keys may be sorted, so that the schema comes late.
+/// Returns whether nodes were written by the observer. Checked separately because keys may be sorted, so the
+/// schema may come too late.
 fn of_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
 }
 
-/// Keys that were seen in the outermost object.
+/// Keys seen so far in the outermost object.
 #[derive(Default)]
 struct TopLevelKeys {
     schema: bool,
@@ -203,7 +204,7 @@ impl TopLevelKeys {
                     let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
                     if depth == 0 && rest.starts_with(b":") {
                         let value = rest[1..].trim_ascii_start();
-                        // Reports of this program have a schema too.
+                        // This program's own reports have a schema too.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
                             || self.key(string)
                         {
@@ -216,7 +217,7 @@ impl TopLevelKeys {
         }
     }
 
-    /// Records a key; returns whether that settles the kind.
+    /// Records a key; returns whether the kind is now certain.
     fn key(&mut self, key: &[u8]) -> bool {
         match key {
             b"schema" => self.schema = true,

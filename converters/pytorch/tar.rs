@@ -1,27 +1,28 @@
-//! Files in a tar archive, read in order from a stream: nothing is written to disk, and no name is a path of this machine.
+//! Reads files of a tar archive in order from a stream. Nothing is written to disk, and names are never used as paths
+//! on this machine.
 
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};
 
-/// Size of a header, and of what entries are padded to.
+/// Size of a header; entries are padded to multiples of it.
 const BLOCK: usize = 512;
 
-/// Largest number of entries; archives of captures have a few for each rank.
+/// Maximum number of entries; archives of captures have a few per rank.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Returns whether `head`, the first bytes of a file, begins with the header of an entry: its checksum holds.
+/// Returns whether `head`, the first bytes of a file, begins with an entry's header with a valid checksum.
 pub fn is_tar(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());
     matches!(first, Ok(Some(Ok(_))))
 }
 
-/// Calls `visit` with each file of the archive `source` and its name, with the folders in front of it. Contents are skipped as far as they
-/// are not read.
+/// Calls `visit` with the name, including folders, and contents of each file in the archive `source`. Unread contents
+/// are skipped.
 ///
 /// # Errors
 ///
-/// Fails if the archive breaks off or is malformed, and with the errors of `visit`.
+/// Fails if the archive is truncated or malformed, and with the errors of `visit`.
 pub fn for_each_file<R: Read>(
     source: R,
     mut visit: impl FnMut(&str, &mut Entry<'_, R>) -> io::Result<()>,
@@ -34,7 +35,7 @@ pub fn for_each_file<R: Read>(
         }
         let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
         let kind = entry.header().entry_type();
-        // Folders, links and devices have no contents that count; a sparse file is not one piece.
+        // Folders, links and devices have no contents to read, and a sparse file is not stored contiguously.
         if kind.is_file() || kind.is_contiguous() {
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             visit(&name, &mut entry)?;
@@ -97,11 +98,11 @@ mod tests {
         ];
         let expected = expected.map(|(name, contents)| (name.to_owned(), contents));
         assert_eq!(files(&tar).unwrap(), expected);
-        // With or without the blocks of zeros at the end.
+        // With and without the zero blocks at the end.
         let mut ended = tar.clone();
         ended.resize(tar.len() + 2 * BLOCK, 0);
         assert_eq!(files(&ended).unwrap(), expected);
-        // What is not read is skipped.
+        // Unread contents are skipped.
         let mut names = 0;
         for_each_file(&tar[..], |_, _| {
             names += 1;

@@ -1,12 +1,12 @@
-//! Bytes of operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
+//! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
-//! Kineto states the shapes in a list and no element type; the name of the kernel does, as an argument of its template. What
-//! such a kernel moves is all lists that it reads, and one like the longest that it writes.
+//! For a list, Kineto states the shapes but no element type; the kernel's name states the type as a template argument.
+//! Such a kernel reads all its lists and writes one like the longest.
 
 use super::elements::elements_of;
 use serde_json::Value;
 
-/// Element types in names of kernels, with their bytes.
+/// Element types in kernel names, with their bytes.
 const ELEMENTS: [(&str, u64); 14] = [
     ("OpaqueType<1u>", 1),
     ("OpaqueType<2u>", 2),
@@ -24,8 +24,8 @@ const ELEMENTS: [(&str, u64); 14] = [
     ("int", 4),
 ];
 
-/// Returns the bytes that `kernel` moves for an operator with inputs of these shapes, as Python shows them; `None` if none of
-/// them is a list of tensors, or the kernel's name tells no element type.
+/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's notation); `None` if no
+/// input is a list of tensors, or the kernel's name states no element type.
 pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
     let is_list = |argument: &&Value| {
@@ -40,7 +40,7 @@ pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     Some(all.saturating_add(longest).saturating_mul(size))
 }
 
-/// Returns the bytes of the element type that stands first among the template arguments of a kernel.
+/// Returns the bytes of the first element type among the template arguments of a kernel.
 fn element_bytes(kernel: &str) -> Option<u64> {
     let (_, arguments) = kernel.split_once('<')?;
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -48,7 +48,7 @@ fn element_bytes(kernel: &str) -> Option<u64> {
         let whole = |&(at, _): &(usize, &str)| {
             let before = arguments[..at].chars().next_back();
             let after = arguments[at + name.len()..].chars().next();
-            // `Float8_e4m3fn` goes on; `Int` and `UnsignedInt` are other words.
+            // `Float8_e4m3fn` continues after the name; `Int` must not match inside `UnsignedInt`.
             !before.is_some_and(word) && (name == "Float8" || !after.is_some_and(word))
         };
         let (at, _) = arguments.match_indices(name).find(whole)?;
@@ -67,9 +67,9 @@ mod tests {
         // 2 · 3 + 4 elements of two bytes, read and written.
         assert_eq!(bytes_moved("[[[2, 3], [4]], []]", cat), Some(40));
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
-        // Two lists of 10 read, one of them written: 30 floats.
+        // Two lists of 10 elements are read and one is written: 30 floats.
         assert_eq!(bytes_moved("[[[10]], [[6], [4]], []]", add), Some(120));
-        // A tensor alone is no list, and a name without a template tells nothing.
+        // A single tensor is not a list, and a name without a template shows no type.
         assert_eq!(bytes_moved("[[10], []]", add), None);
         assert_eq!(bytes_moved("[[[10]]]", "triton_cat_0"), None);
         assert_eq!(bytes_moved("no list", add), None);

@@ -1,34 +1,35 @@
-//! Repair of what Python and scripts write between values though JSON does not have it.
+//! Repairs tokens that Python and scripts write between values but JSON does not allow.
 //!
-//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`, and C++ streams `nan`, `-nan`,
-//! `inf` and `-inf`, which JSON has no words for. They become `null`: a value that is not there. Scripts that end every element with a comma leave one behind the last, of
-//! a list or object at any depth; it goes. A comma without a value before it stays, since a value may be missing.
+//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write `nan`,
+//! `-nan`, `inf` and `-inf`. JSON has no words for them, so they become `null`, a missing value. Scripts that end every
+//! element with a comma leave one after the last element of lists and objects, at any depth; it is removed. A comma
+//! without a preceding value is kept, because a value may be missing.
 
 use super::JsonRepairKind;
 
-/// Tokens that are no JSON.
+/// Tokens that are not JSON.
 const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf", "inf"];
 
-/// A value whose tokens were repaired.
+/// A value with repaired tokens.
 pub(super) struct RepairedTokens {
     /// The value, made legal.
     pub text: Vec<u8>,
     /// Length of the original.
     pub length: usize,
-    /// Offset of the first of them.
+    /// Offset of the first repair.
     pub first_at: usize,
-    /// Kind of the first of them.
+    /// Kind of the first repair.
     pub what: JsonRepairKind,
-    /// The first of them; of a comma, what follows it.
+    /// The first repaired token; for a comma, the token after it.
     pub token: &'static str,
 }
 
-/// Repairs the object or list that `text` begins with; `None` if there is nothing to repair, or no end.
+/// Repairs the object or list at the start of `text`; `None` if nothing needs repair, or the end is missing.
 pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     let mut mended = Vec::new();
     let mut first = None;
     let (mut at, mut depth) = (0, 0_usize);
-    // Last byte that is not blank.
+    // Last non-blank byte.
     let mut before = b'[';
     loop {
         let byte = *text.get(at)?;
@@ -83,7 +84,8 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     })
 }
 
-/// Returns what closes a list or object at the start of `text`, if anything; `None` at the end of the text.
+/// Returns the closing bracket of a list or object at the start of `text`, if there is one; `None` at the end
+/// of the text.
 fn closes(text: &[u8]) -> Option<Option<&'static str>> {
     let next = text.iter().find(|byte| !byte.is_ascii_whitespace())?;
     Some(match next {
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(&text[mended.length..], b", ");
         assert_eq!((mended.first_at, mended.what), (15, JsonRepairKind::Comma));
         assert_eq!(mended.token, "]");
-        // A value may be missing in the first three: the parser then refuses what is left.
+        // In the first three a value may be missing, so they are left for the parser to reject.
         for text in ["[,]", "{\"a\":,}", "[1,,]", "[1, 2]", "[1,", "[1,  "] {
             let left = repair_tokens(text.as_bytes()).map(|mended| mended.text);
             let legal =

@@ -1,4 +1,4 @@
-//! Traces of a workload, one for each rank.
+//! Writes the traces of a workload, one per rank.
 
 use super::{GroupRole, RankGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use chakram_base::units::Span;
@@ -10,7 +10,7 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::io::Write;
 
 impl SimaiComm {
-    /// Returns the bytes of a member: of an all-gather's shard, or else of the whole buffer.
+    /// Returns a member's bytes: the shard of an all-gather, the whole buffer for other collectives.
     fn bytes_of_member(self, members: u32) -> u64 {
         match self.kind {
             CollectiveKind::AllGather => self.bytes.div_ceil(members.into()),
@@ -20,11 +20,11 @@ impl SimaiComm {
 }
 
 impl SimaiWorkload {
-    /// Writes the trace of `rank` in `passes` passes and returns the number of its nodes.
+    /// Writes the trace of `rank` with `passes` passes; returns the number of its nodes.
     ///
     /// # Errors
     ///
-    /// Fails if `out` does.
+    /// Fails if writing to `out` fails.
     pub fn write<W: Write>(
         &self,
         grid: &RankGrid,
@@ -41,7 +41,7 @@ impl SimaiWorkload {
             causes: Vec::new(),
         };
         emitter.groups()?;
-        // Collective of each layer's weight gradient that nothing has waited for.
+        // Each layer's weight-gradient collective that no node has waited for yet.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
@@ -61,7 +61,7 @@ impl SimaiWorkload {
         Ok((emitter.writer.into_inner(), emitter.nodes))
     }
 
-    /// Returns the layers that are computed again before the backward pass of layer `index`: those from the last checkpoint.
+    /// Returns the layers that are recomputed before the backward pass of layer `index`: all since the last checkpoint.
     fn recomputed(&self, index: usize) -> &[SimaiLayer] {
         let from = self.checkpoints.range(..=index).next_back();
         match from {
@@ -71,13 +71,13 @@ impl SimaiWorkload {
     }
 }
 
-/// Writer of the nodes of a rank.
+/// Writes the nodes of a rank.
 struct StageEmitter<'g, W> {
     writer: TraceWriter<W>,
     grid: &'g RankGrid,
     rank: u32,
     nodes: u64,
-    /// Nodes that the next one waits for.
+    /// Nodes that the next one depends on.
     causes: Vec<u64>,
 }
 
@@ -86,7 +86,7 @@ impl<W: Write> StageEmitter<'_, W> {
         self.nodes = 1;
         let declared = self.grid.declared(self.rank);
         let text = metadata_text(&declared);
-        // A trace has a node at least.
+        // A trace needs at least one node.
         let node = match declared.is_empty() {
             true => NodeView::new(1, "nothing", Op::NoOp),
             false => NodeView::declaring(1, &text),
@@ -94,7 +94,7 @@ impl<W: Write> StageEmitter<'_, W> {
         self.writer.write(&node, &[], &NodeExtras::default())
     }
 
-    /// Writes a node behind the causes and returns its id.
+    /// Writes a node that depends on the causes; returns its id.
     fn node(
         &mut self,
         name: &str,
@@ -111,7 +111,7 @@ impl<W: Write> StageEmitter<'_, W> {
         Ok(self.nodes)
     }
 
-    /// Writes the computation of a stage, which all that follows waits for.
+    /// Writes the computation of a stage; all later nodes depend on it.
     fn compute(
         &mut self,
         layer: &SimaiLayer,
@@ -131,7 +131,7 @@ impl<W: Write> StageEmitter<'_, W> {
         Ok(())
     }
 
-    /// Writes the collective of a stage, unless it has none or this rank is alone in the group.
+    /// Writes the collective of a stage, if it has one and the group has other members.
     fn collective(
         &mut self,
         layer: &SimaiLayer,
@@ -158,7 +158,7 @@ impl<W: Write> StageEmitter<'_, W> {
         self.node(&name, op, 0, phase).map(Some)
     }
 
-    /// Writes a stage that is over when its collective is.
+    /// Writes a stage whose collective blocks the next stage.
     fn blocking(
         &mut self,
         layer: &SimaiLayer,

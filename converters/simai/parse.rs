@@ -1,4 +1,4 @@
-//! Text of a workload: a line of degrees, the number of layers, and a line of twelve words for each.
+//! Parses a workload: a line of degrees, the number of layers, and one line of twelve words per layer.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use crate::words::{layer_words, number, refused, words};
@@ -7,10 +7,10 @@ use chakram_trace::format::{CollectiveKind, TraceError, escape};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Longest time that a trace can hold, in nanoseconds.
+/// Maximum time that a trace can store, ns.
 const MOST_NS: u64 = u64::MAX / 1_000;
 
-/// Collectives by their words, which `_EP` or `_DP_EP` may follow.
+/// Collectives by name; the suffix `_EP` or `_DP_EP` may follow.
 const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
     ("NONE", None),
     ("ALLREDUCE", Some(CollectiveKind::AllReduce)),
@@ -21,10 +21,10 @@ const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
 ];
 
 impl SimaiWorkload {
-    /// Returns whether a file that begins with `text` is a workload, sound or not.
+    /// Returns whether a file that begins with `text` is a workload, valid or not.
     pub fn begins(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Words end at all that is blank to the parser, vertical tabs too.
+        // Words end at everything that the parser treats as blank, including vertical tabs.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -44,7 +44,7 @@ impl SimaiWorkload {
     ///
     /// # Errors
     ///
-    /// Fails with the line and column of what is not in the format.
+    /// Fails with the line and column of the first format violation.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = (1..).zip(text.lines());
@@ -70,7 +70,7 @@ impl SimaiWorkload {
         Ok(this)
     }
 
-    /// Refuses checkpoints of layers that do not exist, and recomputation without a checkpoint before it.
+    /// Rejects checkpoints of layers that do not exist, and recomputation without an earlier checkpoint.
     fn check_checkpoints(&self) -> Result<(), TraceError> {
         let mut all = self.checkpoints.iter().chain(&self.recomputing);
         if let Some(layer) = all.find(|layer| **layer >= self.layers.len()) {
@@ -93,7 +93,7 @@ impl SimaiWorkload {
     }
 }
 
-/// Parses the first line. Keys that mean nothing here are skipped, as SimAI skips them.
+/// Parses the first line. Like SimAI, skips unknown keys.
 fn header(line: &str) -> Result<SimaiWorkload, TraceError> {
     let words: Vec<(usize, &str)> = words(line).collect();
     let (column, word) = words.first().copied().unwrap_or((1, ""));
@@ -150,7 +150,7 @@ fn header(line: &str) -> Result<SimaiWorkload, TraceError> {
     Ok(this)
 }
 
-/// Parses a stage from its three words; collectives without a suffix are those of `role`.
+/// Parses a stage from its three words; a collective without a suffix belongs to `role`.
 fn stage(
     line: usize,
     words: &[(usize, &str)],
@@ -216,7 +216,7 @@ mod tests {
         let comm = |kind, role, bytes| Some(SimaiComm { kind, role, bytes });
         let exchanged = comm(CollectiveKind::AllToAll, GroupRole::Expert, 64);
         assert_eq!((moe.forward.ns, moe.forward.comm), (5, exchanged));
-        // No bytes, no collective.
+        // A collective of no bytes is dropped.
         assert_eq!(moe.input_gradient.comm, None);
         let scattered = comm(CollectiveKind::ReduceScatter, GroupRole::ExpertData, 32);
         assert_eq!(moe.weight_gradient.comm, scattered);

@@ -1,4 +1,4 @@
-//! Text of a workload: the kind of parallelism, the number of layers, and a line of twelve words for each.
+//! Parses a workload: the kind of parallelism, the number of layers, and one line of twelve words per layer.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
@@ -7,7 +7,7 @@ use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, escape};
 use std::path::Path;
 
-/// Longest time that a trace can hold, in microseconds.
+/// Maximum time that a trace can store, us.
 const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 
 impl TextParallelism {
@@ -105,10 +105,10 @@ impl TextWorkload {
     ///
     /// # Errors
     ///
-    /// Fails with the line and column of what is not in the format.
+    /// Fails with the line and column of the first format violation.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // As Python reads text, whose ends of lines are all alike.
+        // Like Python, which treats all kinds of line ends as equal.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut lines = (1..).zip(text.split('\n'));
         let (_, first) = lines.next().unwrap_or((1, ""));
@@ -143,7 +143,7 @@ impl TextWorkload {
     }
 }
 
-/// Refuses what leaves DLRM without the all-to-all that its bottom MLP waits for.
+/// Rejects layers that leave DLRM without the all-to-all that its bottom MLP waits for.
 fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(refused(

@@ -1,4 +1,4 @@
-//! Collectives that devices carried out together: the k-th of a group at one member is the k-th at every other.
+//! Matches collectives across devices: the k-th of a group on one member is the k-th on every other.
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
@@ -14,24 +14,24 @@ pub(super) struct CollectiveCall {
     pub kind: CollectiveKind,
     /// `comm_size`.
     pub bytes: u64,
-    /// Number of the group, 0 for all ranks.
+    /// Number of the group; 0 for all ranks.
     pub group: u64,
-    /// Time that the member waited for the last to start, ps.
+    /// Time that the member waited for the last one to start, ps.
     pub wait: i128,
 }
 
 /// Collectives of all devices.
 #[derive(Debug, Default)]
 pub(super) struct CollectiveCalls {
-    /// Those that are matched, by rank and piece.
+    /// Matched collectives, by rank and index of the slice.
     calls: BTreeMap<(u32, u32), CollectiveCall>,
-    /// Communication that is not matched, by rank and piece, with its bytes; 0 where nobody states them.
+    /// Bytes of unmatched communication, by rank and slice; 0 if unknown.
     unmatched: BTreeMap<(u32, u32), u64>,
-    /// Groups other than that of all ranks.
+    /// Groups other than the group of all ranks.
     pub groups: DeclaredGroups,
 }
 
-/// Members of a group, each with its pieces in order: the piece, its times, and the collective.
+/// Slices of each member of a group, in order: index, start, end, collective.
 type GroupPieces<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
 
 impl CollectiveCalls {
@@ -65,7 +65,7 @@ impl CollectiveCalls {
         this
     }
 
-    /// Matches the collectives of a group, unless its members do not agree on them.
+    /// Matches the collectives of a group, unless its members disagree about them.
     fn matched(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
@@ -96,7 +96,7 @@ impl CollectiveCalls {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // A buffer that no trace can hold; it is so at every member.
+                    // The buffer is too large for a trace; this is so on every member.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -104,7 +104,7 @@ impl CollectiveCalls {
                     kind: of.kind,
                     bytes,
                     group,
-                    // Clocks of hosts may differ, so that a member may end before another starts.
+                    // Hosts' clocks may differ, so a member may end before another starts.
                     wait: (last - start).min(end - start),
                 };
                 self.calls.insert((rank, piece), call);
@@ -112,17 +112,17 @@ impl CollectiveCalls {
         }
     }
 
-    /// Returns the collective that a piece of a rank is.
+    /// Returns the matched collective of a slice of a rank.
     pub fn of(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of communication that is not matched, 0 where nobody states them; `None` if a piece of a rank is none.
+    /// Returns the bytes of unmatched communication, 0 if unknown; `None` if the slice is not unmatched communication.
     pub fn unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
 
-    /// Returns how many are matched at a rank, and how many are not.
+    /// Returns the numbers of matched and unmatched collectives of a rank.
     pub fn counts(&self, rank: u32) -> (u64, u64) {
         let own = (rank, 0)..=(rank, u32::MAX);
         let matched = self.calls.range(own.clone()).count();
@@ -130,8 +130,8 @@ impl CollectiveCalls {
     }
 }
 
-/// Returns the collective that a piece carries out; without one if its groups are unknown. A GPU carries them out by
-/// kernels of a library that communicates; other kernels of the instruction prepare for them.
+/// Returns the collective that a slice carries out; `Some(None)` if its groups are unknown. On a GPU only kernels of
+/// a communication library count; the instruction's other kernels prepare the data.
 fn collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DevicePiece<'_>,
@@ -152,9 +152,9 @@ fn collective<'m>(
             ("program_id", StatValue::Number(number)) => program = Some(number),
             _ => {}
         });
-    // They were read before, so they can be read.
+    // This cannot fail: the stats were parsed before.
     stats.ok()?;
-    // Operators of TPUs are named after their instructions.
+    // TPU operators have the names of their instructions.
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
     match modules.find(device.file, program, module.as_deref(), op) {
@@ -163,7 +163,7 @@ fn collective<'m>(
     }
 }
 
-/// Instructions of programs that communicate.
+/// Instructions that communicate.
 const COMMUNICATION: [&str; 9] = [
     "all-gather",
     "all-reduce",
@@ -176,14 +176,15 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates, by its name, which begins with what it does: `collective-permute-start.3`.
+/// Returns whether an instruction communicates, by its name, which begins with its opcode:
+/// `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
     let name = name.trim_end_matches("-start").trim_end_matches("-done");
     COMMUNICATION.contains(&name)
 }
 
-/// Returns the ranks of the group that a device is in, if all of its devices are in the job.
+/// Returns the ranks of the group that contains a device, if all devices of the group are in the job.
 fn members(found: &HloCollective, device: u64, ranks: &BTreeMap<u64, u32>) -> Option<Vec<u32>> {
     if found.groups.is_empty() {
         return Some(ranks.values().copied().collect());

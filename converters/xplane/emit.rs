@@ -1,4 +1,4 @@
-//! Nodes of a device: calls of the host, kernels and copies, and collectives.
+//! Writes the nodes of a device: host calls, kernels, copies and collectives.
 
 use super::calls::CollectiveCalls;
 use super::space::StatValue;
@@ -12,7 +12,7 @@ use chakram_trace::format::{GroupName, Op, TraceError};
 use std::borrow::Cow;
 use std::io::Write;
 
-/// Returns the attributes of a trace's metadata record; the last event of the device ends at `end_ns`.
+/// Returns the attributes of a trace's metadata record; `end_ns` is the end of the device's last event.
 pub(super) fn metadata<'a>(
     rank: u32,
     ranks: u32,
@@ -31,17 +31,17 @@ pub(super) fn metadata<'a>(
     metadata
 }
 
-/// Node of a device: a call of the host or a piece of a stream, by index.
+/// A node of a device: the index of a host call or of a stream's slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DeviceNode {
     Launch(u32),
     Piece(u32),
 }
 
-/// Id of the first node behind the declaration of groups.
+/// Id of the first node after the declaration of groups.
 const FIRST: u64 = 2;
 
-/// Writes the nodes of `device`, which is `rank`; the job starts at `base`, ps.
+/// Writes the nodes of `device` as rank `rank`; the job starts at `base`, ps.
 pub(super) fn write<W: Write>(
     device: &DeviceTimeline<'_>,
     rank: u32,
@@ -76,16 +76,16 @@ pub(super) fn write<W: Write>(
     Ok(done)
 }
 
-/// Nodes of a device in the order of their ids, and their dependencies.
+/// Nodes of a device in id order, and their dependencies.
 struct DeviceEmitter<'d, 'a> {
     device: &'d DeviceTimeline<'a>,
     base: i128,
     order: Vec<DeviceNode>,
     launch_ids: Vec<u64>,
     piece_ids: Vec<u64>,
-    /// The call before each on its thread.
+    /// The previous call on the thread of each call.
     launch_before: Vec<Option<u32>>,
-    /// The piece before each on its stream.
+    /// The previous slice on the stream of each slice.
     piece_before: Vec<Option<u32>>,
 }
 
@@ -137,8 +137,8 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call that a piece waits for: the one that launched it if it had ended, the one before that on its
-    /// thread if not, and none if the piece begins before its call.
+    /// Returns the call that a slice depends on: its launch if that had ended; the launch's predecessor on its
+    /// thread if the launch was still running; none if the slice begins before its launch.
     fn cause(&self, piece: &DevicePiece<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
@@ -194,7 +194,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
         } else if let Some(bytes) = calls.unmatched(rank, index) {
-            // No trace can state more.
+            // The maximum that a trace can store.
             let bytes = bytes.min(i64::MAX as u64);
             view.op = Op::Communication { bytes };
         }
@@ -213,7 +213,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     }
 }
 
-/// Returns for each the index of the one before it of the same kind.
+/// Returns, for each entry, the index of the previous entry of the same kind.
 fn previous(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
     let mut last = std::collections::BTreeMap::new();
     (0..)
@@ -222,7 +222,7 @@ fn previous(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Stats of an event that its node keeps, under these names, as texts.
+/// Event stats that a node keeps as texts, under these names.
 const KEPT: [&str; 5] = [
     "hlo_op",
     "hlo_module",
@@ -231,7 +231,7 @@ const KEPT: [&str; 5] = [
     "memcpy_details",
 ];
 
-/// Stats of an event, by key.
+/// Stats of an event, by name.
 #[derive(Debug, Default)]
 struct EventDescription<'a> {
     texts: [Option<Cow<'a, str>>; KEPT.len()],
@@ -259,7 +259,7 @@ impl<'a> EventDescription<'a> {
         Ok(this)
     }
 
-    /// Returns the operation: a kernel of which only the time is known, or a copy of as many bytes as it says.
+    /// Returns the operation: a copy with its stated bytes, or a kernel with only a known time.
     fn op(&self) -> Op<'static> {
         let details = self.texts[4].as_deref().unwrap_or_default();
         let size = details
@@ -274,7 +274,7 @@ impl<'a> EventDescription<'a> {
     }
 
     fn attributes(&self) -> Vec<NamedAttribute<'_>> {
-        // JAX's stat `name` is the path of the operation in the program; a node has a name already.
+        // JAX's stat `name` is the operation's path in the program, but a node already has a name.
         let names = [
             "hlo_op",
             "hlo_module",

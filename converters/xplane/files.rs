@@ -1,19 +1,20 @@
-//! Files of a profile.
+//! Finds the files of a profile.
 
 use crate::folder::{files_of, listed};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
 
-/// Endings of names.
+/// File name endings of profiles.
 const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 
-/// Returns the profiles among `paths`: files, and folders with `*.xplane.pb`, or with the newest of the profiles that
-/// `jax.profiler` puts under `plugins/profile`; sorted by name within a folder.
+/// Returns the profiles among `paths`. A path is a file; a folder with `*.xplane.pb` files; or a folder in which
+/// `jax.profiler` wrote profiles under `plugins/profile`, of which the newest is taken. Files of a folder are sorted
+/// by name.
 ///
 /// # Errors
 ///
-/// Fails if a folder cannot be listed, or has none.
+/// Fails if a folder cannot be listed or has no profiles.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     let expected = (
         "a file *.xplane.pb",
@@ -25,7 +26,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
         }
-        // Runs are named after their time.
+        // Runs are named by their time, so the last name is the newest.
         let runs = listed(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
         newest.map_or(Ok(own), |newest| named(newest))
@@ -41,8 +42,7 @@ fn named(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(files)
 }
 
-/// Returns whether a file that begins with `head` is a profile: its first field is a plane, of which the first text is a
-/// name.
+/// Returns whether a file that begins with `head` is a profile: its first field is a plane whose first text is a name.
 pub fn begins(head: &[u8]) -> bool {
     let mut space = WireCursor::new(head, 0);
     if space.varint().ok() != Some(1 << 3 | 2) || space.varint().is_err() {
@@ -58,7 +58,7 @@ pub fn begins(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // Behind it are lines, metadata or stats. A trace's first record has a version there.
+    // Lines, metadata or stats follow. A trace's first record has a version here.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

@@ -1,4 +1,4 @@
-//! Planes, lines, events and stats of an `XSpace`, borrowed from the file.
+//! Planes, lines, events and stats of an `XSpace`; they borrow from the file.
 
 use chakram_base::bounds;
 use chakram_trace::format::TraceError;
@@ -6,10 +6,10 @@ use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Bytes of a message, and where they begin in the file.
+/// Bytes of a message, and their offset in the file.
 pub(super) type Message<'a> = (&'a [u8], usize);
 
-/// Visits the fields of a message.
+/// Calls a visitor for each field of a message.
 pub(super) fn fields<'a>(
     message: Message<'a>,
     mut visit: impl FnMut(u32, WireValue<'a>) -> Result<(), TraceError>,
@@ -26,7 +26,7 @@ pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// Profile of a host.
+/// Profile of one host.
 #[derive(Debug)]
 pub(super) struct ProfileSpace<'a> {
     pub planes: Vec<ProfilePlane<'a>>,
@@ -41,7 +41,7 @@ pub(super) struct ProfilePlane<'a> {
     stat_names: BTreeMap<i64, Cow<'a, str>>,
 }
 
-/// Metadata that events of a kind share.
+/// Metadata shared by all events of a kind.
 #[derive(Debug, Default)]
 pub(super) struct EventKind<'a> {
     pub name: Cow<'a, str>,
@@ -54,18 +54,18 @@ pub(super) struct EventKind<'a> {
 pub(super) struct ProfileLine<'a> {
     pub name: Cow<'a, str>,
     pub events: Vec<ProfileEvent<'a>>,
-    /// Events without a time or a duration: instants, and sums of many.
+    /// Number of events without a time or duration: instants, and sums over many occurrences.
     pub instants: u64,
 }
 
-/// Event that lasts.
+/// An event with a duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProfileEvent<'a> {
     pub kind: i64,
-    /// Start, ps since an epoch that the planes of a file share.
+    /// Start, ps since an epoch that all planes of a file share.
     pub start: i128,
     pub end: i128,
-    /// The event's message, for its stats.
+    /// The event's message, parsed again for its stats.
     message: Message<'a>,
 }
 
@@ -161,7 +161,7 @@ impl<'a> ProfilePlane<'a> {
             .map_or("event", |kind| &kind.name)
     }
 
-    /// Visits the stats of an event, with those of its kind first.
+    /// Visits the stats of an event, after the stats of its kind.
     pub fn stats(
         &self,
         event: &ProfileEvent<'a>,
@@ -180,7 +180,7 @@ impl<'a> ProfilePlane<'a> {
         })
     }
 
-    /// Visits a stat: its name and its value.
+    /// Visits a stat with its name and value.
     pub fn stat(
         &self,
         message: Message<'a>,
@@ -195,7 +195,7 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // A text that is kept as the name of a kind of stat.
+                // The text is stored once, as the name of a kind of stat.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -211,7 +211,7 @@ impl<'a> ProfilePlane<'a> {
     }
 }
 
-/// Key and value of an entry of a map.
+/// Returns the key and value of a map entry.
 fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
     let (mut key, mut found) = (0, (&[][..], message.1));
     fields(message, |number, value| {
@@ -242,7 +242,7 @@ impl<'a> EventKind<'a> {
 }
 
 impl<'a> ProfileEvent<'a> {
-    /// An event without a kind and stats.
+    /// An event with these times, without a kind and stats.
     #[cfg(test)]
     pub fn at(start: i128, end: i128) -> Self {
         Self {
@@ -253,7 +253,7 @@ impl<'a> ProfileEvent<'a> {
         }
     }
 
-    /// Parses an event of a line that starts at `start`; `None` if it does not last.
+    /// Parses an event of a line that starts at `start`; `None` if it has no duration.
     fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         fields(message, |number, value| {
@@ -261,7 +261,7 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // A number of occurrences stands in place of the time.
+                // A number of occurrences replaces the time.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! A writer of files of SQLite, from the description of their format, which shares no code with the reader.
+//! Writes SQLite files from the description of their format; shares no code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ impl From<&str> for StoredValue {
     }
 }
 
-/// Tables with their columns as SQL has them, and their rows.
+/// Tables with their `CREATE TABLE` columns and their rows.
 #[derive(Default)]
 pub struct SqliteWriter {
     tables: Vec<(String, String, Vec<Vec<StoredValue>>)>,
@@ -42,7 +42,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
         match value {
             StoredValue::Null => types.extend(varint(0)),
             StoredValue::Integer(number) => {
-                // The least of 1, 2, 3, 4, 6 and 8 bytes that holds it.
+                // The smallest of 1, 2, 3, 4, 6 and 8 bytes that fits.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
                     let bits = 8 * bytes - 1;
@@ -58,7 +58,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
             }
         }
     }
-    // The header counts its own length.
+    // The header's length includes the length field itself.
     let mut length = types.len() as u64 + 1;
     while varint(length).len() as u64 + types.len() as u64 != length {
         length += 1;
@@ -72,7 +72,7 @@ impl SqliteWriter {
             .push((name.to_owned(), columns.to_owned(), rows));
     }
 
-    /// Returns the file with pages of `page` bytes.
+    /// Returns the file, with pages of `page` bytes.
     pub fn file(&self, page: usize) -> Vec<u8> {
         let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
         let mut master = Vec::new();
@@ -87,7 +87,7 @@ impl SqliteWriter {
                 sql.as_str().into(),
             ]);
         }
-        // The list of tables has its root in page 1, behind the header.
+        // The root of the list of tables is in page 1, after the file header.
         let root = tree(&master, page, 100, &mut pages) as usize - 1;
         let root = pages.swap_remove(root);
         let mut first = vec![0_u8; page];
@@ -103,9 +103,10 @@ impl SqliteWriter {
     }
 }
 
-/// Writes a tree of `rows` behind `pages`; returns its root, which is the last page. The root leaves `gap` bytes in front free.
+/// Appends a tree of `rows` to `pages`; returns the number of its root, the last page. The root leaves its first `gap`
+/// bytes free.
 fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
-    // Cells of leaves, each with its row id.
+    // Leaf cells with their row ids.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
     for (id, row) in (1..).zip(rows) {
         let payload = record(row);
@@ -138,7 +139,7 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     }
     let mut level = pack_level(13, cells, page, gap, pages);
     while level.len() > 1 {
-        // Each child but the last of a page is a cell: its number, and the greatest row id in it.
+        // Each child but the last becomes a cell: its number, and its largest row id.
         let cells = level
             .iter()
             .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
@@ -147,7 +148,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Puts cells onto pages, one of which leaves a gap; several have none, as the root is above them.
+/// Distributes cells over pages. A single page is the root and leaves the gap free; several pages have no
+/// gap, because their root is above them.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -166,7 +168,7 @@ fn pack_level(
     made
 }
 
-/// Puts cells onto pages; returns the greatest id and the number of each.
+/// Distributes cells over pages; returns the largest id and the number of each page.
 fn pack(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -178,7 +180,7 @@ fn pack(
     let mut groups: Vec<Vec<(u64, Vec<u8>)>> = vec![Vec::new()];
     let mut used = gap + head;
     for (id, cell) in cells {
-        // An inner page has two children at least, the last of which is no cell.
+        // An inner page has at least two children; the last one is not a cell.
         let full = used + cell.len() + 2 > page;
         if full
             && groups

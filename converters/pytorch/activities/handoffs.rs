@@ -1,12 +1,12 @@
-//! Threads that went on when another thread had ended its work.
+//! Dependencies of threads that continued when another thread finished its work.
 
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::thread_chains::ThreadChains;
 use super::{Activities, Activity, DependencyStats, workers};
 
-/// Connects threads that continued when another thread had ended its work, as `backward()` does when the device's
-/// thread has ended, and threads that start.
+/// Adds a dependency for each thread that starts, or continues after an idle time, when another thread has
+/// finished its work. An example is `backward()`, which continues after the device's autograd thread.
 pub(super) fn link(
     chains: &ThreadChains,
     rank: &RankTimeline,
@@ -23,7 +23,7 @@ pub(super) fn link(
     }
     let gaps = gaps(chains, &free, &activities.list);
     let works: usize = free.iter().map(|&thread| chains.of(thread).len()).sum();
-    // Few gaps are looked up thread by thread, without a list of all ends.
+    // If there are few gaps, searching each thread is cheaper than building a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
         .then(|| MergedEnds::new(chains, &free, &activities.list));
     for ThreadGap {
@@ -33,7 +33,7 @@ pub(super) fn link(
     } in gaps
     {
         let begin = activities.list[work as usize].begin;
-        // The last end of an activity on another thread.
+        // The activity with the latest end on another thread.
         let waker = match &merged {
             Some(merged) => merged.last_by(begin, thread, &activities.list),
             None => {
@@ -47,7 +47,7 @@ pub(super) fn link(
             continue;
         };
         let woke = activities.list[waker as usize].end;
-        // Closer to the end of the gap than to its start: then it ended the gap.
+        // It ended the gap only if its end is nearer to the gap's end than to the gap's start.
         if woke > since && (since == i64::MIN || begin - woke < woke - since) {
             activities.add_dependency(waker, work);
             found.handoffs += 1;
@@ -55,9 +55,10 @@ pub(super) fn link(
     }
 }
 
-/// Returns the gaps of threads that are longer than Python's own, and the beginnings of all threads but the first.
+/// Returns the gaps of threads that are longer than Python's usual gaps, and the starts of all threads but the
+/// first.
 fn gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
-    /// Length of a gap, ns, below which it is Python's own.
+    /// Gap length, ns, below which a gap is attributed to Python.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
     for &thread in free {
@@ -78,20 +79,20 @@ fn gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap
     gaps
 }
 
-/// Time in which a thread did nothing.
+/// Time during which a thread did nothing.
 struct ThreadGap {
     thread: u32,
-    /// End of its last activity before, or the least time if there is none.
+    /// End of the previous activity; the minimum time if there is none.
     since: i64,
-    /// First activity behind it.
+    /// First activity after the gap.
     work: u32,
 }
 
-/// Activities of several threads by their ends.
+/// Activities of several threads, sorted by end.
 struct MergedEnds {
     /// Activity and thread.
     list: Vec<(u32, u32)>,
-    /// For each the last one before it that is of another thread, or [`NONE`].
+    /// For each entry, the last earlier entry of another thread, or [`NONE`].
     of_another: Vec<u32>,
 }
 
@@ -99,7 +100,7 @@ impl MergedEnds {
     fn new(chains: &ThreadChains, threads: &[u32], list: &[Activity]) -> Self {
         let of = |&thread: &u32| chains.of(thread).iter().map(move |&work| (work, thread));
         let mut merged: Vec<(u32, u32)> = threads.iter().flat_map(of).collect();
-        // Chains are by end already, so that this merges them.
+        // Chains are already sorted by end, so the sort only merges them.
         merged.sort_by_key(|&(work, _)| (list[work as usize].end, work));
         let mut of_another = Vec::with_capacity(merged.len());
         let mut last = NONE;
@@ -116,7 +117,7 @@ impl MergedEnds {
         }
     }
 
-    /// Returns the last activity to end by `time` of any thread but `thread`.
+    /// Returns the activity with the latest end, up to `time`, on any thread but `thread`.
     fn last_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
         let after = self
             .list
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
     use crate::pytorch::stream::damage::numbers_below;
 
-    /// The last end among others is the latest of the last ends of each other thread, at any time.
+    /// The merged list must give the same last end of other threads as a search in each thread.
     #[test]
     fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
         let mut below = numbers_below(3);
@@ -147,7 +148,7 @@ mod tests {
             for (thread, chain) in chains.iter_mut().enumerate() {
                 let mut end = 0;
                 for _ in 0..below(40) {
-                    // Many end together, on one thread and on several.
+                    // Many activities end at the same time, on the same thread and on several.
                     let begin = end;
                     end += below(4) as i64;
                     chain.push(list.len() as u32);

@@ -1,17 +1,17 @@
-//! The place where an operator that calls others does its own work.
+//! Determines where an operator that calls others does its own work.
 //!
-//! Its activity stands at one place among those of the operators that it calls. The place follows from their names, never
-//! from how long anything took: two captures of one program have the same activities in the same order.
+//! Its activity has one position among the activities of its child calls. The position depends on names only, never on
+//! durations, so that two captures of one program have the same activities in the same order.
 //!
-//! - An operator that launches work for a device stands before the first launch.
-//! - Where nothing ran on a device, an operator that only allocates memory and looks at it in other ways is one piece of work
-//!   from its start to its end: it computes between those calls, whose time belongs to it, and which become marks before it.
-//! - Any other stands behind the last of its calls.
+//! - An operator that launches device work is placed before its first launch.
+//! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
+//!   from start to end: it computes between those calls. Their time belongs to it, and they become marks before it.
+//! - Any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::super::view_operators::is_view;
 
-/// Operators that others call to allocate memory and to clear it, and those that are views only where they need no copy.
+/// Helper operators: they allocate or clear memory, or are views that copy only if necessary.
 const ALLOCATORS: &[&str] = &[
     "contiguous",
     "empty",
@@ -27,26 +27,26 @@ const ALLOCATORS: &[&str] = &[
     "zeros_like",
 ];
 
-/// Ends of a call and of its caller that lie so close are equal, ns: profilers round to a microsecond. Of short callers a
-/// part of their length.
+/// Tolerance, ns, for a child that ends after its caller, because profilers round to a microsecond. For short callers
+/// it is a fraction of their length.
 const ROUNDING: i64 = 1_000;
 const ROUNDED_PART: i64 = 64;
 
-/// Place of an item among its children.
+/// Position of an item among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
-    /// Time between the children around it, ns; of one piece of work all its time.
+    /// Time between the children around it, ns; for one piece of work, all of its time.
     pub span: (i64, i64),
     /// Number of children before it.
     pub before: u32,
-    /// Whether it is one piece of work with its children.
+    /// Whether it and its children are one piece of work.
     pub is_whole: bool,
-    /// Start of the piece of work that it is a part of.
+    /// Start of the piece of work that it belongs to, if any.
     pub part_of: Option<i64>,
     children: u32,
 }
 
-/// Returns the place of each item.
+/// Returns the position of each item.
 pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
     let on_host = rank.devices.is_empty();
     let places = rank.items.iter().map(|item| OwnPlace {
@@ -59,7 +59,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
     let mut places: Vec<OwnPlace> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
-    // Children come after their parents.
+    // Children follow their parents.
     for (index, item) in rank.items.iter().enumerate() {
         let Some(parent) = rank.items.get(item.parent as usize) else {
             continue;
@@ -67,7 +67,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
         let around = item.parent as usize;
         let place = &mut places[around];
         place.children += 1;
-        // A call that goes on when its caller has ended is none of its own.
+        // A call that continues after its caller's end is not the caller's own work.
         let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
         let crosses = item.end > parent.end.saturating_add(rounding);
         only_helpers[index] &= !crosses;
@@ -119,14 +119,14 @@ fn is_helper(rank: &RankTimeline, item: usize) -> bool {
     rank.role(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
 }
 
-/// Returns the items of a thread in the order of their places.
+/// Returns the items of a thread, sorted by position.
 pub(super) fn order_items(
     rank: &RankTimeline,
     items: std::ops::Range<u32>,
     places: &[OwnPlace],
 ) -> Vec<u32> {
     let mut order = Vec::with_capacity(items.len());
-    // Open items, with the number of their children so far.
+    // Open items, with the number of children seen so far.
     let mut open: Vec<(u32, u32)> = Vec::new();
     let close = |(item, seen): (u32, u32), order: &mut Vec<u32>| {
         if seen <= places[item as usize].before {

@@ -1,4 +1,4 @@
-//! Sequence of activities of each host thread.
+//! Orders the activities of each host thread.
 
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -6,9 +6,10 @@ use super::host_waits::HostWait;
 use super::own_places::{self, OwnPlace};
 use super::{Activities, Activity, ActivityKind, is_work};
 
-/// Latest ends of the activities of items.
+/// Upper bounds on the ends of the activities of items.
 pub(super) struct ActivityBounds {
-    /// Latest end, for items that launch something: time after the launch belongs to what follows.
+    /// Latest possible end for items that launch something: their time after the launch belongs to the next
+    /// activity.
     pub latest: Vec<i64>,
 }
 
@@ -34,10 +35,10 @@ impl ActivityBounds {
     }
 }
 
-/// Activities of each thread by start; they do not overlap.
+/// Activities of each thread, sorted by start; they do not overlap.
 pub(super) struct ThreadChains(Vec<Vec<u32>>);
 
-/// Places the activity of each item, and orders the activities of each thread.
+/// Chooses the time of each item's activity, and orders the activities of each thread.
 pub(super) fn build(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -45,16 +46,17 @@ pub(super) fn build(
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
-    // Earliest start of the activity of an item that waits inside.
+    // Earliest start of the activity of an item that contains a wait.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // Largest part, that is not waiting, of each item's own time between the calls around its place.
+    // For each item: the largest part, without waiting, of its own time between its child calls around its
+    // place.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
-        // It had launched before that place.
+        // It launched before its place.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
         _ => places[item].span,
     };
@@ -83,7 +85,7 @@ pub(super) fn build(
         let carved = joined(carved);
         for item in rank.threads[thread as usize].items.clone() {
             let (from, to) = place[item as usize];
-            // What is one piece of work begins when the last wait inside of it is over.
+            // An operator that is one piece of work begins after the last wait inside it.
             let before = carved.partition_point(|&(start, _)| start < to);
             if places[item as usize].is_whole
                 && let Some(&(_, end)) = carved[..before].last()
@@ -130,16 +132,16 @@ pub(super) fn build(
         });
     }
     for (i, place) in place.iter_mut().enumerate() {
-        // An item without time of its own after its wait is a mark at the end of the wait.
+        // An item without own time after its wait becomes a mark at the end of the wait.
         if place.0 == place.1 && earliest[i] > place.0 {
             let mark = earliest[i].min(rank.items[i].end);
             *place = (mark, mark);
         }
     }
-    // What follows takes as much memory again.
+    // Freed here because the rest needs as much memory again.
     drop((earliest, bounds));
-    // Time at which each thread had its last call behind it: a message when the caller has waited for it, any other
-    // when its worker is done.
+    // When each thread finished its last call: for a message, when the caller has waited for it; for other calls,
+    // when the worker is done.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -149,10 +151,10 @@ pub(super) fn build(
         let last = &mut awaited[on as usize];
         *last = (*last).max(Some(call.done));
     }
-    // Each item, device event and call has one activity, and a thread may have one for its end.
+    // Upper bound: one activity per item, device event and call, and one per thread for its end.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
-    // Each follows another on its lane, and work of a device its launch as well.
+    // Each depends on its predecessor on the lane, and device work also on its launch.
     let waited = waits.len() + 4 * calls.list.len();
     activities
         .dependencies
@@ -160,7 +162,7 @@ pub(super) fn build(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order = own_places::order_items(rank, own.items.clone(), &places);
-        // Only items that overlap without enclosing one another, and waits inside of them, move here.
+        // Most items are in order already. Only items that overlap without nesting, or contain waits, move.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
@@ -180,7 +182,7 @@ pub(super) fn build(
             .map(|item| item.end);
         let end = end.chain(awaited[thread]).max();
         if let (Some(last), Some(end)) = (last, end)
-            // Without an end mark a replay would finish before the thread did.
+            // Without an end mark the replay would end before the thread does.
             && end > last
         {
             chain.push(activities.push(Activity {
@@ -197,7 +199,7 @@ pub(super) fn build(
     ThreadChains(chains)
 }
 
-/// Merges overlapping intervals, by start.
+/// Merges overlapping intervals; returns them sorted by start.
 fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     list.sort_unstable();
     list.dedup_by(|later, before| {
@@ -211,21 +213,21 @@ fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
 }
 
 impl ThreadChains {
-    /// Returns the last activity of `thread` that had ended at `time`.
+    /// Returns the last activity of `thread` that had ended by `time`.
     pub(super) fn before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let after = chain.partition_point(|&work| list[work as usize].end <= time);
         after.checked_sub(1).map_or(NONE, |last| chain[last])
     }
 
-    /// Returns the first activity of `thread` that started at `time` or later.
+    /// Returns the first activity of `thread` that started at or after `time`.
     pub(super) fn after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let first = chain.partition_point(|&work| list[work as usize].begin < time);
         chain.get(first).copied().unwrap_or(NONE)
     }
 
-    /// Returns the first activity of `thread` that started at `from` or later and ended by `to`.
+    /// Returns the first activity of `thread` that started at or after `from` and ended by `to`.
     pub(super) fn between(&self, thread: u32, from: i64, to: i64, activities: &Activities) -> u32 {
         let first = self.after(thread, from, &activities.list);
         match activities.list.get(first as usize) {
@@ -234,7 +236,7 @@ impl ThreadChains {
         }
     }
 
-    /// Returns the activities of `thread`.
+    /// Returns the activities of `thread`, in order.
     pub(super) fn of(&self, thread: u32) -> &[u32] {
         &self.0[thread as usize]
     }
@@ -242,7 +244,7 @@ impl ThreadChains {
 
 #[cfg(test)]
 impl ThreadChains {
-    /// Takes chains as they are.
+    /// Creates chains directly, without checks.
     pub(super) fn of_chains(chains: Vec<Vec<u32>>) -> Self {
         Self(chains)
     }

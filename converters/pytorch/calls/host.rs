@@ -1,8 +1,8 @@
 //! Calls carried out by gloo and other host backends.
 //!
-//! A `gloo:*` interval gets its record function id when the operator that requests it runs, so it belongs to the last
-//! `c10d` operator with a lower id, on whatever thread it was carried out. Its name does not give the operation: gloo
-//! implements reduce-scatter by an all-reduce.
+//! A `gloo:*` interval gets its record function id when the operator that requests it runs. So it belongs to the last
+//! `c10d` operator with a lower id, on any thread. Its name does not determine the operation: gloo implements
+//! reduce-scatter as an all-reduce.
 
 use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
@@ -28,7 +28,7 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
         let asker = after
             .checked_sub(1)
             .map(|before| (before, askers[before].1));
-        // Intervals never start before their operator, and are of its kind.
+        // An interval never starts before its operator and has the same kind.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
             let kinds =
@@ -56,7 +56,7 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything was launched on a device, so that the calls are kernels.
+/// Returns whether anything was launched on a device; then the calls are kernels.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }
@@ -76,14 +76,14 @@ fn call(
     if asked.group.is_none() {
         asked.group = recorded_group(rank, index);
     }
-    // A coalesced operation has several intervals, and is done with the last.
+    // A coalesced operation has several intervals and ends with the last.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
     // Messages open their interval on the caller's thread, collectives on a worker's.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is passed to gloo while its operator runs; the interval opens afterwards, sometimes when the other
-    // end has it already. A collective starts when its worker takes it up and has copied its input; copies of the
-    // worker at the end are no transfer either.
+    // A message is passed to gloo while its operator runs; its interval opens afterwards, sometimes after the
+    // other end has received it. A collective starts when its worker has picked it up and copied its input; the
+    // worker's copies at the end are not transfer either.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {
@@ -112,7 +112,7 @@ fn call(
     })
 }
 
-/// Returns the group that a `record_param_comms` inside the operator names.
+/// Returns the group named by a `record_param_comms` inside the operator.
 fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
     let end = rank.items[operator as usize].end;
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
@@ -130,7 +130,7 @@ fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
     args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
-/// Returns the time in which an interval moved data: the longest stretch of it in which its worker ran no operator.
+/// Returns the time during which an interval moved data: its longest part in which its worker ran no operator.
 fn moving(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];

@@ -1,4 +1,4 @@
-//! Activities as nodes of a trace.
+//! Converts activities to nodes of a trace.
 
 use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane};
 use super::super::alike_kernels::{AlikeKernels, KernelWork};
@@ -28,14 +28,14 @@ pub(super) struct ActivityEmitter<'a> {
     pub job: &'a EmitContext<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a OpCosts,
-    /// Kernels that say what others of their names do.
+    /// Kernels with known work, for kernels with the same names.
     pub alike: AlikeKernels,
-    /// Element type of each form of the host's nodes.
+    /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
     pub steps: &'a StepWindows,
 }
 
-/// Returns the element type that operators of each form compute in: that of their first tensor.
+/// Returns the element type in which operators of each form compute: that of their first tensor.
 pub(super) fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
@@ -44,7 +44,7 @@ pub(super) fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the work of the rank's devices that is no call, with what its operators and copies say that it does.
+    /// Returns the rank's device work that is not a call, with the work stated by operators and copies.
     pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
@@ -53,18 +53,18 @@ impl<'a> ActivityEmitter<'a> {
         })
     }
 
-    /// Returns whether a kernel or copy communicates by an operation that nothing tells.
+    /// Returns whether a kernel or copy communicates by an unknown operation.
     fn communicates(&self, index: u32) -> bool {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns what the operator of a kernel says that it does, or a copy itself.
+    /// Returns the work of a kernel as stated by its operator, or of a copy as it states itself.
     fn told(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
         let (cost, dtype) = match event.category {
             EventCategory::Kernel => {
-                // The launch is a call of the driver inside the operator that the kernel belongs to.
+                // The launch is a driver call inside the operator that the kernel belongs to.
                 let operator = self.rank.operator_of(own);
                 let cost = self.efforts.share(operator, own, event.name);
                 (cost, self.dtype(operator))
@@ -142,7 +142,7 @@ impl<'a> ActivityEmitter<'a> {
             }
         }
         let (op, flops_unknown) = self.op(activity);
-        // Without times a node has a cost and no duration.
+        // Without times, nodes have a cost but no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
         if let ActivityKind::Call(call) = activity.kind {
             let asked = &self.calls.list[call as usize].asked;
@@ -175,8 +175,8 @@ impl<'a> ActivityEmitter<'a> {
         writer.write(&view, causes, &extra)
     }
 
-    /// Returns the texts of what an all-to-all of unequal parts sends to each member and receives from it; empty where that
-    /// is unknown, and for all others.
+    /// Returns the sizes that an unequal all-to-all sends to and receives from each member, as texts; empty if unknown,
+    /// and for other operations.
     fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();
@@ -205,7 +205,7 @@ impl<'a> ActivityEmitter<'a> {
         )
     }
 
-    /// Returns the step and the call of Python of an item, where they are others than those of the item around it.
+    /// Returns the step and Python call of an item, if they differ from those of the enclosing item.
     fn origin(
         &self,
         index: u32,
@@ -234,7 +234,7 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the operation of an activity, and whether it computes so much that nobody knows.
+    /// Returns the operation of an activity, and whether it computes an unknown amount.
     fn op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKind::End(_) => (Op::Host, false),
@@ -247,15 +247,15 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the element type that the operator `item` computes in.
+    /// Returns the element type in which the operator `item` computes.
     fn dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
         self.dtypes[node.form as usize]
     }
 
-    /// Returns the operation of a host operator. Where the host computes, operators that do the work are kernels; the
-    /// others, such as views and operators that call others, are framework overhead.
+    /// Returns the operation of a host operator. If the host computes, operators that do the work become kernels; the
+    /// rest (views, and operators that only call others) is framework overhead.
     fn operator(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {
             flops,
@@ -297,7 +297,7 @@ impl<'a> ActivityEmitter<'a> {
     fn communication(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.matches[index as usize];
-        // A call without partners would wait for ever in a replay: its time stays that of whoever carried it out.
+        // A call without partners would wait forever in a replay, so it becomes work of its recorded duration.
         if !met.found {
             return match call.on_device() {
                 true => Op::Communication { bytes: 0 },

@@ -1,4 +1,4 @@
-//! Files in memory: from standard input, and from archives.
+//! Files in memory, from standard input and from archives.
 
 use super::{PIPE, STANDARD_INPUT, is_pipe};
 use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
@@ -10,13 +10,13 @@ use std::io::{Read, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Contents of files that are not on disk, as they came: plain or compressed. Those of an archive are called
+/// Contents of files that are not on disk, still compressed if they were. Files of an archive have names
 /// `ARCHIVE/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
 
 impl HeldFiles {
-    /// Creates files, of which standard input is `piped`.
+    /// Creates the set of files with `piped` as standard input.
     pub fn new(piped: Option<Arc<[u8]>>) -> Self {
         let piped = piped.map(|bytes| (PathBuf::from(PIPE), bytes));
         Self(Arc::new(piped.into_iter().collect()))
@@ -27,7 +27,7 @@ impl HeldFiles {
         self.0.get(path)
     }
 
-    /// Returns the beginning of a file, as text.
+    /// Returns the beginning of a file as text.
     pub fn beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
         let Some(bytes) = self.get(path) else {
             return beginning_of(DecompressedStream::open(path)?, path);
@@ -43,12 +43,12 @@ impl HeldFiles {
         Ok(kind_of(&self.beginning(path)?))
     }
 
-    /// Returns the process that a file is of, if its beginning says so.
+    /// Returns the process that a file belongs to, if its beginning states it.
     pub fn pid(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
         Ok(pid_of(&self.beginning(path)?))
     }
 
-    /// Reads the captures in the archive `path` into memory, and returns their names and those of other files.
+    /// Reads the captures of the archive `path` into memory; returns their names and those of its other files.
     pub fn unpack(&mut self, path: &Path) -> std::result::Result<UnpackedArchive, TraceError> {
         let stream = match self.get(path).cloned() {
             Some(bytes) => read_archive(DecompressedStream::of(&bytes), path),
@@ -67,13 +67,13 @@ impl HeldFiles {
 
 /// Names of the files in an archive.
 pub struct UnpackedArchive {
-    /// Captures, which are in memory.
+    /// Captures, now in memory.
     pub captures: Vec<PathBuf>,
     /// Other files.
     pub others: Vec<PathBuf>,
 }
 
-/// Returns the name of a file in messages.
+/// Returns the name to use for a file in messages.
 pub fn spoken(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),
@@ -87,7 +87,7 @@ type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
     for_each_file(stream?, |name, file| {
-        // A name is a part of messages and tells the rank; it is never opened.
+        // The name is only used in messages and to find the rank; it is never opened.
         let name = path.join(name.trim_start_matches(['/', '.']));
         let mut first = Vec::new();
         let size = file.size();
@@ -103,7 +103,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
             return Ok(());
         }
         let rest = size.saturating_sub(first.len() as u64);
-        // A header may claim any size; what arrives is checked against the memory there is.
+        // A header may claim any size, so memory is reserved for what actually arrives.
         first.extend(read_all(file, rest.min(1 << 26))?);
         captures.insert(name, first.into());
         Ok(())
@@ -111,5 +111,5 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
     Ok((captures, others))
 }
 
-/// Stored bytes of a file that are looked at: compressed or not, its first keys are in them.
+/// Stored bytes of a file that are inspected. Even compressed, they contain its first keys.
 const PACKED_BEGINNING: u64 = 1 << 17;

@@ -1,4 +1,4 @@
-//! Conversion of the nodes of a file to a host trace.
+//! Converts the nodes of a file to a host trace.
 
 use super::raw::{RawHostNode, RawOperands};
 use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE, ObserverRecord};
@@ -14,15 +14,15 @@ use chakram_trace::format::{TraceError, escape};
 use chakram_trace::graph::{Interner, NameTable};
 use std::borrow::Cow;
 
-/// The host trace while it is read.
+/// The host trace under construction.
 #[derive(Default)]
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     forms: Interner<HostNodeForm>,
-    /// Shapes and types as JSON, and the index of each as Python shows it.
+    /// Index by JSON text of shapes and types; maps to their index in Python's notation.
     json: NameTable,
     python: Vec<u32>,
-    /// Types as JSON, and the parsed form of each with its index as Python shows it.
+    /// Index by JSON text of types; maps to the parsed form and the index in Python's notation.
     types: NameTable,
     meaning: Vec<(ArgType, u32)>,
     /// Tensors of the current node.
@@ -33,7 +33,7 @@ const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it
 const NOT_LINKED: &str = "pass the two files that were linked: they have launches, streams and arguments that the linker drops";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// Values, shapes and types of the inputs or of the outputs, each a JSON list.
+/// Values, shapes and types of a node's inputs or outputs, each a JSON list.
 struct OperandLists<'a> {
     values: Cow<'a, str>,
     shapes: &'a str,
@@ -72,7 +72,7 @@ impl<'a> OperandLists<'a> {
     }
 }
 
-/// Digest of the inputs or of the outputs of a node.
+/// Facts about a node's inputs or outputs.
 struct OperandSummary {
     shapes: u32,
     types: u32,
@@ -81,7 +81,7 @@ struct OperandSummary {
 }
 
 impl HostTraceReader {
-    /// Returns the trace, once all of it was read.
+    /// Finishes the trace after the last node.
     pub fn finish(mut self) -> HostTrace {
         self.trace.forms = self.forms.into_keys();
         self.trace
@@ -92,7 +92,7 @@ impl HostTraceReader {
         number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
     }
 
-    /// Returns the index of a JSON text as Python shows it.
+    /// Returns the index of a JSON text in Python's notation.
     fn python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern(json) else {
             return Err(at.refused("", "more shapes than fit".to_owned(), HUGE));
@@ -115,7 +115,8 @@ impl HostTraceReader {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
                 let found = format!("types {}, expected a list of strings", escape(json));
-                // The text has its index already, so the list of parsed forms has to grow with it.
+                // The text already has its index, so an entry is pushed even on failure to keep the lists
+                // aligned.
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.refused(json, found, OTHER_TOOL));
             };
@@ -141,12 +142,12 @@ impl HostTraceReader {
         };
         let first = first - self.tensors.len() as u32;
         self.trace.on_device |= self.tensors.iter().any(|tensor| tensor.on_device);
-        // Storage 0 stands for a tensor without memory.
+        // Storage 0 means a tensor without memory.
         let held = self.tensors.iter().map(|t| t.storage).filter(|s| *s != 0);
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
-            // A tensor that occurs twice is read or written once.
+            // A tensor that occurs twice is read or written only once.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -177,7 +178,7 @@ impl HostTraceReader {
                     let found = format!("process groups that cannot be read: {wrong}");
                     return Err(at.refused(values, found, hint));
                 }
-                // The report shows the end of the text, where it was truncated.
+                // The error shows the end of the text, where it was truncated.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
                 self.trace.repairs.push(JsonRepair {
                     offset: at.of(values),
@@ -206,7 +207,7 @@ impl ElementReader for HostTraceReader {
     }
 
     fn element(&mut self, raw: &RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
-        // Its kernels are copies of host nodes, which would be taken for operators that ran on the host.
+        // Such files contain kernels as copies of host nodes, which would be mistaken for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";
@@ -249,7 +250,7 @@ impl ElementReader for HostTraceReader {
         let values = self.text(&values, &at)?;
         let input = self.side(&input, &at)?;
         let output = self.side(&output, &at)?;
-        // Nested layouts have these keys in `attrs`, the flat one beside the others.
+        // Nested formats have these keys in `attrs`; the flat format has them at top level.
         let form = HostNodeForm {
             scope: integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
             op_schema: self.text(&op_schema, &at)?,

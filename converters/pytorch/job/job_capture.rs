@@ -1,4 +1,4 @@
-//! Captures of all ranks of a job: matched calls, clock offsets, and waiting apart from transfer.
+//! Captures of all ranks of a job: matches calls, estimates clock offsets, and splits waiting from transfer.
 
 use super::rank_capture::RankCapture;
 use crate::pytorch::activities::Activities;
@@ -25,33 +25,33 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A job whose ranks were matched.
+/// A job with its ranks matched.
 pub(super) struct JobCapture {
-    /// Its ranks, captured or inferred, by number.
+    /// Ranks sorted by number, captured or inferred.
     pub models: Vec<RankModel>,
-    /// Calls of each rank, their times and matches.
+    /// Calls of each rank; their times and matches follow.
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,
-    /// Captures that the ranks are of.
+    /// Captures; several ranks may use the same one.
     captures: Vec<RankTimeline>,
     activities: Vec<Activities>,
     links: Vec<HostNodeLinks>,
     offsets: Vec<ClockOffset>,
     groups: Vec<JobGroup>,
     world: u32,
-    /// Start of the first rank, ns since the epoch by the reference clock.
+    /// Earliest start of a rank, ns since the epoch by the reference clock.
     first: i64,
     host_computes: bool,
-    /// Steps without a profiler.
+    /// Steps measured without a profiler.
     unprofiled: Option<UnprofiledSteps>,
-    /// Cost of a record of the profiler in each capture, if it has times.
+    /// Cost of a profiler record in each capture; `None` if it has no times.
     costs: Vec<Option<ProfilerCost>>,
     pub summary: ConversionSummary,
 }
 
 impl JobCapture {
-    /// Matches `parts`, and infers the ranks that have none if `infer` says how many the job has.
+    /// Matches `parts`. If `infer` gives the job's number of ranks, infers the missing ones.
     pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
@@ -140,7 +140,7 @@ impl JobCapture {
             profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
-            // Estimates are those of PyTorch's profiler.
+            // The estimates are only valid for PyTorch's profiler.
             if rank.kineto.source.is_some() {
                 return None;
             }
@@ -175,7 +175,7 @@ impl JobCapture {
         })
     }
 
-    /// Writes the trace of the `i`-th rank into `out`, which is called `to` in the summary.
+    /// Writes the trace of the rank with index `i` into `out`; the summary names the file `to`.
     pub fn write<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
         let model = self.models[i];
         let rank = &self.captures[model.capture];
@@ -208,7 +208,7 @@ impl JobCapture {
             (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
-        // A capture without times states none of its end.
+        // A capture without times does not state its end.
         if !rank.untimed {
             metadata.insert(0, ("captured_ns", AttributeValue::Uint(ns)));
         }
@@ -260,10 +260,10 @@ impl JobCapture {
     }
 }
 
-/// Largest number of ranks of a job.
+/// Maximum number of ranks of a job.
 const LARGEST_WORLD: u32 = 1 << 20;
 
-/// Returns the number of ranks of the job, which all captures agree about, and `wanted` too.
+/// Returns the number of ranks of the job; all captures, and `wanted`, must agree on it.
 fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
     let said = |part: &RankCapture| part.rank.kineto.world_size;
     let first = parts.iter().find(|part| said(part).is_some());
@@ -315,12 +315,12 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
 
 const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
 
-/// Time by which ranks of one host may be profiled one after the other, ns; it has one clock.
+/// Maximum gap between the profiled times of ranks on one host, ns; they share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// The same for ranks on different hosts, whose clocks differ.
+/// Maximum gap between ranks on different hosts, ns; their clocks differ.
 const APART: i64 = 10_000_000_000;
 
-/// Refuses ranks that cannot be of one run: two that are one process, and those that were not profiled at one time.
+/// Rejects ranks that cannot belong to one run: two from one process, or ranks profiled at different times.
 fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(Option<&str>, u64), &RankCapture> = BTreeMap::new();
     for part in parts {
@@ -329,7 +329,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             continue;
         };
         let host = rank.kineto.host_name.as_deref();
-        // In a container every rank may be process 1.
+        // In containers every rank may be process 1.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
             && (host.is_some() || one_after_the_other(part, other))
@@ -380,8 +380,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures, neither of which says its rank, have no moment in common: windows of one process, and no two
-/// ranks of a run.
+/// Returns whether two captures without stated ranks do not overlap in time. Then they are successive windows of one
+/// process, not two ranks.
 fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.span(), other.activities.span());
@@ -389,7 +389,7 @@ fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     apart && !says(one) && !says(other)
 }
 
-/// Returns the match of each call.
+/// Returns the match information of each call.
 fn matched_calls(
     calls: &[CommCalls],
     matches: &CallMatches,
@@ -419,7 +419,7 @@ fn matched_calls(
     for message in &matches.messages {
         let ends = [message.send, message.receive];
         let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
-        // A message has its bytes on one side only.
+        // Only one side of a message states its bytes.
         let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());

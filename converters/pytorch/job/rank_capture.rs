@@ -1,4 +1,4 @@
-//! One rank's capture, read and taken apart. Ranks do not need each other for that.
+//! Reads one rank's capture and extracts its calls and activities. Ranks are independent of one another here.
 
 use super::ConvertOptions;
 use crate::pytorch::activities::{self, Activities};
@@ -19,24 +19,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A rank's capture, taken apart.
+/// A rank's capture after extraction.
 pub(super) struct RankCapture {
     pub rank: RankTimeline,
     pub calls: CommCalls,
     pub activities: Activities,
     pub link: HostNodeLinks,
-    /// Steps that it measured without a profiler.
+    /// Steps measured without a profiler.
     pub steps: Option<MeasuredSteps>,
-    /// The Kineto trace, for messages about this rank.
+    /// Path for error messages about this rank: the Kineto trace's.
     pub file: PathBuf,
 }
 
-/// The files of a rank, joined.
+/// The joined files of a rank.
 struct JoinedFiles {
     host: HostTrace,
     kineto: KinetoTrace,
     link: HostNodeLinks,
-    /// Whether record function ids were given out by order.
+    /// Whether record function ids were assigned by order.
     ordered: bool,
 }
 
@@ -91,7 +91,7 @@ impl JoinedFiles {
     }
 }
 
-/// Refuses times that no clock has.
+/// Rejects times that no clock can have.
 fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let far = |event: &&KinetoEvent| {
         let end = event.start_ns.checked_add_unsigned(event.duration_ns);
@@ -111,7 +111,8 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Refuses operators of several processes: correlations, streams and devices of one are those of another, too.
+/// Rejects operators of several processes, because correlation ids, streams and devices are only unique within
+/// one process.
 fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let counts = kineto.operators_of_processes();
     let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
@@ -131,7 +132,7 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Refuses work of a device of which nothing could be read.
+/// Rejects captures with device work of which nothing could be read.
 fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     if !rank.devices.is_empty() || rank.kineto.unread.is_empty() {
         return Ok(());
@@ -153,11 +154,11 @@ fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Times lie within this of 1970, in ns: up to the year 2116. So sums of two of them have room.
+/// Maximum distance of times from 1970, ns: until the year 2116. The sum of two such times cannot overflow.
 const FARTHEST: i64 = 1 << 62;
 
 impl RankCapture {
-    /// Takes apart what the files of the rank `number` hold.
+    /// Extracts the contents of the files of the rank `number`.
     pub fn new(
         number: u32,
         host: Option<HostTrace>,
@@ -193,7 +194,7 @@ impl RankCapture {
             kineto.host_name = process.and_then(|process| host_in_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
-        // Its items have their nodes.
+        // The items already refer to their nodes.
         link.host_of = Vec::new();
         rank.shrink();
         if rank.items.is_empty() && rank.devices.is_empty() {
@@ -216,7 +217,7 @@ impl RankCapture {
         })
     }
 
-    /// Returns the number of steps that it is of; 0 if nothing tells.
+    /// Returns the number of steps in the capture; 0 if unknown.
     pub fn captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
@@ -232,7 +233,7 @@ impl RankCapture {
         }
     }
 
-    /// Reads the files of a rank and takes them apart; those of several ranks if they were merged into one file.
+    /// Reads and extracts the files of a rank, or of several ranks if they were merged into one file.
     fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
         let host = host.map(|path| pair.read(path, HostTrace::read, HostTrace::from_bytes));
@@ -265,14 +266,15 @@ impl RankCapture {
             .map(|path| pair.read(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
-        // A number may be anything, as in `trace_8.json` of step 8. Only who communicates is asked for its rank.
+        // The number in the name may be something else, such as the step in `trace_8.json`. Only captures that
+        // communicate must state their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;
         }
         Ok(vec![Self { steps, ..capture }])
     }
 
-    /// Reads every pair, several at once, and tells `progress` how many are done.
+    /// Reads all pairs in parallel and reports to `progress` how many are done.
     pub fn read_all(
         pairs: &[CapturePair],
         options: &ConvertOptions,
@@ -297,14 +299,14 @@ impl RankCapture {
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
             }
         };
-        // The caller's thread is one of them: memory that it frees serves it again when it writes.
+        // The caller's thread takes part, because memory that it frees can be reused by its later writing.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
                 scope.spawn(inherited(read_next));
             }
             read_next();
         });
-        // Nesting and linking held as much again for a while.
+        // Nesting and linking temporarily needed as much memory again.
         return_freed();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
@@ -315,7 +317,7 @@ impl RankCapture {
     }
 }
 
-/// Returns the host in the name that a profiler gives its file by default: `HOST_PROCESS.TIME.pt.trace.json`.
+/// Returns the host in a profiler's default file name, `HOST_PROCESS.TIME.pt.trace.json`.
 fn host_in_name(file: &Path, process: u64) -> Option<String> {
     let (stem, _) = file.file_name()?.to_str()?.split_once(".pt.trace")?;
     let worker = stem.split_once('.').map_or(stem, |(worker, _)| worker);
@@ -325,13 +327,13 @@ fn host_in_name(file: &Path, process: u64) -> Option<String> {
 
 const STEP: &str = "ProfilerStep#";
 
-/// Returns the start and end of the step numbered `step`.
+/// Returns the time window of the step `step`.
 fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {
         let name = kineto.texts.get(event.name);
         let number = name.strip_prefix(STEP).and_then(|n| n.parse::<u64>().ok());
-        // The device repeats the host's ranges on its own track.
+        // The device track repeats the host's ranges.
         if let (Some(number), EventCategory::Annotation) = (number, event.category) {
             steps.push(number);
             if number == step {
@@ -350,7 +352,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     })
 }
 
-/// An error about `file`, at a byte of its text.
+/// Builds an error about `file` at a byte offset of its text.
 fn refused_at(
     file: &Path,
     offset: Option<u64>,

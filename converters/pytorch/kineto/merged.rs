@@ -1,17 +1,17 @@
-//! Ranks in one file, told apart by the processes of their tracks.
+//! Splits a file into which the traces of several ranks were merged, by the processes of their tracks.
 //!
-//! Scripts that merge the files of ranks put a label in front of every process, as SGLang's `[TP00] 4711`, or add a multiple
-//! of a large number to it, rank by rank. Correlations, streams and devices of one rank are those of another, so each rank
-//! gets the events of its own tracks alone.
+//! Scripts that merge ranks' files put a label before every process, such as SGLang's `[TP00] 4711`, or add a multiple
+//! of a large number to it, rank by rank. Different ranks use the same correlation ids, streams and devices, so each
+//! rank gets only the events of its own tracks.
 
 use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Least distance between the numbers that were added to processes: devices have numbers below.
+/// Minimum difference between the numbers added to processes; smaller numbers are devices.
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
-    /// Returns the traces of the ranks that were merged into this one, in their order; itself alone if it is of one process.
+    /// Returns the traces of the ranks in this file, sorted by rank; only this trace if it contains one process.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
         let Some(places) = self.labelled().or_else(|| self.offset()) else {
             return vec![self];
@@ -20,7 +20,7 @@ impl KinetoTrace {
         let first = ranks.first().copied();
         let mut parts: Vec<Self> = Vec::with_capacity(ranks.len());
         for &rank in &ranks {
-            // Tracks of no rank, of the profiler itself, stay with the first.
+            // Tracks without a rank (the profiler's own) stay with the first rank.
             let own = |track: usize| match &places[track] {
                 Some((of, _)) => *of == rank,
                 None => Some(rank) == first,
@@ -58,7 +58,7 @@ impl KinetoTrace {
                 host_name: self.host_name.clone(),
                 device_names: self.device_names.clone(),
                 versions: self.versions.clone(),
-                // What the file says of its job is that of the rank whose file was taken first.
+                // The file's job-wide facts come from the first merged rank.
                 world_size: self
                     .world_size
                     .filter(|&world| world as usize >= ranks.len()),
@@ -68,7 +68,7 @@ impl KinetoTrace {
             part.with_rf_id = part.events.iter().filter(|event| event.rf_id != 0).count() as u64;
             parts.push(part);
         }
-        // Counts are of the whole file.
+        // Counts are of the whole file, so the first rank gets them.
         if let Some(part) = parts.first_mut() {
             part.arrows = self.arrows;
             part.left_out = self.left_out;
@@ -81,7 +81,7 @@ impl KinetoTrace {
         parts
     }
 
-    /// Returns the rank and the process of each track by labels in front of processes, if there are several.
+    /// Returns the rank and process of each track from labels before processes, if there are several labels.
     fn labelled(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
@@ -92,7 +92,8 @@ impl KinetoTrace {
         if labels.len() < 2 {
             return None;
         }
-        // One number is the rank; of several, as of tensor and data parallelism, the order counts.
+        // A single number is the rank. Labels with several numbers (tensor and data parallelism) are ranked
+        // by order.
         let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
         let of_label: BTreeMap<&str, u32> = (0..)
             .zip(&labels)
@@ -108,8 +109,8 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns the rank and the process of each track by what was added to processes: both of a rank, its process and its
-    /// device, by the same multiple of one number.
+    /// Returns the rank and process of each track from the offsets of processes: a rank's process and device are
+    /// shifted by the same multiple of one number.
     fn offset(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
@@ -133,7 +134,7 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // Each rank may have the device of its own number.
+        // A rank may use the device with its own number, which adds to the difference.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
@@ -153,7 +154,7 @@ impl KinetoTrace {
     }
 }
 
-/// Returns the label in front of a process, and the process.
+/// Returns the label before a process, and the process.
 fn label(track: &KinetoTrack) -> Option<(&str, &str)> {
     let (label, pid) = track.pid.strip_prefix('[')?.split_once(']')?;
     (!numbers(label).is_empty()).then(|| (label, pid.trim_start()))
@@ -169,7 +170,7 @@ fn numbers(label: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// A trace of an operator and a kernel for each pair of a process and a device.
+    /// Creates traces with one operator and one kernel for each pair of a process and a device, merged.
     fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [
@@ -187,7 +188,7 @@ mod tests {
             .split_ranks()
     }
 
-    /// Returns the rank of each part, its processes, and the names of its events.
+    /// Returns, for each part, its rank, its processes, and the names of its events.
     fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace
@@ -227,7 +228,7 @@ mod tests {
             [r#""[TP01] 70""#, r#""[TP01] 0""#],
         ];
         assert_eq!(parts(&labelled), expected([1, 3], [["70", "0"]; 2], [1, 0]));
-        // Data parallelism in front of tensor parallelism: the order.
+        // Data parallelism before tensor parallelism: ranked by order.
         let two = [
             [r#""[DP01-TP00] 7""#, r#""[DP01-TP00] 0""#],
             [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],

@@ -1,4 +1,4 @@
-//! Events as Kineto writes them.
+//! Events in the form that Kineto writes.
 
 use crate::pytorch::stream::{ElementLayouts, JsonScanner, JsonText, SeenKeys};
 use crate::pytorch::{JsonString, number};
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An event; the keys that are present depend on its phase.
+/// An event; which keys are present depends on its phase.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
@@ -29,7 +29,7 @@ pub(super) struct RawKinetoEvent<'a> {
     pub args: EventArgs<'a>,
 }
 
-/// Arguments that the conversion uses.
+/// Arguments used by the conversion.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct EventArgs<'a> {
     pub rf_id: Option<JsonText<'a>>,
@@ -38,7 +38,7 @@ pub(super) struct EventArgs<'a> {
     pub stream: Option<JsonText<'a>>,
     pub device: Option<JsonText<'a>>,
     pub bytes: Option<JsonText<'a>>,
-    /// Name that a metadata event gives its track.
+    /// Name given to a track by a metadata event.
     pub name: Option<JsonText<'a>>,
     /// Shapes of the inputs.
     pub dims: Option<JsonText<'a>>,
@@ -46,17 +46,17 @@ pub(super) struct EventArgs<'a> {
     pub types: Option<JsonText<'a>>,
     /// Name of the collective that the arguments describe.
     pub collective: Option<JsonText<'a>>,
-    /// Unit of the device that does the work, as Ascend's profiler writes it.
+    /// Hardware unit that does the work, in Ascend's traces.
     pub task: Option<JsonText<'a>>,
 }
 
-/// Numbers of the values of an event in [`ElementLayouts`].
+/// Numbers that [`ElementLayouts`] uses for an event's values.
 mod value {
     pub(super) use crate::pytorch::stream::SKIPPED;
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// The first that need not be a string without escapes.
+    /// The first value that need not be a string without escapes.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;
@@ -75,7 +75,7 @@ mod value {
     pub const TASK: u8 = 19;
     pub const COUNT: usize = 20;
 
-    /// Returns the number of the value of an event's key.
+    /// Returns the number for an event's key.
     pub fn of(key: &str) -> u8 {
         match key {
             "ph" => PH,
@@ -90,10 +90,10 @@ mod value {
         }
     }
 
-    /// Returns the number of the value of an argument.
+    /// Returns the number for an argument's key.
     pub fn of_arg(key: &str) -> u8 {
         match key {
-            // Profilers of 2021 wrote it small on kernels.
+            // Profilers of 2021 wrote it in lower case on kernels.
             "External id" | "external id" => EXTERNAL_ID,
             "Record function id" => RF_ID,
             "correlation" | "connection_id" => CORRELATION,
@@ -111,7 +111,7 @@ mod value {
 }
 
 impl<'a> RawKinetoEvent<'a> {
-    /// Reads the event at the start of `text` into an empty one, and returns its length.
+    /// Reads the event at the start of `text` into `event`, which must be empty; returns its length.
     #[inline]
     pub fn scan(layouts: &mut ElementLayouts, text: &'a str, event: &mut Self) -> Option<usize> {
         let mut values = [None; value::COUNT];
@@ -126,7 +126,7 @@ impl<'a> RawKinetoEvent<'a> {
         Some(used)
     }
 
-    /// Takes its values, by their numbers.
+    /// Sets the fields from values indexed by number.
     #[inline]
     fn take(&mut self, values: &[Option<&'a str>; value::COUNT]) {
         let json = |number: u8| values[number as usize].map(JsonText::legal);
@@ -153,7 +153,8 @@ impl<'a> RawKinetoEvent<'a> {
     }
 }
 
-/// Reads the event at the start of `text` key by key into `values`, which `layouts` note, and returns its length.
+/// Reads the event at the start of `text` key by key into `values`, records it in `layouts`, and returns its
+/// length.
 fn walk<'a>(
     layouts: &mut ElementLayouts,
     text: &'a str,
@@ -172,7 +173,7 @@ fn walk<'a>(
             seen.first(number.into())?;
         }
         match number {
-            // What is null is absent: it stands between values.
+            // A null value is not recorded; layouts treat it as text between values.
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
                 if scan.null()? => {}
             value::ARGS => scan.object(|scan, key| {
@@ -201,7 +202,7 @@ fn plain(json: &str) -> Option<&str> {
 }
 
 impl<'a> EventArgs<'a> {
-    /// Returns the place of the argument `key`, if it is kept.
+    /// Returns the field for the argument `key`, if that is kept.
     fn slot(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::of_arg(key) {
             value::EXTERNAL_ID => &mut self.external_id,
@@ -252,12 +253,12 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     }
 }
 
-/// All arguments of an event as texts: strings as they are, anything else as JSON.
+/// All arguments of an event as texts: strings unchanged, other values as JSON.
 #[derive(Default)]
 pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
 impl AllEventArgs {
-    /// Reads the event at the start of `text` a second time.
+    /// Parses the event at the start of `text` again for its arguments.
     pub fn of(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct ArgsOfEvent {
@@ -265,7 +266,7 @@ impl AllEventArgs {
             args: AllEventArgs,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
-        // The same text was parsed before, so this cannot fail.
+        // This cannot fail: the same text was parsed before.
         ArgsOfEvent::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
     }
 }

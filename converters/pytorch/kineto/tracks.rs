@@ -6,31 +6,32 @@ use chakram_trace::graph::NameTable;
 
 use std::borrow::Cow;
 
-/// A thread of the host, or a stream of a device.
+/// A host thread or a device stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct KinetoTrack {
-    /// Process id, or the device of a stream; sometimes a word.
+    /// Process id, or the device of a stream; not always a number.
     pub pid: String,
-    /// Thread or stream id; sometimes a word.
+    /// Thread or stream id; not always a number.
     pub tid: String,
-    /// Name in the file, such as `thread 7 (python)` or `stream 7`; the first of several.
+    /// First name in the file, such as `thread 7 (python)` or `stream 7`.
     pub name: String,
 }
 
-/// Tracks in order of first use. Names may come before or after that.
+/// Tracks in order of first use. The file may name a track before or after its events.
 #[derive(Default)]
 pub(super) struct TrackTable {
     keys: NameTable,
     tracks: Vec<KinetoTrack>,
     named: NameTable,
-    /// Distinct names, and the number of that of each named track: some profilers name hundreds of thousands alike.
+    /// Distinct names, then the name of each named track: some profilers give hundreds of thousands of tracks the
+    /// same name.
     texts: NameTable,
     names: Vec<u32>,
     key: String,
     last: u32,
 }
 
-/// Returns the text of a part of a key, which is a number or a string.
+/// Returns the text of a part of a key, a number or a string.
 fn text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
 }
@@ -41,10 +42,10 @@ impl TrackTable {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// Returns the index of a track; `None` if there are more than fit.
+    /// Returns the index of a track, which is added if new; `None` if the table is full.
     pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
         let (pid, tid) = (text(pid), text(tid));
-        // Events of one track mostly follow one another.
+        // Consecutive events usually have the same track.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
             && last.tid == tid
@@ -64,22 +65,22 @@ impl TrackTable {
         Some(number)
     }
 
-    /// Returns the stream that a track stands for: its number, or one that its place gives it where that is a word.
+    /// Returns a track's stream: its number, or a number derived from its index if the id is a word.
     pub fn stream(&self, track: u32) -> i64 {
-        /// First of the streams whose track is a word, beyond the numbers of others.
+        /// First stream number for tracks with a word as id, above other numbers.
         const WORDS: i64 = 100_000;
         let tid = number::whole(&self.tracks[track as usize].tid);
         let number = tid.and_then(|tid| i64::try_from(tid).ok());
         number.unwrap_or(WORDS + i64::from(track))
     }
 
-    /// Returns the device that a track's process stands for, or −1 if that is a word.
+    /// Returns a track's device, from its process; −1 if that is a word.
     pub fn device(&self, track: u32) -> i32 {
         let pid = number::whole(&self.tracks[track as usize].pid);
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
     }
 
-    /// Names a track, unless it has a name; `None` if there are more than fit.
+    /// Names a track unless it already has a name; `None` if the table is full.
     pub fn name(
         &mut self,
         pid: Option<JsonText<'_>>,
@@ -96,7 +97,7 @@ impl TrackTable {
     /// Returns the tracks with their names.
     pub fn finish(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
-            // The table has no look-up without an entry: a name of no track is entered behind them.
+            // The table can only look up by inserting; keys inserted here come after all tracks.
             let track = self.keys.intern(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();

@@ -5,7 +5,7 @@ use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
 use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
 
-/// Lanes of the second device of a process, and of those behind it, begin at multiples of this.
+/// Distance between the lane numbers of successive devices of a process; the first device's start at 0.
 const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {

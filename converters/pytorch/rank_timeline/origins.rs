@@ -1,27 +1,27 @@
-//! Steps of host intervals, and the calls of Python around them.
+//! The profiler step and the Python calls around host intervals.
 
 use super::{HostInterval, HostIntervalKind, NONE, RankTimeline, TimeWindow};
 use chakram_trace::format::origin::{CallStacks, PythonCall, profiled_step};
 use std::cmp::Reverse;
 
-/// Calls of Python around the intervals of a rank.
+/// Python calls around the intervals of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalStacks {
-    /// The calls in which an interval starts.
+    /// All calls in which some interval starts.
     pub calls: CallStacks,
-    /// The innermost call around each interval, or [`NONE`]; empty if there are no calls.
+    /// Innermost call around each interval, or [`NONE`]; empty if there are no calls.
     innermost: Vec<u32>,
 }
 
 impl IntervalStacks {
-    /// Returns the number of the innermost call around an interval, from 1; 0 if there is none.
+    /// Returns the number of the innermost call around an interval, counted from 1; 0 if there is none.
     pub fn number(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))
     }
 }
 
-/// Profiled steps of a rank, by their starts.
+/// Profiled steps of a rank, sorted by start.
 #[derive(Clone, Debug, Default)]
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
@@ -34,16 +34,16 @@ impl StepWindows {
     }
 }
 
-/// A call of Python on a thread.
+/// A Python call on a thread.
 struct StackInterval {
     start: i64,
     end: i64,
-    /// Name in the texts of the Kineto trace.
+    /// Index in the Kineto trace's texts.
     name: u32,
 }
 
 impl RankTimeline {
-    /// Returns the profiled steps that it has.
+    /// Returns the profiled steps of this rank.
     pub fn step_windows(&self) -> StepWindows {
         let ranges = self.items.iter();
         let ranges = ranges.filter(|item| self.role(item) == HostIntervalKind::Annotation);
@@ -59,7 +59,7 @@ impl RankTimeline {
         StepWindows(steps)
     }
 
-    /// Finds the calls of Python around each interval: those on its thread in which it starts. Ranges that are named as
+    /// Finds the Python calls around each interval: the calls on its thread in which it starts. Ranges with names of
     /// modules count as calls.
     pub(super) fn find_stacks(&mut self) {
         let texts = &self.kineto.texts;
@@ -95,7 +95,7 @@ impl RankTimeline {
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
-            // Of calls that start together the longer is around the shorter.
+            // At equal starts the longer call encloses the shorter.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
             found.place(
@@ -109,16 +109,17 @@ impl RankTimeline {
     }
 }
 
-/// Calls that began before an interval of their thread did.
+/// Calls in which some interval starts, on any thread.
 #[derive(Default)]
 struct FoundStacks {
-    /// Name and caller of each.
+    /// Name and caller of each call.
     calls: Vec<(u32, u32)>,
 }
 
 impl FoundStacks {
-    /// Finds the innermost of `calls` in which each of `items` starts; both are of one thread and in the order of their
-    /// starts. Calls that open a range end before it, so that the calls around a range are those that end after it.
+    /// Finds the innermost of `calls` in which each of `items` starts. Both are of one thread and sorted by start. A
+    /// call that only opens a range ends before the range does, so the calls around a range are those that end after
+    /// it.
     fn place(
         &mut self,
         calls: &[StackInterval],
@@ -126,7 +127,7 @@ impl FoundStacks {
         innermost: &mut [u32],
         is_range: impl Fn(&HostInterval) -> bool,
     ) {
-        // Number and end of the calls that are open.
+        // Index and end of the open calls.
         let mut open: Vec<(u32, i64)> = Vec::new();
         let mut calls = calls.iter().peekable();
         for (item, innermost) in items.iter().zip(innermost) {
@@ -150,13 +151,13 @@ impl FoundStacks {
         }
     }
 
-    /// Keeps the calls around intervals, and numbers them and their names anew.
+    /// Keeps only calls around intervals, and renumbers them and their names.
     fn finish(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
         let mut is_used = vec![false; self.calls.len()];
         for &call in innermost.iter().filter(|&&call| call != NONE) {
             is_used[call as usize] = true;
         }
-        // A caller comes before what it calls.
+        // Callers precede their callees.
         for (call, &(_, caller)) in self.calls.iter().enumerate().rev() {
             if is_used[call] && caller != NONE {
                 is_used[caller as usize] = true;
@@ -186,7 +187,7 @@ impl FoundStacks {
     }
 }
 
-/// Closes the calls that had ended at `time`.
+/// Closes the calls that had ended by `time`.
 fn close(open: &mut Vec<(u32, i64)>, time: i64) {
     while open.last().is_some_and(|&(_, end)| end <= time) {
         open.pop();

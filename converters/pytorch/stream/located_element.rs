@@ -11,7 +11,7 @@ pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the pro
 pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: capture again, or repair it by hand at \
                        this byte of the decompressed text";
 
-/// An element with its position in the text.
+/// An element and its offset in the text.
 #[derive(Clone, Copy)]
 pub(in crate::pytorch) struct LocatedElement<'a> {
     /// Text from the element's first byte on.
@@ -21,30 +21,30 @@ pub(in crate::pytorch) struct LocatedElement<'a> {
 }
 
 impl<'a> LocatedElement<'a> {
-    /// Returns the text from the beginning of one value in the element to the end of another.
+    /// Returns the text from the beginning of one value of the element to the end of another.
     pub fn between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
         let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
-        // Both ends are those of values that were parsed from this text.
+        // Both values were parsed from this text, so the boundaries are valid UTF-8.
         std::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// Returns the offset of `part` of the element, in bytes from the start of the whole text.
+    /// Returns the offset of `part`, a slice of the element, from the start of the whole text.
     pub fn of(&self, part: &str) -> u64 {
         let apart = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         let inside = if apart < self.text.len() { apart } else { 0 };
         self.offset.wrapping_add(inside as u64)
     }
 
-    /// Returns an error about `part` of the element.
+    /// Builds an error about `part` of the element.
     #[cold]
     pub fn refused(&self, part: &str, found: String, hint: &str) -> TraceError {
         refused(self.of(part), found, hint)
     }
 }
 
-/// Parses the whole number in `value`, if there is one, which has to fit its type.
+/// Parses the integer in `value`, if there is one; fails if it does not fit the type.
 pub(in crate::pytorch) fn integer<T: TryFrom<i128>>(
     value: Option<JsonText<'_>>,
     what: &str,
@@ -62,7 +62,7 @@ pub(in crate::pytorch) fn integer<T: TryFrom<i128>>(
     })
 }
 
-/// Returns an error at a byte of the text.
+/// Builds an error at a byte offset of the text.
 #[cold]
 pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     let place = TraceLocation {
@@ -72,7 +72,7 @@ pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     TraceError::refused_at(place, found, hint)
 }
 
-/// Returns the error of the value at the start of `text`, whose offset is `offset`.
+/// Builds the error for the value at the start of `text`, which has the offset `offset`.
 #[cold]
 pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
     let lines = text.split_inclusive(|b| *b == b'\n');
@@ -91,7 +91,7 @@ pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> Tr
     refused(offset.wrapping_add(inside as u64), found, DAMAGED)
 }
 
-/// Returns the line that `text` begins with, as messages show it.
+/// Returns the first line of `text`, shortened for messages.
 pub(super) fn excerpt(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
     let line = text.trim_start().lines().next().unwrap_or_default();
