@@ -1,9 +1,9 @@
-//! What lies directly in a folder.
+//! Lists folders.
 
 use chakram_trace::format::TraceError;
 use std::path::{Path, PathBuf};
 
-/// Returns the paths in `folder`, by name.
+/// Returns the paths directly in `folder`, sorted by name.
 ///
 /// # Errors
 ///
@@ -17,12 +17,11 @@ pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(paths)
 }
 
-/// Returns the files that are among `paths` or that `own` finds in those of them that are folders; a folder without any is refused by
-/// what is expected, and what to try.
+/// Returns the files among `paths`, and the files that `own` finds in the folders among them.
 ///
 /// # Errors
 ///
-/// That, and those of `own`.
+/// A folder without such files (the message states what was expected and what to try), and the errors of `own`.
 pub(crate) fn files_of(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),

@@ -1,6 +1,6 @@
-//! Traces that other tools capture or describe: one file or folder per format.
+//! Converts traces that other tools capture or describe: one file or folder per format.
 //!
-//! The formats' types stop here; what leaves is the project's own.
+//! The formats' own types do not leave this crate; its results use the project's types.
 
 mod comm_kernels;
 mod folder;

@@ -1,17 +1,17 @@
-//! Words of text formats that have a line for each layer, with their columns, and errors that name both.
+//! Splits lines of text formats with one line per layer into words with columns, for precise errors.
 
 use chakram_trace::format::{TraceError, TraceLocation, escape};
 
-/// The words of a line, each with its column from 1.
+/// Returns the words of a line, each with its column from 1.
 pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace()
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
-/// Words of a layer: a name, -1, three times a time with a collective and its bytes, and an update time.
+/// Number of words of a layer: a name, -1, three times (time, collective, bytes), and an update time.
 const WORDS: usize = 12;
 
-/// The words of a layer, which has at least [`WORDS`].
+/// Returns the words of a layer; fails if there are fewer than [`WORDS`].
 pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
     let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
     if words.len() < WORDS {
@@ -25,7 +25,7 @@ pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, T
     Ok(words)
 }
 
-/// A word that is a number up to `most`.
+/// Parses a word as a number of at most `most`.
 pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
     match word.1.parse() {
         Ok(number) if number <= most => Ok(number),
@@ -38,7 +38,7 @@ pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result
     }
 }
 
-/// Returns the error of a line and column, counted from 1.
+/// Builds an error at a line and column, both counted from 1.
 pub fn refused(
     line: usize,
     column: usize,

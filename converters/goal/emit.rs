@@ -1,8 +1,9 @@
-//! Traces of a schedule, one for each rank.
+//! Writes the traces of a schedule, one per rank.
 //!
-//! A calculation is host work of its nanoseconds on the lane of its processor, which serves one at a time, the first that is
-//! ready first. Messages occupy no processor. An operation that requires another waits for its end. One that requires its
-//! beginning waits for whatever that waits for, as it may begin then.
+//! A calculation becomes host work of the same duration on the lane of its processor, which runs one calculation at a
+//! time, in the order in which they become ready. Messages occupy no processor. An operation that requires another's
+//! end depends on it. An operation that requires another's beginning depends on the predecessors of that operation,
+//! because it may begin at that time.
 
 use super::{GoalOperationKind, GoalProgram, GoalSchedule, refused};
 use chakram_base::units::Span;
@@ -13,11 +14,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 impl GoalSchedule {
-    /// Writes the trace of a rank and returns the number of its nodes.
+    /// Writes the trace of a rank; returns the number of its nodes.
     ///
     /// # Errors
     ///
-    /// Fails if operations require one another, or if `out` does.
+    /// Fails if operations require one another in a cycle, or if writing to `out` fails.
     pub fn write<W: Write>(&self, rank: u32, out: W) -> Result<(W, u64), TraceError> {
         let io = |source: std::io::Error| TraceError::io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
@@ -57,7 +58,7 @@ impl GoalSchedule {
             writer.write(&view, &causes, &NodeExtras::default())?;
         }
         if id == 0 {
-            // A trace has a node at least.
+            // A trace needs at least one node.
             id = 1;
             let view = NodeView::new(id, "nothing", Op::NoOp);
             writer.write(&view, &[], &NodeExtras::default())?;
@@ -67,7 +68,7 @@ impl GoalSchedule {
 }
 
 impl GoalProgram {
-    /// Returns the operations that each one waits for to end.
+    /// Returns, per operation, the operations that must end before it.
     fn dependencies(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();
         let mut waits = vec![0_u32; count];

@@ -1,4 +1,4 @@
-//! Connections between thread blocks, and the messages that pass through them.
+//! Connections between thread blocks, and the messages on them.
 
 use super::{MscclAlgorithm, refused};
 use chakram_trace::format::TraceError;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Sender, receiver and channel.
 pub(super) type Connection = (u32, u32, u32);
 
-/// End of a connection: the thread block, and its steps that send, or that receive, in order.
+/// One end of a connection: the thread block, and its sending or receiving steps in order.
 #[derive(Clone, Debug, Default)]
 struct ConnectionEnd {
     block: Option<u32>,
@@ -15,8 +15,8 @@ struct ConnectionEnd {
 }
 
 impl MscclAlgorithm {
-    /// Checks that each connection has one thread block at either end, and that these agree on what passes through it.
-    /// Returns the first chunks of the messages of each, in order: the sender's, whose sizes both ends have.
+    /// Checks that each connection has one thread block at each end, and that both agree on its messages. Returns the
+    /// first chunks of each connection's messages, in order, as the sender numbers them; both ends agree on the sizes.
     pub(super) fn connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {

@@ -1,10 +1,10 @@
-//! Python's `str` of parsed JSON, the form in which Chakra's converter writes attributes.
+//! Python's `str` of parsed JSON, which Chakra's converter uses for attributes.
 
 use super::number;
 use std::fmt::Write;
 
-/// Returns `str(json.loads(text))` for JSON that is known to be legal. Numbers are left as they are, which differs
-/// for fractions that Python would shorten; shapes and types have none.
+/// Returns `str(json.loads(text))` for legal JSON. Numbers are copied unchanged, which differs from Python only
+/// for fractions that Python would shorten; shapes and types contain none.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn json_is_shown_as_python_does() {
-        // Each right side is what `print(str(json.loads(left)))` prints.
+        // The right-hand sides are the outputs of `print(str(json.loads(left)))`.
         for (json, python) in [
             ("[]", "[]"),
             ("[[4,3,64,64],[]]", "[[4, 3, 64, 64], []]"),

@@ -1,4 +1,5 @@
-//! Steps that a job measured beside its capture, without a profiler: `steps.RANK.json`, which `capture.py` writes.
+//! Steps that a job measured without a profiler, in addition to its capture: `steps.RANK.json`, written by
+//! `capture.py`.
 
 use chakram_trace::format::file::{TraceContents, decompressed};
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -8,9 +9,9 @@ use std::path::Path;
 /// Times of a rank's steps, ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct MeasuredSteps {
-    /// Steps without a profiler, in order.
+    /// Durations of steps without a profiler, in order.
     pub unprofiled_ns: Vec<u64>,
-    /// Number of steps that the capture is of; 0 if unknown.
+    /// Number of steps in the capture; 0 if unknown.
     #[serde(default)]
     pub captured_steps: u64,
 }
@@ -22,7 +23,7 @@ impl MeasuredSteps {
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
     }
 
-    /// Parses the contents of such a file, plain or compressed.
+    /// Parses a file's contents, plain or compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         match decompressed(bytes) {
             None => Self::parse(bytes),
@@ -41,11 +42,11 @@ impl MeasuredSteps {
         })
     }
 
-    /// Returns the steps of the job, ns: each lasts as long as on its slowest rank.
+    /// Returns the durations of the job's steps, ns: each is that of its slowest rank.
     pub fn of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
-        // A step counts as far as all ranks that measured have it.
+        // Only steps that all measuring ranks have are counted.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };

@@ -1,8 +1,8 @@
-//! Events of a joined capture: what is asked about them once intervals have their times.
+//! Events of a joined capture, reduced to the facts that are needed once intervals contain the times.
 
 use super::kineto::{EventCategory, KinetoEvent};
 
-/// An event without its times and without the ids that placed it.
+/// An event without its times and without the ids that were used to place it.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEvent {
     /// Record function id, which joins it to the host trace; 0 if there is none.
@@ -18,9 +18,9 @@ pub struct TimelineEvent {
 }
 
 impl TimelineEvent {
-    /// Returns `events` in as little memory as they take from now on.
+    /// Converts `events` to this smaller form and frees the rest of their memory.
     pub fn all(events: Vec<KinetoEvent>) -> Vec<Self> {
-        // Collected in place, as two of these fit where one of those was.
+        // Collected in place: two of these fit where one event was.
         let mut kept: Vec<Self> = events.into_iter().map(Self::of).collect();
         kept.shrink_to_fit();
         kept

@@ -1,6 +1,6 @@
-//! Operators that look at a tensor's memory in another way, and compute nothing.
+//! Operators that return a view of a tensor's memory and compute nothing.
 
-/// Their names, without `aten::`.
+/// Names of view operators, without `aten::`.
 const VIEWS: &[&str] = &[
     "_reshape_alias",
     "_unsafe_view",
@@ -24,7 +24,8 @@ const VIEWS: &[&str] = &[
     "view_as",
 ];
 
-/// Operators that neither read nor write elements, either: they allocate, set or tell something of a tensor, or return several views.
+/// Other operators that neither read nor write elements: they allocate, change or query a tensor's properties, or
+/// return several views.
 const OTHERS: &[&str] = &[
     "_local_scalar_dense",
     "broadcast_to",
@@ -50,12 +51,12 @@ const OTHERS: &[&str] = &[
     "unbind",
 ];
 
-/// Returns whether the operator `plain`, which is called so without `aten::`, only looks at memory in another way.
+/// Returns whether an operator only returns a view; `plain` is its name without `aten::`.
 pub(super) fn is_view(plain: &str) -> bool {
     VIEWS.binary_search(&plain).is_ok()
 }
 
-/// Returns whether the operator `plain` moves nothing: it is a view, or allocates without writing.
+/// Returns whether the operator `plain` moves no data: it is a view, or allocates without writing.
 pub(super) fn moves_nothing(plain: &str) -> bool {
     is_view(plain) || OTHERS.binary_search(&plain).is_ok()
 }

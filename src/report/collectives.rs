@@ -1,8 +1,8 @@
-//! Cost of each group's collectives: transfer told apart from waiting.
+//! Cost of each group's collectives, with transfer separate from waiting.
 //!
-//! A collective's transfer runs from the arrival of its last member to its end; what members spend
-//! before that is waiting, not work of the network. Where communication lasts as recorded, the transfer
-//! is the longest recorded duration of a member.
+//! A collective's transfer lasts from the arrival of its last member to its end. The members' time before
+//! that is waiting, not network time. If communication keeps recorded times, the transfer is the longest
+//! recorded duration of any member.
 
 pub(super) mod table;
 
@@ -25,26 +25,26 @@ use std::collections::BTreeMap;
 pub struct CollectiveTally {
     /// Number of calls.
     pub calls: u64,
-    /// Number of them that went message by message.
+    /// Number of calls that were simulated message by message.
     #[serde(rename = "calls_simulated")]
     pub stepwise: u64,
-    /// Their buffers.
+    /// Sizes of the buffers.
     #[serde(rename = "buffer_bytes")]
     pub buffers: BufferBytes,
-    /// Sum over calls of the time from the last arrival to the end; where communication lasts as recorded or
-    /// captured, of the longest recorded duration of a member.
+    /// Sum over calls of the time from the last arrival to the end. If communication keeps recorded or
+    /// captured times, sum of the longest recorded duration of any member.
     #[serde(rename = "transfer_ps")]
     pub transfer: Span,
-    /// Sum over calls and present members of the time that they waited for others.
+    /// Sum over calls and members with a trace of the time that they waited for others.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
 
-/// Bytes of the buffers of collectives.
+/// Sizes of the buffers of collectives, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
-    /// All buffers together.
+    /// Sum of all buffers.
     pub sum: u64,
     /// The smallest buffer.
     pub smallest: u64,
@@ -53,14 +53,14 @@ pub struct BufferBytes {
 }
 
 impl CollectiveTally {
-    /// Buffer bytes per second of transfer; `None` when nothing was transferred.
+    /// Returns buffer bytes per second of transfer; `None` if nothing was transferred.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.seconds();
         let bytes = self.buffers.sum;
         (bytes > 0 && seconds > 0.0).then(|| bytes as f64 / seconds)
     }
 
-    /// Bus bandwidth of collectives of `kind` among `members`, in bytes per second.
+    /// Returns the bus bandwidth of collectives of `kind` among `members`, bytes per second.
     pub fn bus_bandwidth(&self, kind: CollectiveKind, members: u32) -> Option<f64> {
         Some(self.algorithm_bandwidth()? * bus_factor(kind, members))
     }
@@ -72,12 +72,12 @@ pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
-    /// Traffic of each link, where that was counted.
+    /// Traffic of each link, if it was counted.
     pub loads: Option<Vec<LinkLoad>>,
 }
 
 impl CollectiveObserver {
-    /// Watches this many groups.
+    /// Creates an observer for this number of groups.
     pub fn new(groups: usize) -> Self {
         Self {
             by_group: vec![Default::default(); groups],
@@ -86,15 +86,15 @@ impl CollectiveObserver {
         }
     }
 
-    /// The rank that others waited for longest in collectives of `kind` of `group`, and how long, over
-    /// all calls and members; of several the lowest.
+    /// Returns the rank for which others waited longest in collectives of `kind` of `group` (the lowest of
+    /// several), and that time, summed over calls and members.
     pub fn latest(&self, group: ReplayGroupId, kind: CollectiveKind) -> Option<(Rank, Span)> {
         let late = self.late.get(&(group, kind))?.iter();
         late.max_by_key(|(rank, waited)| (**waited, Reverse(**rank)))
             .map(|(rank, waited)| (*rank, *waited))
     }
 
-    /// Tallies in order of group and kind, without those that have no call.
+    /// Returns the tallies by group and kind, in order, without those that have no call.
     pub fn tallies(
         &self,
     ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, CollectiveTally)> {
@@ -136,8 +136,8 @@ impl Observer for CollectiveObserver {
     }
 }
 
-/// The factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how often each byte of the
-/// buffer must cross the busiest port of `n` members at best (NCCL's performance notes).
+/// Returns the factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how many times each byte of
+/// the buffer must at least cross the busiest port among `n` members (NCCL's performance notes).
 pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     let n = f64::from(n);
     match kind {
@@ -152,13 +152,13 @@ pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     }
 }
 
-/// The collectives of one kind in one group.
+/// Collectives of one kind in one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CollectiveRow {
-    /// The group, as people call it.
+    /// Name of the group for users.
     pub group: String,
-    /// Index of the group in the replay, which tells groups of one name apart.
+    /// Index of the group in the replay; distinguishes groups with the same name.
     pub group_index: u32,
     /// Number of its members.
     pub members: u32,
@@ -169,58 +169,59 @@ pub struct CollectiveRow {
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
     /// captured`.
     pub algorithm: String,
-    /// Whether they last as measured on such a machine, where nothing disturbs them.
+    /// Whether their times were measured on such a machine, and nothing else disturbs them.
     #[serde(default)]
     pub measured: bool,
-    /// The links that they were measured on, if these are other links than the machine's, so that their times are derived.
+    /// The links on which they were measured, if these differ from the machine's links, so that the times are derived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
     /// Calls, bytes and times.
     #[serde(flatten)]
     pub tally: CollectiveTally,
-    /// The rank that the others waited for longest, over all calls and members.
+    /// The rank for which the others waited longest, over all calls and members.
     #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
     /// Bus bandwidth in bytes per second, if anything was transferred.
     #[serde(rename = "bus_bytes_per_s")]
     pub bus: Option<f64>,
-    /// The time of NPUs that they were charged with.
+    /// NPU time charged to them.
     #[serde(default)]
     pub charged: ChargedTime,
-    /// The purpose of the group, if that is known.
+    /// The purpose of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
 
-/// Links on which collectives were measured, beside those that they run on.
+/// Links on which collectives were measured, and the links of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MeasuredLinks {
     /// The dimension.
     pub dimension: String,
-    /// Bandwidth of the links that were measured.
+    /// Bandwidth of the measured links.
     #[serde(rename = "bandwidth_bytes_per_s")]
     pub bandwidth: f64,
-    /// Their latency.
+    /// Latency of the measured links.
     #[serde(rename = "latency_ps")]
     pub latency: Span,
     /// Bandwidth of the machine's links.
     #[serde(rename = "machine_bandwidth_bytes_per_s")]
     pub machine_bandwidth: f64,
-    /// Their latency.
+    /// Latency of the machine's links.
     #[serde(rename = "machine_latency_ps")]
     pub machine_latency: Span,
 }
 
 impl MeasuredLinks {
-    /// Part of a rate that the other one is, from 0 to 1: that of bandwidths times that of latencies.
+    /// Returns the similarity of the links from 0 to 1: the ratio of the smaller to the larger bandwidth,
+    /// times the same ratio of latencies.
     pub(super) fn nearness(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)
             * near(self.latency.seconds(), self.machine_latency.seconds())
     }
 
-    /// Says which key changed, and from what to what.
+    /// Returns which keys differ, with both values, as text.
     pub(super) fn text(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();
@@ -240,13 +241,13 @@ impl MeasuredLinks {
     }
 }
 
-/// A rank that others waited for.
+/// A rank for which others waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
-    /// Their waiting time, all together.
+    /// Their total waiting time.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }

@@ -1,9 +1,8 @@
-//! One job on several machines: what each machine makes of it, and what moved between them.
+//! Compares one job on several machines: each result, and which parts of the time changed.
 //!
-//! The parts of an NPU's time sum to the makespan, and so do their means. The changes of the parts from
-//! one machine to another are therefore the whole change of the makespan, and [`MakespanExplanation`] puts them in
-//! order. Each communication is followed from one machine to the other by the name of its group and its
-//! kind.
+//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. So the changes of the parts
+//! between two machines add up to the change of the makespan; [`MakespanExplanation`] sorts them by size. Each
+//! communication is identified on both machines by its group's name and its kind.
 
 use super::Report;
 use super::TimeCategory;
@@ -33,14 +32,14 @@ pub use html::render as html;
 pub use json::{ComparisonDocument, MachineResult, document as json};
 pub use text::render as text;
 
-/// A machine, and what the replay on it found.
+/// A machine and the result of the replay on it.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
     /// Its name in the comparison.
     pub name: String,
     /// The machine.
     pub machine: &'a Machine,
-    /// The report, or why there is none.
+    /// The report, or the error that prevented it.
     pub result: Result<Report, ReplayError>,
 }
 
@@ -49,85 +48,86 @@ pub struct MachineColumn<'a> {
 pub struct MachineComparison<'a> {
     /// The job.
     pub workload: &'a Workload,
-    /// Its title for people.
+    /// Its title for users.
     pub title: &'a str,
-    /// The options of its replays.
+    /// Options of its replays.
     pub options: &'a ReplayOptions,
-    /// The machines, in the order they were named.
+    /// The machines, in the order given.
     pub columns: Vec<MachineColumn<'a>>,
 }
 
 /// A duration on one machine and on another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpanChange {
-    /// On the machine that is compared against.
+    /// On the reference machine.
     pub before: Span,
-    /// On the other.
+    /// On the other machine.
     pub after: Span,
 }
 
-/// A communication on one machine: the collectives of one kind in groups that are alike.
+/// A communication on one machine: collectives of one kind in similar groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommOnMachine {
-    /// The means over NPUs of what they were charged with.
+    /// Mean over NPUs of the time charged to it.
     pub mean: ChargedTime,
-    /// The transfers of all calls, the mean of the groups; no time for messages.
+    /// Transfer time summed over calls, mean over groups; zero for messages.
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
     pub bus: Option<f64>,
     /// Name of its algorithm; empty for messages.
     pub algorithm: String,
-    /// The mean over members of how long they waited, hidden or exposed.
+    /// Mean over members of their waiting time, hidden or exposed.
     pub waited: Span,
-    /// The rank that most was waited for, and its share of all waiting.
+    /// The rank for which others waited longest, and its share of all waiting.
     pub latest: Option<(Rank, f64)>,
 }
 
-/// A communication on two machines. A side that is not there did not happen on that machine.
+/// A communication on two machines; `None` if it did not happen on one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommChange {
-    /// Description for people: `all-reduce, all 8 ranks`.
+    /// Description for users: `all-reduce, all 8 ranks`.
     pub what: String,
     /// Kind of collective; `None` for messages between ranks.
     pub kind: Option<CollectiveKind>,
-    /// Number of groups that do it.
+    /// Number of groups that perform it.
     pub groups: u32,
-    /// On the machine that is compared against.
+    /// On the reference machine.
     pub before: Option<CommOnMachine>,
-    /// On the other.
+    /// On the other machine.
     pub after: Option<CommOnMachine>,
 }
 
-/// Explanation of why a job takes longer or shorter on one machine than on another; of each list, what moved most
-/// comes first.
+/// Explains why a job takes longer or shorter on another machine. Each list is sorted by the size of the change,
+/// largest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakespanExplanation {
     /// The makespans.
     pub makespan: SpanChange,
-    /// The means over NPUs of each part.
+    /// Mean over NPUs of each part.
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommChange>,
-    /// Kernels and memory accesses by name, the mean over NPUs of their time, overlap counted in full.
+    /// Kernels and memory accesses by name: mean over NPUs of their time, with overlapping time counted for
+    /// each.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// Duration of the nodes of the host, the mean over NPUs, overlap counted in full.
+    /// Duration of host nodes: mean over NPUs, with overlapping time counted for each.
     pub host: SpanChange,
-    /// The mean over ranks of the time from the last node of the rank to the makespan.
+    /// Mean over ranks of the time from the rank's last node to the makespan.
     pub after_last: SpanChange,
 }
 
 impl SpanChange {
-    /// By how many picoseconds it is longer.
+    /// Returns the increase in picoseconds; negative if it became shorter.
     pub fn more(&self) -> i128 {
         i128::from(self.after.0) - i128::from(self.before.0)
     }
 
-    /// Returns the speedup on the other machine.
+    /// Returns the speedup of the other machine.
     pub fn speed(&self) -> Option<f64> {
         (self.after > Span::ZERO).then(|| self.before.0 as f64 / self.after.0 as f64)
     }
 
-    /// By how many percent of `before` it is longer.
+    /// Returns the increase in percent of `before`.
     pub fn percent(&self) -> Option<f64> {
         percent_more(self.after, self.before)
     }
@@ -138,12 +138,12 @@ impl SpanChange {
 }
 
 impl CommChange {
-    /// Exposed communication, the mean over NPUs.
+    /// Returns exposed communication, mean over NPUs.
     pub fn exposed(&self) -> SpanChange {
         self.of(|side| side.mean.exposed())
     }
 
-    /// Some duration on both sides.
+    /// Applies `time` to both sides; a missing side counts as zero.
     pub fn of(&self, time: impl Fn(&CommOnMachine) -> Span) -> SpanChange {
         let time = |side: &Option<CommOnMachine>| side.as_ref().map_or(Span::ZERO, &time);
         SpanChange {
@@ -154,7 +154,7 @@ impl CommChange {
 }
 
 impl CommOnMachine {
-    /// The share of the transfer that compute hides.
+    /// Returns the share of the transfer that compute hides.
     pub fn hidden(&self) -> Option<f64> {
         let all = self.mean.transferring;
         let exposed = self.mean.exposed_transferring;
@@ -163,18 +163,19 @@ impl CommOnMachine {
 }
 
 impl<'a> MachineComparison<'a> {
-    /// The column that the others are compared against: the first that has a report.
+    /// Returns the reference column: the first that has a report.
     pub fn reference(&self) -> Option<(&MachineColumn<'a>, &Report)> {
         self.reports().next()
     }
 
-    /// The columns that have a report.
+    /// Returns the columns that have a report.
     pub fn reports(&self) -> impl Iterator<Item = (&MachineColumn<'a>, &Report)> {
         let columns = self.columns.iter();
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// Why no part of the time differs between `column`, whose report is `report`, and machine `other`.
+    /// Explains why no part of the time differs between `column`, whose report is `report`, and machine
+    /// `other`.
     fn explain_nothing_moved(
         &self,
         column: &MachineColumn<'_>,
@@ -190,18 +191,18 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // It was replayed, so it compiles.
+            // This cannot happen, because the replay compiled before.
             Err(_) => "nothing moved".to_owned(),
         }
     }
 
-    /// The makespans of the reference and of `report`.
+    /// Compares the makespans of the reference and of `report`.
     pub fn against(&self, report: &Report) -> SpanChange {
         let (_, first) = self.reference().expect("there is a report");
         makespans(first, report)
     }
 
-    /// Whether any node loads or stores beyond its NPU.
+    /// Returns whether any node accesses memory outside its NPU.
     fn reaches_out(&self) -> bool {
         self.workload.graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
@@ -209,12 +210,12 @@ impl<'a> MachineComparison<'a> {
         })
     }
 
-    /// Whether anything is known of the memory of NPUs.
+    /// Returns whether any report has memory rows.
     fn remembers(&self) -> bool {
         self.reports().any(|(_, report)| !report.memory.is_empty())
     }
 
-    /// The number formats of the kernels of the job.
+    /// Returns the number formats of the job's kernels.
     fn dtypes(&self) -> Vec<Dtype> {
         let graphs = self.workload.graphs().iter();
         let found = graphs.flat_map(|graph| {
@@ -239,7 +240,7 @@ fn makespans(first: &Report, other: &Report) -> SpanChange {
 }
 
 impl MakespanExplanation {
-    /// Compares `other` against `first`, two replays of one job.
+    /// Compares the replay `other` of a job with the replay `first`.
     pub fn new(first: &Report, other: &Report) -> Self {
         let part = |report: &Report, part: TimeCategory| report.mean_parts[part as usize];
         let mut parts: Vec<_> = TimeCategory::ALL
@@ -276,14 +277,14 @@ impl MakespanExplanation {
         }
     }
 
-    /// A part on both machines.
+    /// Returns a part of the time on both machines.
     pub fn part(&self, part: TimeCategory) -> SpanChange {
         let found = self.parts.iter().find(|(p, _)| *p == part);
         found.map(|(_, change)| *change).unwrap_or_default()
     }
 }
 
-/// Kernels and memory accesses whose time changed.
+/// Returns kernels and memory accesses whose time changed, largest change first.
 fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
     let mut changes: BTreeMap<(u8, String), (TimeCategory, SpanChange)> = BTreeMap::new();
     let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {
@@ -312,8 +313,8 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
     changes
 }
 
-/// Key that tells the collectives of a replay apart on every machine: the name of the group, the kind, and
-/// the how-manieth it is of those.
+/// Key that identifies collectives across machines: the group's name, the kind, and an index among rows with
+/// the same name and kind.
 type CollectiveKey = (String, CollectiveKind, u32);
 
 fn keyed(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
@@ -328,7 +329,7 @@ fn keyed(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     rows
 }
 
-/// Groups that are alike: of one size, doing one thing equally often, carried out alike.
+/// Key of similar groups: equal size, equal number of calls of one kind, and the same algorithm.
 type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,
@@ -408,7 +409,7 @@ fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
     }
 }
 
-/// Sums up what groups that are alike did on one machine.
+/// Summarizes similar groups on one machine.
 fn side(rows: &[&CollectiveRow], report: &Report) -> Option<CommOnMachine> {
     let first = rows.first()?;
     let mut charged = ChargedTime::default();

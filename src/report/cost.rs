@@ -1,4 +1,4 @@
-//! Money of a replay, and what a run of a stated number of tokens takes: days, NPU hours, money and energy.
+//! Cost of a replay, and requirements of a run of a stated number of tokens: days, NPU hours, dollars and energy.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -7,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! The 90 % interval of the makespan is theirs too: all are proportional to it. What the machine does not say, a price or the
-//! energy of every kernel, is left out.
+//! All of these are proportional to the makespan, so its 90 % interval applies to them too. Values that need something
+//! unknown (a price, or the energy of every kernel) are omitted.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -19,61 +19,61 @@ use serde::{Deserialize, Serialize};
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 86_400.0;
 
-/// Money of the job's NPUs.
+/// Cost of the job's NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayCost {
     /// Price of an NPU for an hour, in dollars.
     pub dollars_per_npu_hour: f64,
-    /// Hours of all NPUs of the job together, for the makespan.
+    /// Hours summed over all NPUs of the job, for the makespan.
     pub npu_hours: f64,
     /// Dollars for the makespan.
     pub dollars: f64,
-    /// Ends of its 90 % interval, where the makespan has one.
+    /// Ends of the 90 % interval of `dollars`, if the makespan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Dollars for a million tokens, where the job states its tokens.
+    /// Dollars per million tokens, if the job states its tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_million_tokens: Option<f64>,
-    /// Ends of its 90 % interval.
+    /// Ends of the 90 % interval of `dollars_per_million_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_million_tokens_90: Option<[f64; 2]>,
 }
 
-/// What a run of a stated number of tokens takes, step by step as replayed.
+/// Requirements of a run of a stated number of tokens, with every step as replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TokenRun {
-    /// The tokens.
+    /// Number of tokens of the run.
     pub tokens: u64,
-    /// Its time.
+    /// Duration of the run, days.
     pub days: f64,
-    /// Ends of the 90 % interval of that, where the makespan has one.
+    /// Ends of the 90 % interval of `days`, if the makespan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days_90: Option<[f64; 2]>,
-    /// Hours of all NPUs together.
+    /// Hours summed over all NPUs.
     pub npu_hours: f64,
-    /// Dollars, where a price is known.
+    /// Dollars, if a price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars: Option<f64>,
-    /// Ends of the 90 % interval of that.
+    /// Ends of the 90 % interval of `dollars`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Joules of the kernels, where every kernel has a known energy.
+    /// Energy of the kernels in joules, if it is known for every kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_j: Option<f64>,
 }
 
-/// What costs follow from.
+/// Inputs of the cost computation.
 #[derive(Clone, Copy, Debug)]
 struct CostBasis {
     npus: f64,
-    /// Seconds of the replay.
+    /// Makespan, seconds.
     makespan: f64,
     tokens_per_s: Option<f64>,
-    /// Ends of the 90 % interval over the prediction.
+    /// Ends of the 90 % interval divided by the prediction.
     ends: Option<[f64; 2]>,
-    /// Watts of all kernels together, where every kernel has a known energy.
+    /// Mean power of all kernels together in watts, if the energy of every kernel is known.
     watts: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ impl CostBasis {
         self.ends.map(|ends| ends.map(|end| end * value))
     }
 
-    /// Money at a price for an hour of an NPU.
+    /// Returns the cost at a price per NPU hour.
     fn cost(&self, price: f64) -> ReplayCost {
         let npu_hours = self.npus * self.makespan / HOUR;
         let per_million = self
@@ -98,7 +98,7 @@ impl CostBasis {
         }
     }
 
-    /// A run of `tokens`; `None` where the job does not state its own.
+    /// Returns a run of `tokens`; `None` if the job does not state its own tokens.
     fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;
@@ -116,14 +116,14 @@ impl CostBasis {
 }
 
 impl Report {
-    /// States the money of the job's NPUs at a price for an hour, and a run of `tokens`; a run is left out where the job does
+    /// Adds the cost of the job's NPUs at a price per hour, and a run of `tokens`; the run is omitted if the job does
     /// not state its tokens.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
         let launch = makespan / self.launches.len().max(1) as f64;
         let energy = self.kernel_energy.filter(|energy| energy.without == 0);
-        // What is extrapolated has other micro-batches than were counted.
+        // An extrapolated step has more micro-batches than the energy was counted for.
         let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
         let basis = CostBasis {
             npus: f64::from(self.ranks),
@@ -136,19 +136,19 @@ impl Report {
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
-    /// Tokens per second, of the whole step where fewer micro-batches were simulated; `None` where they are not known.
+    /// Returns tokens per second, of the whole step if fewer micro-batches were simulated; `None` if unknown.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // As many tokens to a sample.
+            // The number of tokens per sample is the same.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
     }
 }
 
-/// `$1,234,567`, `$12.35`, `$0.0123`.
+/// Formats an amount: `$1,234,567`, `$12.35`, `$0.0123`.
 pub fn dollars(amount: f64) -> String {
     match amount {
         1000.0.. => format!("${}", thousands(amount.round() as u64)),
@@ -175,7 +175,7 @@ fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
     })
 }
 
-/// Lines of the text.
+/// Returns the lines of the text.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(cost) = &report.cost {
@@ -216,12 +216,12 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// An amount, with digits for steps of a few cents' millionths.
+/// Formats an amount with enough digits for millionths of a few cents.
 fn decimal<'r>(amount: Option<f64>) -> CsvCell<'r> {
     amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
 }
 
-/// Columns of the table of costs, and of comparisons.
+/// Columns of the table of costs, also used in comparisons.
 pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     ("tokens_per_s", |_, report| decimal(report.tokens_per_s())),
     ("dollars_per_npu_hour", |_, report| {
@@ -253,7 +253,7 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
 /// A figure of a page: its name, its place in the report, its value, as shown, and what is beside it.
 pub(super) type Figure = (String, &'static str, f64, String, String);
 
-/// Figures of pages.
+/// Returns the figures of pages.
 pub(super) fn figures(report: &Report) -> Vec<Figure> {
     let mut all = Vec::new();
     let mut add =
@@ -296,10 +296,10 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
     all
 }
 
-/// A row of comparisons: its name, and the figure of a report.
+/// A row of comparisons: its name, and the figure from a report.
 pub(super) type ComparedFigure = (&'static str, fn(&Report) -> Option<String>);
 
-/// Rows of comparisons, in their order.
+/// Rows of comparisons, in order.
 pub(super) const ROWS: [ComparedFigure; 6] = [
     ("money per million tokens", |report| {
         report.cost?.dollars_per_million_tokens.map(dollars)

@@ -1,49 +1,52 @@
-//! The interval of a prediction, and the shares of time by what their prices rest on.
+//! The prediction's interval, and the shares of time by the basis of their prices.
 //!
-//! Prices of one class err together, since they share constants, and those of different classes independently. With the part
-//! `p` of the time that rests on a class, its relative error `u`, and what is common to a step, 4.5 %:
+//! Prices of one class have common errors, because they share constants; different classes have independent errors.
+//! With `p` the part of the time that is priced by a class, `u` the class's relative error, and 4.5 % common to a step:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
 //! 90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
 //!
-//! Kernels by curves are as many classes as the NPU has curves: products, attention, kernels that move bytes, and those that
-//! were measured by name.
+//! Kernels priced by curves form one class per curve of the NPU: products, attention, kernels that move bytes, and
+//! kernels measured by name.
 //!
-//! Collectives that were measured on [other links](chakram_hardware::collective::LinkRates) than the machine's err by
-//! `hypot(0.10, 0.30 (1 - q))`, where q is the smaller over the larger bandwidth, times the same of latencies: as measured ones
-//! where the links are the same, and little more than other transfers where nothing is. The class has the mean, weighed by time.
+//! Collectives that were measured on [other links](chakram_hardware::collective::LinkRates) than the machine's have the
+//! error `hypot(0.10, 0.30 (1 - q))`, where q is the ratio of the smaller to the larger bandwidth times the same ratio
+//! of latencies. So the error is that of measured collectives if the links are equal, and slightly above that of other
+//! transfers if they have nothing in common. The class uses the mean error, weighted by time.
 //!
-//! Hosts come to a collective of `n` members apart from one another, with a standard deviation `J` that the machine states,
-//! and the last one is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal variables
-//! (0.56 of 2, 1.42 of 8). The sum is over the collectives of the mean NPU.
+//! Hosts reach a collective of `n` members at different times, with a standard deviation `J` stated by the machine. The
+//! last one is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal variables
+//! (0.56 for 2, 1.42 for 8). The sum is over the collectives of the mean NPU.
 //!
-//! Where an NPU has no curves and nothing was recorded, all kernels are priced by roofline. At peak rates that nobody qualified
-//! the upper end is farther, by `p 0.37` in the exponent: steps of public tables of TPU v5p, v6e and v7x that were predicted so
-//! are 31 % too short in the mean, `ln(1 / 0.69) = 0.37`, and 8 % off at two thirds of the peaks.
+//! If an NPU has no curves and nothing was recorded, all kernels are priced by roofline. At peak rates that no
+//! measurement qualifies, the upper end is extended by `p 0.37` in the exponent: predictions of this kind for steps of
+//! public tables of TPU v5p, v6e and v7x are 31 % too short in the mean, `ln(1 / 0.69) = 0.37`, and 8 % off at two
+//! thirds of the peaks.
 //!
-//! Kernels that were recorded on another NPU err as those by roofline if they are carried over, and by 29 % if they keep their time,
-//! as between makers: of three models that were captured on H100 and on MI300X, the logarithms of the ratios of all kernels' time
-//! are 0.34, -0.28 and 0.24, 0.29 in quadratic mean. Those of the time of their hosts, which are other hosts as well, are -0.14, 0.19
-//! and -0.12, 0.15 in quadratic mean.
+//! Kernels recorded on another NPU have the roofline error if their times are scaled to this one, and an error of 29 %
+//! if they keep their time, as between makers. For three models captured on both H100 and MI300X, the logarithms of the
+//! ratios of total kernel time are 0.34, -0.28 and 0.24; their quadratic mean is 0.29. The logarithms for the time of
+//! their hosts, which also differ, are -0.14, 0.19 and -0.12; their quadratic mean is 0.15.
 //!
-//! Jobs on more than one node have stragglers besides, which only make steps longer. Of 3,079 training jobs on 128 GPUs or
-//! more, a tenth take `1 / (1 - 0.213)` as long as without stragglers or longer, a hundredth `1 / (1 - 0.45)` (Lin et al.,
-//! "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025). Unequal stages prevail in 39.3 % of
-//! them, which a replay has too, and unequal sequences in 21.4 %, which steps of equal samples have not. With a tail of the
-//! logarithm that is exponential between these two, and 0.393 of the jobs left, one in twenty has
+//! Jobs on more than one node also have stragglers, which only make steps longer. Of 3,079 training jobs on 128 GPUs or
+//! more, a tenth take at least `1 / (1 - 0.213)` times as long as without stragglers, and a hundredth at least
+//! `1 / (1 - 0.45)` times (Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
+//! 2025). Unequal stages are the main cause in 39.3 % of them; a replay includes these. Unequal sequences are the main
+//! cause in 21.4 %; steps of equal samples do not have them. With an exponential tail of the logarithm through these
+//! two points, and with 0.393 of the jobs remaining, one job in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! Where the machine's [correction](chakram_hardware::machine::PriceCorrection) holds, `s` is the error that it leaves, and stragglers of
-//! the steps that it was measured by are in the prediction.
+//! Where the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
+//! after it, and the prediction includes the stragglers of the steps from which it was measured.
 //!
-//! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
-//! the others.
+//! Parts are taken from the critical path, or from the mean NPU if no path was followed; waiting and idle time follow
+//! from the other parts.
 
 use super::TimeCategory;
 use super::text::share;
@@ -53,78 +56,80 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative errors, one standard deviation: of kernels by roofline at one efficiency, measured collectives, other transfers,
-/// loads and stores, and what is recorded.
+/// Relative errors, one standard deviation. In this order: kernels by roofline at one efficiency, measured collectives,
+/// other transfers, loads and stores, recorded times.
 const ROOFLINE: f64 = 0.23;
-/// Logarithm of the mean slowdown of kernels against a roofline at the peaks.
+/// Logarithm of the mean slowdown of kernels relative to a roofline at the peaks.
 const BELOW_PEAKS: f64 = 0.37;
 const MEASURED_COLLECTIVE: f64 = 0.10;
 const NETWORK: f64 = 0.30;
 const MEMORY: f64 = 0.20;
 const RECORDED: f64 = 0.04;
-/// Of kernels that keep the time that they took on another maker's NPU, and of work of another host.
+/// Relative errors of kernels that keep their time from another maker's NPU, and of work of another host.
 const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
-/// Standard errors that all prices of a step have in common.
+/// Standard error common to all prices of a step.
 const COMMON: f64 = 0.045;
-/// Logarithm of the slowdown by stragglers that one job in twenty exceeds, on more than one node.
+/// Logarithm of the slowdown by stragglers that one job in twenty exceeds, for jobs on more than one node.
 const STRAGGLERS: f64 = 0.20;
-/// Standard deviations on either side that leave out a tenth of a normal distribution.
+/// Number of standard deviations on each side that excludes a tenth of a normal distribution.
 const SIDE: f64 = 1.645;
 
-/// Shares of the critical path by what the prices rest on, and the interval that holds the measured time in nine of ten cases.
+/// Shares of the critical path by the basis of their prices, and the interval that contains the measured time in nine
+/// of ten cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
     /// Lower end of the 90 % interval.
     #[serde(rename = "low_ps")]
     pub low: Span,
-    /// Its upper end.
+    /// Upper end of the 90 % interval.
     #[serde(rename = "high_ps")]
     pub high: Span,
-    /// Kernels by curves.
+    /// Kernels priced by curves.
     #[serde(rename = "kernels_by_curves_ps")]
     pub curves: Span,
-    /// Kernels by roofline.
+    /// Kernels priced by roofline.
     #[serde(rename = "kernels_by_roofline_ps")]
     pub roofline: Span,
-    /// Kernels and communication as recorded.
+    /// Kernels and communication with recorded times.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// Kernels as recorded on another maker's NPU.
+    /// Kernels with times recorded on another maker's NPU.
     #[serde(
         rename = "kernels_of_another_maker_ps",
         default,
         skip_serializing_if = "is_zero"
     )]
     pub kept: Span,
-    /// Collectives as measured.
+    /// Collectives with measured times.
     #[serde(rename = "measured_collectives_ps")]
     pub measured: Span,
-    /// Other communication, by the network.
+    /// Other communication, timed by the network model.
     #[serde(rename = "network_ps")]
     pub network: Span,
-    /// Host.
+    /// Host work.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// Loads and stores.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Waiting and idle time, which follow from the others.
+    /// Waiting and idle time, which follow from the other parts.
     #[serde(rename = "follows_ps")]
     pub follows: Span,
-    /// Whether kernels by roofline run at the peaks that the machine states, which none was measured to reach.
+    /// Whether kernels priced by roofline run at the peaks that the machine states, without a measured
+    /// efficiency.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
 }
 
-/// A part of the critical path by what its prices rest on.
+/// A part of the critical path with one basis of prices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalPart {
     pub time: Span,
     /// Key in JSON.
     pub key: &'static str,
-    /// Name for people.
+    /// Name for users.
     pub name: &'static str,
 }
 
@@ -132,7 +137,7 @@ fn is_zero(span: &Span) -> bool {
     *span == Span::ZERO
 }
 
-/// Relative error of the measured collectives of `report`.
+/// Relative error of the measured collectives of `report`, weighted by time.
 fn measured_error(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
@@ -149,8 +154,8 @@ fn measured_error(report: &Report) -> f64 {
 }
 
 impl PredictionInterval {
-    /// Returns that of `report`, a replay of `prepared`; `None` unless kernels are priced by curves, all of them by roofline
-    /// on a machine that is no wafer of tiles, or recorded on another NPU.
+    /// Returns the interval of `report`, a replay of `prepared`. Returns `None` unless kernels are priced by curves, or
+    /// all by roofline on a machine that is not a wafer of tiles, or were recorded on another NPU.
     pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.basis();
         let by_roofline = basis.roofline_time > 0
@@ -251,7 +256,7 @@ impl PredictionInterval {
         })
     }
 
-    /// Returns the parts of the critical path by what their prices rest on.
+    /// Returns the parts of the critical path by the basis of their prices.
     pub(super) fn parts(&self) -> [IntervalPart; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
@@ -279,7 +284,7 @@ impl PredictionInterval {
         .map(|(time, key, name)| IntervalPart { time, key, name })
     }
 
-    /// Says so: the interval, and the parts that are not zero at the precision of a share.
+    /// Returns the interval as text, with the parts that do not round to zero.
     pub(super) fn text(&self, makespan: Span) -> String {
         let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self.parts().into_iter().filter(shown);
@@ -300,21 +305,21 @@ impl PredictionInterval {
     }
 }
 
-/// Returns true for more ranks than the first dimension of the network has, which is a node or a rack.
+/// Returns whether the job has more ranks than the network's first dimension, which is a node or a rack.
 fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     let topology = prepared.machine().topology();
     let node = topology.dimensions().first().map_or(0, |first| first.size);
     topology.tiles().is_none() && report.ranks > node
 }
 
-/// Seconds by which the last host of a group is later than the mean, over the collectives of the mean NPU; zero where no host
-/// launches them.
+/// Seconds by which the last host of a group is later than the mean, summed over the collectives of the mean NPU; zero
+/// if no host launches them.
 fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
     };
-    // Many groups are of one size, and the integral takes longer than a row.
+    // Many groups have the same size, and the integral costs more than a row.
     let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
     for row in &report.collectives {
         *calls.entry(row.members).or_default() += row.tally.calls * u64::from(row.present);
@@ -326,8 +331,8 @@ fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     host.jitter.seconds() * sum / report.rows.len().max(1) as f64
 }
 
-/// Expected maximum of `n` standard normal variables with the distribution function `F`: the integral over `x` above zero of
-/// `1 - F(x)^n - F(-x)^n`, by Simpson's rule.
+/// Expected maximum of `n` standard normal variables: the integral of `1 - F(x)^n - F(-x)^n` over `x > 0`, with `F` the
+/// normal distribution function, by Simpson's rule.
 fn expected_maximum(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;
@@ -345,7 +350,7 @@ fn expected_maximum(n: u32) -> f64 {
     (0..=STEPS).map(weighted).sum::<f64>() * END / f64::from(STEPS) / 3.0
 }
 
-/// `part / all` of `span`, rounded down.
+/// Returns `part / all` of `span`, rounded down.
 fn fraction(span: Span, part: f64, all: f64) -> Span {
     if all > 0.0 {
         Span((span.0 as f64 * (part / all)) as u64).min(span)
@@ -360,7 +365,8 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) between the slowdowns of a tenth and of a hundredth of all jobs; 0.393 P(x) = 0.05.
+        // P(x) = 0.1 e^(-(x - a) / b) between the slowdowns of a tenth and of a hundredth of all jobs; 0.393 P(x) =
+        // 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();
         let all = 0.1 * (-(STRAGGLERS - tenth) / scale).exp();
@@ -370,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_latest_of_more_members_is_later() {
-        // Closed forms: 1 / sqrt(pi) of two, 1.5 / sqrt(pi) of three; of more by tables of order statistics.
+        // Closed forms: 1 / sqrt(pi) for two, 1.5 / sqrt(pi) for three; for more, tables of order statistics.
         let root = std::f64::consts::PI.sqrt();
         let known = [
             (1, 0.0),

@@ -1,11 +1,11 @@
 //! Results of a replay: observers that watch it, and the report that they fill.
 //!
-//! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an
-//! observer asks for it.
+//! The caller chooses observers, which are compiled into the loop. Nothing is stored per node unless an observer asks
+//! for it.
 //!
-//! A [`Report`] is everything that the observers found, one value that is rendered, written, read back and compared. JSON is
-//! this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these types. A field may be
-//! added under the same schema, never changed.
+//! A [`Report`] contains all results of the observers in one value that can be rendered, written, read back and
+//! compared. Its JSON is the serde form of this value, with times in integer picoseconds; `docs/report.schema.json` is
+//! generated from these types. Within a schema version, fields may be added but not changed.
 
 mod aggregation;
 pub mod breakdown;
@@ -121,9 +121,9 @@ use unknown::UnknownRow;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Report {
-    /// Version of its form.
+    /// Version of the report's schema.
     pub schema: ReportSchema,
-    /// The program and the inputs that led to it, in a document of one report.
+    /// The program and inputs that produced it, in a document with one report.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
     /// The machine.
@@ -133,96 +133,97 @@ pub struct Report {
     /// Ranks without a trace.
     #[serde(rename = "absent_ranks")]
     pub absent: Vec<Rank>,
-    /// The end, and counts of what was replayed.
+    /// The makespan, and counts of what was replayed.
     #[serde(flatten)]
     pub outcome: ReplayOutcome,
-    /// End of the capture, if every trace says when its own ended.
+    /// End of the capture, if every trace states its own.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
     /// Devices, hosts and software of the captures, if the traces state them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
-    /// Facts that the traces leave unsaid, and how their nodes were timed.
+    /// Facts that the traces do not state, and how the affected nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownRow>,
-    /// Whether the makespan is a lower bound, because some of them have neither a price nor a duration.
+    /// Whether the makespan is a lower bound, because some of these nodes have neither a price nor a
+    /// duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_bound: bool,
-    /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
+    /// Profiler that captured the job, if its cost was subtracted or the job also measured steps without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,
-    /// Basis of the durations of kernels.
+    /// Basis of the kernels' durations.
     pub kernels: KernelBasis,
-    /// Energy of kernels, where loop nests price them.
+    /// Energy of kernels, if loop nests price them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy: Option<KernelEnergy>,
-    /// Share of the time that depends on the machine.
+    /// Share of the time that changes with the machine.
     #[serde(default)]
     pub response: MachineResponse,
-    /// Origins of the time and its interval, where kernels are priced by curves.
+    /// Basis of the time and its prediction interval, if kernels are priced by curves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
-    /// The model of the network that carried communication, if one did.
+    /// Network model that timed communication, if one did.
     pub network: Option<String>,
-    /// Basis of the durations of communication.
+    /// Basis of the communication's durations.
     pub communication: CommunicationBasis,
-    /// Means over NPUs of time by part, each to the nearest picosecond.
+    /// Mean over NPUs of each part of time, rounded to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub mean_parts: [Span; TimeCategory::COUNT],
-    /// The mean over NPUs of the time with a communication under way.
+    /// Mean over NPUs of the time during which communication is in progress.
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
-    /// One row for each rank with a trace, in order.
+    /// One row per rank with a trace, sorted by rank.
     #[serde(rename = "npus")]
     pub rows: Vec<NpuRow>,
     /// Collectives by group and kind.
     pub collectives: Vec<CollectiveRow>,
-    /// The time of NPUs that messages between ranks were charged with.
+    /// NPU time charged to messages between ranks.
     #[serde(default)]
     pub messages_charged: ChargedTime,
-    /// The time of NPUs that communication was charged with of which the traces do not state the operation or the
-    /// partners.
+    /// NPU time charged to communication whose operation or partners the traces do not state.
     #[serde(default)]
     pub unknown_charged: ChargedTime,
-    /// Exposed communication by group, largest first, without those that have none.
+    /// Exposed communication by group, largest first; groups without any are omitted.
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<OperatorTime>,
-    /// Profiled steps of a captured job, by their numbers; of a job that ran once.
+    /// Profiled steps of a captured job that ran once, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRow>,
-    /// Modules of a captured program by their path, each before those under it; nodes outside all come last.
+    /// Modules of a captured program by path, each before its submodules; nodes outside all modules come
+    /// last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<ModuleRow>,
     /// Loads and stores by memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_accesses: Vec<MemoryAccessRow>,
-    /// Reasons why the numbers may be other than they seem.
+    /// Reasons why the numbers may be misleading.
     pub warnings: Vec<String>,
-    /// Settings that were given and change nothing, or whose effect is unknown.
+    /// Given settings that have no effect, or whose effect is unknown.
     #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
     pub settings: GivenSettings,
-    /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
+    /// Memory of NPUs: one row per rank whose trace states what it allocates or frees, sorted by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
         any(test, feature = "schema"),
         schemars(with = "fitting::MemoryRows<'_>")
     )]
     pub memory: Vec<MemoryRow>,
-    /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
+    /// Busy time of links and memory ports on a machine of tiles, for networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
-    /// Memory at ports that holds what SRAM does not, where something is known of memory.
+    /// Memory at ports for data that does not fit into SRAM, if anything is known about memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<PortMemory>,
-    /// Remote memories that hold what NPUs do not, of ranks that load from them or store to them.
+    /// Remote memories for data that does not fit into NPUs, for ranks that load from or store to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_pools: Vec<PoolMemory>,
-    /// Ranks of which one ran for all, if that was asked for.
+    /// Ranks of which one was simulated for all, if this was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
-    /// What would help most, if that was asked for.
+    /// What would help most, if this was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
     /// The software stack of the run, where kernels are priced by curves or a stack was asked for.
@@ -231,53 +232,53 @@ pub struct Report {
     /// Changes of the job before it was replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,
-    /// The whole step, if the replay is of fewer micro-batches.
+    /// The whole step, if the replay covers fewer micro-batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extrapolation: Option<StepExtrapolation>,
-    /// Samples and tokens per second, and utilization of the peak, where they are known.
+    /// Samples and tokens per second, and utilization of the peak, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
-    /// Money of the job's NPUs, where a price is known.
+    /// Cost of the job's NPUs, if a price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<ReplayCost>,
-    /// A run of a stated number of tokens, where the job states its own.
+    /// A run of a stated number of tokens, if the job states its own tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
-    /// The critical path of the replay, unless it has too many nodes to be followed.
+    /// The critical path of the replay, unless it has too many nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
-    /// Beginning and end of each launch, if the job was launched several times or beside others; in order.
+    /// Start and end of each launch, in order, if the job was launched several times or shared the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<StepTimes>,
-    /// Jobs that shared the machine with it.
+    /// Other jobs on the same machine.
     #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<NeighbourReport>,
-    /// Bytes over dimensions and links, where they were counted.
+    /// Bytes per dimension and link, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkReport>,
-    /// Data of the pictures of a page, if one was asked for.
+    /// Data for a page's pictures, if a page was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
 }
 
-/// A job that shared the machine with another, and what became of it.
+/// Another job on the same machine, and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NeighbourReport {
     /// Name of the job.
     pub job: String,
-    /// Its report, up to its own last end.
+    /// Its report, until its own end.
     pub report: Report,
 }
 
 impl Report {
-    /// The model of the network that carried communication, where it is one under which operations meet.
+    /// The network model of communication, if operations can contend in it.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
     }
 
-    /// The mean of a time over NPUs, to the nearest picosecond.
+    /// Mean of a time over NPUs, rounded to the nearest picosecond.
     pub fn mean(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
         let sum: u128 = self
             .rows
@@ -287,7 +288,7 @@ impl Report {
         rounded(sum, self.rows.len())
     }
 
-    /// The rows with the least and the most time in `part`.
+    /// The rows with the shortest and the longest time in `part`.
     pub fn extremes(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
@@ -298,15 +299,15 @@ impl Report {
         Some((least, most))
     }
 
-    /// Sums operators over micro-batches: one row stands for `mb0/…`, `mb1/…`, ….
+    /// Merges operators of different micro-batches: one row replaces `mb0/…`, `mb1/…`, ….
     pub fn sum_micro_batches(&mut self) {
         self.operators = over_micro_batches(&self.operators);
         let beside = self.beside.iter_mut();
         beside.for_each(|other| other.report.sum_micro_batches());
     }
 
-    /// Returns the end of the capture, and the rank that ended last, of several the lowest; `None` unless every
-    /// trace says when its own did.
+    /// Returns the end of the capture and the rank that ended last (the lowest of several); `None` unless every
+    /// trace states its end.
     pub fn last_captured(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
@@ -314,12 +315,12 @@ impl Report {
         ends.into_iter().max_by_key(slowest)
     }
 
-    /// By how much the replay took longer than the capture, in percent of that.
+    /// Difference of the makespan from the captured time, in percent of the latter.
     pub fn difference(&self) -> Option<f64> {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// The mean of exposed time in which a partner of a collective or message had not begun, the bubble included.
+    /// Mean over NPUs of exposed communication time in which a partner had not begun; includes the bubble.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
@@ -329,22 +330,22 @@ impl Report {
         )
     }
 
-    /// The mean of the rest of exposed communication: transfers.
+    /// Mean over NPUs of the remaining exposed communication: transfers.
     pub fn exposed_transferring(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
-    /// The mean of the time of communication, waiting included, behind compute.
+    /// Mean over NPUs of communication time, including waiting, that compute hides.
     pub fn overlapped(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
-        // Means are rounded, each by itself.
+        // The means are rounded separately, so the difference may be below zero.
         Span(self.mean_communicating.0.saturating_sub(exposed))
     }
 
-    /// The mean of exposed waiting that is no bubble.
+    /// Mean over NPUs of exposed waiting that is not bubble.
     pub(crate) fn waiting_for_ranks(&self) -> Span {
         let all = self.mean_parts[TimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))

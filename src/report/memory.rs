@@ -1,12 +1,13 @@
-//! Memory that each NPU needs: what nodes allocate when they are issued and have not freed, by class.
+//! Memory that each NPU needs, by class: nodes allocate when they are issued, and it stays allocated until a
+//! node frees it.
 //!
-//! At one instant, what completing nodes free goes before what is allocated by nodes that are issued then,
-//! whichever of the two the loop comes to first. A node that is issued and completes at the same instant
-//! frees after it has allocated, where the loop has it among the others of that instant; so of a chain of
-//! nodes that take no time no two hold their memory at once.
+//! At one instant, frees by completing nodes are counted before allocations by nodes issued then, whatever
+//! order the loop handles them in. A node that is issued and completes at the same instant frees after it
+//! allocates; it takes its turn among the other nodes of that instant. So in a chain of nodes that take no
+//! time, no two have memory allocated at once.
 //!
-//! Nothing is kept, and nothing asked of a node, where no node of the job changes memory. Otherwise a node
-//! costs one bit.
+//! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
+//! bit per node.
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
@@ -30,26 +31,26 @@ mod tracker;
 pub(super) use table::{CSV, runs, sections};
 pub(super) use tracker::{EndedInstant, MemoryTracker};
 
-/// Sums of one NPU over all instants.
+/// Totals of one NPU over the whole replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LedgerTotals {
     peak: MemoryPeak,
-    /// Bytes held at the end.
+    /// Bytes allocated at the end.
     settled: BytesByClass,
-    /// Number of nodes that freed more than was there, the first of them, and what was not there.
+    /// Number of nodes that freed more than was allocated, the first such node, and the missing bytes.
     missing: Option<(u64, NodeIndex, BytesByClass)>,
 }
 
-/// The most that was allocated at once.
+/// Largest amount allocated at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryPeak {
-    /// In all.
+    /// Total bytes.
     bytes: u64,
-    /// By class.
+    /// Bytes by class.
     classes: BytesByClass,
-    /// Instant when it was first reached.
+    /// Instant at which it was first reached.
     at: Time,
-    /// The node that brought it about.
+    /// The node whose allocation reached it.
     node: Option<NodeIndex>,
 }
 
@@ -60,45 +61,47 @@ pub type BytesByClass = [u64; TensorClass::COUNT];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryRow {
-    /// The rank on it.
+    /// Rank on the NPU.
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
-    /// Capacity of its memory, with its share of remote memory that its rank uses; null where the machine does not describe its
-    /// NPUs.
+    /// Capacity of its memory, including its share of remote memory if its rank uses any; null if the machine does not
+    /// describe its NPUs.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// The most bytes that were allocated at once.
+    /// Largest number of bytes allocated at once.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Bytes of them that the NPU's own memory does not hold, where there is memory at ports: those lie at the nearest one.
+    /// Bytes of the peak that do not fit into the NPU's own memory, on machines with memory at ports; they are placed
+    /// at the nearest port.
     #[serde(
         rename = "peak_bytes_beyond_sram",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
-    /// Bytes of them that the NPU's own memory does not hold, of a rank that loads from remote memory or stores to it: those are there.
+    /// Bytes of the peak that do not fit into the NPU's own memory, for a rank that loads from or stores to remote
+    /// memory; they are placed there.
     #[serde(
         rename = "peak_bytes_in_remote_memory",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_own: Option<Bytes>,
-    /// Their composition.
+    /// Bytes of the peak by class.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(
         any(test, feature = "schema"),
         schemars(with = "by_class::Classes<u64>")
     )]
     pub classes: BytesByClass,
-    /// Instant when they were first reached.
+    /// Instant at which the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
-    /// The node whose issue brought them about; `None` where nothing was allocated.
+    /// The node whose issue reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
-    /// Whether the NPU has the memory that its rank needs; null where its capacity is unknown.
+    /// Whether the NPU has the memory that its rank needs; null if its capacity is unknown.
     pub fits: Option<bool>,
     /// Bytes still allocated when the replay ended.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
@@ -107,21 +110,21 @@ pub struct MemoryRow {
         schemars(with = "by_class::Classes<u64>")
     )]
     pub left: BytesByClass,
-    /// Bytes freed that were not there, if any.
+    /// Bytes that were freed but never allocated, if any.
     #[serde(rename = "overfreed")]
     pub missing: Option<MissingBytes>,
 }
 
-/// Bytes that were freed and that nothing had allocated.
+/// Bytes that were freed but never allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MissingBytes {
-    /// Number of nodes that freed more than was there.
+    /// Number of nodes that freed more than was allocated.
     pub nodes: u64,
     /// The first of them.
     #[serde(rename = "first_node")]
     pub first: NamedNode,
-    /// Bytes that were not there, by class.
+    /// Missing bytes by class.
     #[serde(rename = "bytes_by_class", with = "by_class")]
     #[cfg_attr(
         any(test, feature = "schema"),
@@ -134,26 +137,26 @@ pub struct MissingBytes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NamedNode {
-    /// Its id in the file.
+    /// Its id in the trace file.
     pub id: u64,
     /// Its name.
     pub name: String,
 }
 
 impl MemoryRow {
-    /// Returns the peak in percent of what the memory holds, if that is known.
+    /// Returns the peak in percent of the capacity, if known.
     pub fn percent(&self) -> Option<f64> {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
 
-    /// Returns the same as text; a dash where it is unknown.
+    /// Returns the percentage as text; a dash if unknown.
     pub fn percent_text(&self) -> String {
         self.capacity.map_or("-".to_owned(), |capacity| {
             percent_of(self.peak.0 as f64, capacity.0 as f64)
         })
     }
 
-    /// Whose memory was filled to the larger part; where a capacity is unknown, whose peak is larger.
+    /// Compares by the filled share of memory; if a capacity is unknown, by peak.
     pub fn by_share(&self, other: &Self) -> Ordering {
         let Some((own, others)) = self.capacity.zip(other.capacity) else {
             return self.peak.cmp(&other.peak);
@@ -163,12 +166,12 @@ impl MemoryRow {
     }
 }
 
-/// The row whose memory was filled to the largest part, of several the one of the lowest rank.
+/// Returns the row with the largest filled share of memory; of several, the one with the lowest rank.
 pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.by_share(b))
 }
 
-/// Finds the peak of each NPU.
+/// Tracks the memory peak of each NPU.
 #[derive(Debug)]
 pub struct MemoryObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
@@ -176,7 +179,7 @@ pub struct MemoryObserver<'a> {
 }
 
 impl<'a> MemoryObserver<'a> {
-    /// Watches all instances of `prepared`, which is launched once.
+    /// Creates an observer of all instances of `prepared`, which must be launched once.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
@@ -184,7 +187,7 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
-    /// Watches the first launch of each instance of `prepared`.
+    /// Creates an observer of the first launch of each instance of `prepared`.
     pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
@@ -192,7 +195,7 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
-    /// A row for each rank whose trace says what it allocates or frees, in order.
+    /// Returns a row for each rank whose trace states what it allocates or frees, sorted by rank.
     pub fn finish(mut self) -> Vec<MemoryRow> {
         self.followed.end();
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
@@ -246,7 +249,7 @@ impl Observer for MemoryObserver<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Rows of memory as an object that says first whether all fit.
+/// Serializes memory rows as an object that starts with whether all of them fit.
 pub mod fitting {
     use super::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -256,9 +259,9 @@ pub mod fitting {
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
-        /// Whether the memory of every NPU holds what its rank allocates; null where that is unknown.
+        /// Whether every NPU has enough memory for its rank; null if unknown.
         pub fits: Option<bool>,
-        /// One row for each rank whose trace says what it allocates or frees, in order.
+        /// One row per rank whose trace states what it allocates or frees, sorted by rank.
         pub npus: Cow<'r, [MemoryRow]>,
     }
 

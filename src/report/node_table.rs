@@ -1,7 +1,7 @@
-//! A row for each node of a replay: when it ran, and what it waited for.
+//! Table with one row per node of a replay: when it ran, and why it did not start earlier.
 //!
-//! Columns are flat arrays in the layout of Apache Arrow: texts are numbers into a list of values, and what is unknown is a zero bit
-//! of a bitmap. [`NodeTable::columns`] is the one list of them, which files and other programs are given.
+//! Columns are flat arrays in Apache Arrow's layout: texts are indices into a list of values, and unknown values have a
+//! zero bit in a bitmap. [`NodeTable::columns`] is the only list of the columns; files and other programs use it.
 
 mod parquet;
 mod text;
@@ -10,24 +10,24 @@ use chakram_base::units::{Time, thousands};
 use chakram_engine::ReplayRefusal;
 use std::collections::BTreeMap;
 
-/// Reason for which a node did not start earlier.
+/// The reason why a node did not start earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StartCause {
-    /// Nothing: it started at the beginning, or when its rank did.
+    /// None: it started at the beginning, or at the release of its rank.
     Release,
-    /// A dependency completed, and a delay after it passed if it has one.
+    /// A dependency completed, plus the node's delay if it has one.
     Dependency,
-    /// The node before it left its lane.
+    /// The previous node on its lane ended.
     Lane,
     /// The last member of its collective became ready.
     Member,
-    /// Its place in the order of launches of its group.
+    /// Its position in its group's launch order.
     Order,
 }
 
 impl StartCause {
-    /// Every cause with its name, by number.
+    /// Every cause with its name, in numeric order.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Release, "release"),
         (Self::Dependency, "dependency"),
@@ -37,12 +37,12 @@ impl StartCause {
     ];
 }
 
-/// Texts as numbers into a list of values; -1 where there is none.
+/// Texts as indices into a list of values; -1 for no text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextColumn {
-    /// Number of the value of each row.
+    /// Index in `values` for each row.
     pub codes: Vec<i32>,
-    /// Values, each once.
+    /// Distinct values.
     pub values: Vec<String>,
 }
 
@@ -54,12 +54,12 @@ impl TextColumn {
     }
 }
 
-/// Numbers of which some are unknown.
+/// Numbers, some of which are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialColumn<T> {
-    /// Numbers, 0 where unknown.
+    /// Numbers; 0 if unknown.
     pub values: Vec<T>,
-    /// A bit for each row, the lowest of a byte first: 1 where the number is known.
+    /// One bit per row, lowest bit of each byte first: 1 if the number is known.
     pub known: Vec<u8>,
     /// Number of unknown rows.
     pub unknown: usize,
@@ -88,19 +88,19 @@ impl<T: Copy + Default> PartialColumn<T> {
 /// A column of any type.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeColumn<'t> {
-    /// Whole numbers of 32 bits.
+    /// 32-bit integers.
     U32(&'t [u32]),
-    /// Whole numbers of 64 bits.
+    /// 64-bit integers.
     U64(&'t [u64]),
-    /// Whole numbers of 32 bits of which some are unknown.
+    /// 32-bit integers, some of which are unknown.
     PartialU32(&'t PartialColumn<u32>),
-    /// Whole numbers of 64 bits of which some are unknown.
+    /// 64-bit integers, some of which are unknown.
     PartialU64(&'t PartialColumn<u64>),
     /// Texts.
     Text(&'t TextColumn),
 }
 
-/// A row for each node of a replay, by rank and then as in its trace.
+/// Table with one row per node of a replay, sorted by rank, then in trace order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTable {
     rank: Vec<u32>,
@@ -117,34 +117,34 @@ pub struct NodeTable {
     partner_node: PartialColumn<u64>,
 }
 
-/// A node of a row, by its rank and the id in its trace.
+/// A node, as its rank and its id in the trace.
 pub type RowNode = (u32, u64);
 
-/// A row as it is added; texts are numbers that the table gave.
+/// A row to add; texts are indices from [`TextNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
     /// The node.
     pub node: RowNode,
-    /// Its name.
+    /// Index of its name.
     pub name: i32,
-    /// Its class.
+    /// Index of its class.
     pub class: i32,
     /// Issue and completion.
     pub span: [Time; 2],
-    /// Its lane, -1 for none.
+    /// Index of its lane; -1 for none.
     pub lane: i32,
-    /// Reason for which it did not start earlier, and the node that was.
+    /// Why it did not start earlier, and the node responsible.
     pub cause: (StartCause, Option<RowNode>),
-    /// The partner without which it could not end earlier.
+    /// The partner that determined its end.
     pub partner: Option<RowNode>,
 }
 
-/// Numbers of texts that were seen.
+/// Assigns indices to texts.
 #[derive(Debug, Default)]
 pub struct TextNumbers(BTreeMap<String, i32>);
 
 impl TextNumbers {
-    /// Returns the number of `text`.
+    /// Returns the index of `text`, which is added if new.
     pub fn number(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;
@@ -164,7 +164,7 @@ impl TextNumbers {
 }
 
 impl NodeTable {
-    /// Names of the columns, in their order.
+    /// Names of the columns, in order.
     pub const COLUMNS: [&'static str; 12] = [
         "rank",
         "node",
@@ -180,7 +180,7 @@ impl NodeTable {
         "partner_node",
     ];
 
-    /// Makes an empty table with room for `rows`.
+    /// Creates an empty table with capacity for `rows`.
     pub fn with_capacity(rows: usize) -> Self {
         let mut table = Self::default();
         table.rank.reserve_exact(rows);
@@ -216,7 +216,7 @@ impl NodeTable {
         self.partner_node.push(row.partner.map(|(_, node)| node));
     }
 
-    /// Sets the texts of numbers that were added.
+    /// Sets the texts behind the indices of the rows.
     pub fn name_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();
@@ -254,19 +254,19 @@ impl NodeTable {
     }
 }
 
-/// Limit on the rows of a table.
+/// Limit on the number of rows of a table.
 #[derive(Debug)]
 pub struct RowLimit;
 
 impl RowLimit {
-    /// The most nodes of a table, and of a replay whose critical path is followed.
+    /// Maximum number of nodes of a table, and of a replay whose critical path is followed.
     pub const MOST: u64 = 8 << 20;
 
-    /// Checks that a table may have `nodes`.
+    /// Checks that a table may have `nodes` rows.
     ///
     /// # Errors
     ///
-    /// Fails if they are more than [`Self::MOST`].
+    /// Fails if `nodes` exceeds [`Self::MOST`].
     pub fn check(nodes: u64) -> Result<(), ReplayRefusal> {
         if nodes <= Self::MOST {
             return Ok(());
@@ -287,7 +287,7 @@ impl RowLimit {
 pub(super) mod tests {
     use super::*;
 
-    /// Ten rows, of which every third waits for nothing.
+    /// Ten rows, every third of which waits for nothing.
     pub fn example() -> NodeTable {
         let mut table = NodeTable::default();
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());

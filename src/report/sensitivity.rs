@@ -1,9 +1,9 @@
-//! Sensitivities: how much earlier a run would end if something in it were faster, and how far that goes.
+//! Sensitivities: how much earlier a run would end if something in it were faster, and how far that extrapolates.
 //!
-//! The run is recorded once and carried forward with other durations ([`ScaledRun`]): T(x) for a factor x on all durations of a
-//! class. The derivative is T'(1) towards lower factors, the time of the class on the critical path; it holds as far as T is
-//! straight, which is found by intersecting tangents (Newton's method on a convex function). Where that is affordable, replays
-//! with the durations changed confirm both, as the order of nodes on lanes may change too.
+//! The run is recorded once and recomputed with scaled durations ([`ScaledRun`]): T(x) for a factor x on all durations
+//! of a class. The derivative T'(1), towards lower factors, is the time of the class on the critical path. It is valid
+//! as long as T is straight; this range is found by intersecting tangents (Newton's method on a convex function). If
+//! affordable, replays with changed durations confirm both, because the order of nodes on lanes may change too.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
@@ -24,37 +24,38 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Most classes of kernels that are told apart.
+/// Maximum number of kernel classes.
 const KERNEL_CLASSES: usize = 16;
-/// Factors at which replays confirm that a slope holds, one after another.
+/// Number of factors, tried in succession, at which replays check the slope.
 const STEPS: u32 = 32;
-/// Times that the distance from the last of these to the next is halved.
+/// Number of bisections between the last valid factor and the next.
 const HALVINGS: u32 = 4;
-/// Rows of a text.
+/// Maximum number of rows in the text.
 const ROWS: usize = 12;
-/// The factor of the column for people: 10 % less time.
+/// Factor in the column shown to users: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// What a run gains if something in it takes less time.
+/// The gain of a run if something in it takes less time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
-    /// The class of durations, or the key of the machine.
+    /// The class of durations, or the machine's key.
     pub what: String,
-    /// The setting that changes it, as a key with a factor of time to append or, of a machine, the key alone; empty where none
-    /// does.
+    /// The setting that changes it: an option key to which a time factor is appended, or a machine key alone; empty if
+    /// no setting changes it.
     pub setting: String,
-    /// Picoseconds by which the run ends later for a factor on these times that is 1 more.
+    /// Change of the makespan in picoseconds per unit of the factor on these times.
     pub slope_ps: i64,
-    /// The factor down to which the end follows this slope.
+    /// Lowest factor for which the makespan follows this slope.
     pub holds_to: f64,
-    /// The makespan with a tenth less time.
+    /// The makespan with a tenth less of this time.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// The makespan with no such time at all: it cannot get shorter by this alone.
+    /// The makespan without any such time: the limit of what this class alone can gain.
     #[serde(rename = "none_ps")]
     pub none: Span,
-    /// Whether replays with changed durations gave these numbers; otherwise the graph of the one replay did.
+    /// Whether replays with changed durations produced these numbers; otherwise they are computed from the
+    /// recorded graph.
     pub replayed: bool,
 }
 
@@ -62,11 +63,11 @@ pub struct SensitivityRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityReport {
-    /// Nodes on the critical path: slopes hold to a picosecond for each.
+    /// Number of nodes on the critical path. Slopes are exact to one picosecond per node.
     pub path_nodes: u64,
-    /// By gain for a tenth less time, the most first.
+    /// Sorted by the gain for a tenth less time, largest first.
     pub rows: Vec<SensitivityRow>,
-    /// Sentences about what was left out.
+    /// Sentences about what was omitted.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -95,7 +96,7 @@ struct DurationClass {
     change: ClassChange,
 }
 
-/// How a replay changes a class.
+/// How a replay changes a class of durations.
 enum ClassChange {
     Kernels(String),
     Collectives(String),
@@ -103,7 +104,7 @@ enum ClassChange {
     Nothing,
 }
 
-/// A replay whose sensitivities are looked for.
+/// A replay and its inputs, for which sensitivities are computed.
 #[derive(Clone, Copy)]
 pub struct SensitivityRun<'a> {
     /// Its workload.
@@ -115,7 +116,7 @@ pub struct SensitivityRun<'a> {
 }
 
 impl SensitivityRun<'_> {
-    /// Returns the makespan with options as `change` leaves them.
+    /// Returns the makespan with options changed by `change`.
     fn makespan(&self, change: impl FnOnce(&mut ReplayOptions)) -> Result<Span, ReplayError> {
         let mut options = self.options.clone();
         change(&mut options);
@@ -134,11 +135,11 @@ impl SensitivityRun<'_> {
         other.makespan(|_| {})
     }
 
-    /// Finds what would help, by classes of durations; with replays that confirm it, if `replays`.
+    /// Computes the sensitivities of each class of durations; if `replays`, confirms them by replays.
     ///
     /// # Errors
     ///
-    /// A replay that cannot be made. A run that is too large to be recorded has no rows, and a note says so.
+    /// A replay that fails. A run that is too large to be recorded has no rows, and a note says so.
     pub fn find(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
@@ -177,7 +178,7 @@ impl SensitivityRun<'_> {
         Ok(report)
     }
 
-    /// The row of a class; none where it gains nothing.
+    /// Returns the row of a class; `None` if it gains nothing.
     fn row(
         &self,
         scaled: &ScaledRun<'_>,
@@ -227,7 +228,7 @@ impl SensitivityRun<'_> {
                 ClassChange::Nothing => return None,
             })
         };
-        // Such a replay has to be the run where nothing changes: uncontended collectives may not be.
+        // The changed replay with factor 1 must equal the run. It may differ if collectives are uncontended.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -237,7 +238,7 @@ impl SensitivityRun<'_> {
         let replay = |factor: f64| replay(factor).expect("it can be changed");
         (row.tenth_less, row.none) = (replay(TENTH_LESS)?, replay(0.0)?);
         row.replayed = true;
-        // The order on lanes may change and change back anywhere between.
+        // The order on lanes may change, and change back, at any factor in between.
         let (bound, mut good) = (row.holds_to, 1.0);
         let mut bad = None;
         for step in 1..=STEPS {
@@ -263,14 +264,15 @@ impl SensitivityRun<'_> {
 }
 
 impl SensitivityReport {
-    /// Sorts rows by what a tenth less time gains.
+    /// Sorts rows by the gain of a tenth less time.
     pub fn sort(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
     }
 }
 
-/// Returns the factor down to which the end follows the slope that it has `now`, where it is `at` of other factors.
+/// Returns the lowest factor for which the makespan follows its slope at 1 (`now`); `none` is the end at 0, and
+/// `at` computes the end at other factors.
 fn straight_down_to(
     now: ScaledEnd,
     none: ScaledEnd,
@@ -283,7 +285,7 @@ fn straight_down_to(
         if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
             return factor;
         }
-        // Where the tangent here meets the one at 1.
+        // Intersection of the tangent here with the tangent at 1.
         let slopes = (now.slope - found.slope) as f64;
         if slopes <= 0.0 {
             return 1.0;
@@ -297,7 +299,7 @@ fn straight_down_to(
     1.0
 }
 
-/// Returns a name with `*` in place of each number.
+/// Returns a name with each number replaced by `*`.
 fn family(name: &str) -> String {
     let name = of_any_micro_batch(name);
     let mut out = String::with_capacity(name.len());
@@ -311,7 +313,7 @@ fn family(name: &str) -> String {
     out
 }
 
-/// The pattern of a kernel's class, or of its name.
+/// Returns the pattern of a kernel's class, or else of its name.
 fn pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class()),
@@ -427,7 +429,7 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
     found
 }
 
-/// The table of what would help most.
+/// Returns the table of what would help most.
 pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(found) = &report.sensitivities else {
         return Vec::new();
@@ -482,7 +484,8 @@ mod tests {
         assert_eq!(family("gemm_128x64"), "gemm_*x*");
     }
 
-    /// T(x) = max(10 + 10 x, 14 + 4 x, 15): from 20 at 1 straight down to 2/3, where 14 + 4 x takes over.
+    /// T(x) = max(10 + 10 x, 14 + 4 x, 15): 20 at x = 1, straight down to 2/3, below which 14 + 4 x is
+    /// larger.
     #[test]
     fn slopes_hold_until_another_path_is_longer() {
         let at = |x: f64| {

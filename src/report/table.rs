@@ -1,8 +1,8 @@
-//! Tables for people: headings, and rows of cells in columns under them, arranged by `comfy_table` without lines.
+//! Text tables: headings, and rows of cells in columns under them, arranged by `comfy_table` without lines.
 //!
-//! Columns have a least width. In a table whose rows are [added](TextTable::add) they are as wide as their widest cell; of
-//! rows that are written one by one, a longer cell moves the rest of its own. No line is wider than the style's width: names,
-//! which are the cells of left columns, are cut in the middle.
+//! Each column has a minimum width. If rows are [added](TextTable::add) first, a column is as wide as its widest cell;
+//! if rows are written one by one, a longer cell shifts the rest of its row. No line is wider than the style's width:
+//! names (cells of left-aligned columns) are shortened in the middle.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -20,7 +20,7 @@ pub struct TextColumn<'h> {
     gap: usize,
 }
 
-/// Returns a column of at least `width` whose cells begin at its left side.
+/// Creates a left-aligned column with a minimum width.
 pub const fn left(heading: &str, width: usize) -> TextColumn<'_> {
     TextColumn {
         heading,
@@ -30,7 +30,7 @@ pub const fn left(heading: &str, width: usize) -> TextColumn<'_> {
     }
 }
 
-/// Returns a column of at least `width` whose cells end at its right side.
+/// Creates a right-aligned column with a minimum width.
 pub const fn right(heading: &str, width: usize) -> TextColumn<'_> {
     TextColumn {
         right: true,
@@ -39,7 +39,7 @@ pub const fn right(heading: &str, width: usize) -> TextColumn<'_> {
 }
 
 impl TextColumn<'_> {
-    /// Sets so many spaces before the column.
+    /// Sets the number of spaces before the column.
     pub const fn after(self, gap: usize) -> Self {
         Self { gap, ..self }
     }
@@ -49,17 +49,18 @@ impl TextColumn<'_> {
         self.heading
     }
 
-    /// Returns whether its cells end at its right side, as numbers do.
+    /// Returns whether it is right-aligned, as for numbers.
     pub(crate) const fn is_right(&self) -> bool {
         self.right
     }
 
-    /// Spaces between long cells of this column and of its neighbours: a width has room for more.
+    /// Minimum number of spaces between long cells of this column and its neighbours. A column with a width
+    /// usually has spare room, so one is enough.
     const fn separation(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
 
-    /// Spaces before and after cells in front of the column `next`.
+    /// Returns the spaces before and after a cell if the following column is `next`.
     fn padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
             true => self.gap.max(self.separation()),
@@ -73,28 +74,28 @@ impl TextColumn<'_> {
     }
 }
 
-/// A line of a table.
+/// A line of a table: cells, or free text.
 #[derive(Clone, Debug)]
 enum TableLine {
     Row(Vec<String>),
     Text(String),
 }
 
-/// Columns, and rows that were added.
+/// Columns, and the rows added so far.
 #[derive(Clone, Debug)]
 pub struct TextTable<'h> {
     columns: Vec<TextColumn<'h>>,
     indent: usize,
     width: Option<u16>,
-    /// Characters of a line of a cell, at most.
+    /// Maximum number of characters in a cell's line.
     longest: usize,
-    /// Columns of a line, at most.
+    /// Maximum width of a line.
     limit: usize,
     lines: Vec<TableLine>,
 }
 
 impl<'h> TextTable<'h> {
-    /// A table of `columns`, whose rows are indented by two under the heading of the first.
+    /// Creates a table of `columns`. Rows are indented by two relative to the first heading.
     pub fn new(columns: impl Into<Vec<TextColumn<'h>>>) -> Self {
         Self {
             columns: columns.into(),
@@ -106,7 +107,7 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Cuts names to the width of `style`, which has none with all details.
+    /// Shortens names to the width of `style`; a style with all details has no limit.
     pub fn named(self, style: TextStyle) -> Self {
         Self {
             longest: style.longest_name(),
@@ -115,7 +116,7 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Sets how far rows are indented.
+    /// Sets the indentation of rows.
     pub fn indented(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
@@ -133,7 +134,7 @@ impl<'h> TextTable<'h> {
         self.lines.push(TableLine::Row(self.cells(cells)));
     }
 
-    /// Adds lines of their own below the last row, in a table whose cells have one line each.
+    /// Adds free text below the last row; only for tables whose cells have one line each.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }
@@ -143,7 +144,7 @@ impl<'h> TextTable<'h> {
         self.whole(Some(self.heading_cells()), style, limit(style))
     }
 
-    /// Returns the rows that were added, of a table without headings.
+    /// Returns the added rows without headings.
     pub fn rows(&self) -> String {
         self.whole(None, TextStyle::default(), self.limit)
     }
@@ -177,7 +178,7 @@ impl<'h> TextTable<'h> {
         format!("\n{}", self.first_line(style))
     }
 
-    /// Returns the line of a row; cells that are not there at its end are empty.
+    /// Returns the line of a row; missing cells at its end are empty.
     pub fn line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
         self.alone(self.cells(cells), style)
     }
@@ -192,7 +193,7 @@ impl<'h> TextTable<'h> {
         self.styled_row(out, cells, anstyle::Style::new())
     }
 
-    /// Writes a row that stands out.
+    /// Writes a row in a style.
     pub fn styled_row(
         &self,
         out: &mut dyn Write,
@@ -223,7 +224,7 @@ impl<'h> TextTable<'h> {
         styled(&line.unwrap_or_default(), style)
     }
 
-    /// Returns the lines of `rows`, without spaces at their ends.
+    /// Returns the lines of `rows`, without trailing spaces.
     fn arranged(&self, mut rows: Vec<Vec<String>>, limit: usize) -> Peekable<IntoIter<String>> {
         let least = match self.width {
             Some(_) => self.columns.iter().map(|of| of.gap + of.width).collect(),
@@ -255,8 +256,8 @@ impl<'h> TextTable<'h> {
         lines.collect::<Vec<_>>().into_iter().peekable()
     }
 
-    /// Cuts the cells of left columns so that no line is wider than `limit`, the widest column first. Returns the least
-    /// width of each column, which includes the spaces around its cells.
+    /// Shortens cells of left-aligned columns until no line is wider than `limit`, widest column first. Returns the
+    /// minimum width of each column, including the spaces around its cells.
     fn fit(&self, rows: &mut [Vec<String>], limit: usize) -> Vec<usize> {
         let mut least: Vec<_> = self.columns.iter().map(|of| of.gap + of.width).collect();
         let mut cells = vec![0; self.columns.len()];
@@ -269,7 +270,7 @@ impl<'h> TextTable<'h> {
             let (before, after) = self.columns[i].padding(i == 0, self.columns.get(i + 1));
             usize::from(before + after)
         };
-        // Spaces at the end of a line do not count.
+        // Trailing spaces of a line do not count.
         let last = cells.iter().rposition(|width| *width > 0).unwrap_or(0);
         let width = |i: usize, cells: &[usize], least: &[usize]| match i == last {
             true if !self.columns[i].right => cells[i] + padding(i),
@@ -294,7 +295,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // A narrow screen leaves no room for wide columns of numbers.
+        // A narrow screen has no room for wide columns of numbers.
         if total(&cells, &least) > limit {
             least.fill(0);
         }
@@ -309,10 +310,10 @@ impl<'h> TextTable<'h> {
     }
 }
 
-/// Columns that a cut name keeps on the narrowest screen.
+/// Minimum width of a shortened name.
 const MIN_NAME: usize = 16;
 
-/// Returns the columns of a line in `style`.
+/// Returns the maximum line width of `style`.
 fn limit(style: TextStyle) -> usize {
     match style.details {
         true => usize::MAX,
@@ -320,7 +321,7 @@ fn limit(style: TextStyle) -> usize {
     }
 }
 
-/// Cuts each line of a cell that is wider than `most`.
+/// Shortens each line of a cell that is wider than `most`.
 fn shorten(cell: &mut String, most: usize) {
     if cell.len() > most {
         let lines: Vec<_> = cell
@@ -354,8 +355,8 @@ mod tests {
         );
     }
 
-    /// The widest cell of the first column has 13 letters behind its indentation of 2; the second has 6 columns, one of
-    /// them on either side of its cells.
+    /// The widest cell of the first column has 13 letters after an indentation of 2. The second column has 6
+    /// characters, including one on each side of its cells.
     #[test]
     fn added_rows_widen_their_columns() {
         let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("most", 0)]);
@@ -368,8 +369,8 @@ mod tests {
         );
     }
 
-    /// 120 columns, of which the numbers take 1 + 6 and 2 before the second name: the names share the other 111, and
-    /// the shorter stays whole.
+    /// Of 120 characters the numbers take 1 + 6, and 2 precede the second name: the names share the other 111, and
+    /// the shorter one is not cut.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));
@@ -397,7 +398,7 @@ mod tests {
             ..TextStyle::default()
         };
         assert!(cells(details).contains(&name));
-        // Of rows that are written one by one, too.
+        // The same for rows written one by one.
         let mut out = String::new();
         let table = TextTable::new([right("time", 6), left("NAME", 8)]).named(narrow);
         table.row(&mut out, &[&7, &name]).unwrap();

@@ -1,4 +1,4 @@
-//! Communication of the host in flight.
+//! Activities of communication in flight on the host.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -8,10 +8,10 @@ use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lanes by the time at which they become free.
+/// Lanes, ordered by when they become free.
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
-/// Places the activity of every call that the host carried out, with dependencies.
+/// Creates the activity of every call that the host carried out, with its dependencies.
 pub(super) fn place(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -22,8 +22,9 @@ pub(super) fn place(
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
-    // Calls of a worker queue for it, and messages to one peer for their connection. Nothing else queues, whatever
-    // the times of the capture: a lane for each, and more where calls were in flight at once.
+    // Calls of one worker queue for it, and messages to one peer queue for their connection. Nothing else queues,
+    // even if the capture's times suggest it: each has a lane of its own, and several if calls were in flight at
+    // once.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();
     let mut count = 0;
     for index in order {
@@ -65,7 +66,7 @@ pub(super) fn place(
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
             let launch = chains.before(caller, call.launched, &activities.list);
-            // It was queued if its worker was still busy when it was launched.
+            // The call was queued if its worker was still busy at its launch.
             let busy = chains.before(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);
@@ -76,7 +77,7 @@ pub(super) fn place(
             {
                 activities.add_dependency(activities.of_call[before as usize], work);
             }
-            // The worker's next activity follows, unless that belongs to its next call.
+            // The worker's next activity depends on the call, unless it belongs to the next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
             let next = chains.between(
                 worker,
@@ -85,7 +86,7 @@ pub(super) fn place(
                 activities,
             );
             activities.add_dependency(work, next);
-            // Its previous activity was for this call if that had been launched.
+            // An activity of the worker between launch and start prepared this call.
             let preparing = chains.between(worker, call.launched, call.start, activities);
             activities.add_dependency(launch, preparing);
         }

@@ -3,10 +3,10 @@
 use super::super::activities::{Activities, ActivityLane};
 use super::super::rank_timeline::RankTimeline;
 
-/// First lane of communication in flight, beyond the numbers of threads.
+/// First lane of communication in flight; higher than any thread number.
 pub(super) const FIRST_FLIGHT: i64 = 1000;
 
-/// Returns the names of the lanes: metadata attribute and name.
+/// Returns the names of the lanes as metadata attributes.
 pub fn lane_names(
     rank: &RankTimeline,
     activities: &Activities,

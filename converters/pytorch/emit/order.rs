@@ -1,4 +1,4 @@
-//! Order in which activities get their ids.
+//! Determines the order in which activities get their ids.
 
 use super::super::activities::Activities;
 use super::super::calls::CommCalls;
@@ -6,11 +6,11 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the order in which activities get their ids: each thread's in its order, and what it submits behind that, as far
-/// as dependencies allow; the calls of a rank in program order. Times have no say in it: captures of one program have the
-/// same ids.
+/// Returns the order in which activities get their ids, as far as dependencies allow: thread by thread in program
+/// order, with submitted work after its submitter, and with the calls of a rank in program order. Times do not
+/// influence the order, so captures of one program have the same ids.
 pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCalls) -> Vec<u32> {
-    // Matched calls are paired in the order of ids, so that order has to be program order.
+    // Matching pairs calls in id order, so that must be program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
     let mut program = Vec::new();
@@ -23,11 +23,12 @@ pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCa
     if order.len() == activities.list.len() {
         return order;
     }
-    // A call that had ended before an earlier one began: dependencies take precedence.
+    // Times contradict program order: a call ended before an earlier one began. Dependencies take precedence.
     sorted(rank, activities, &[])
 }
 
-/// Sorts the activities so that dependencies and the edges `more` go forward, by what submits them; those on a cycle are left out.
+/// Sorts the activities topologically by dependencies and the edges `more`, and by submitter; activities on a cycle are
+/// left out.
 fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
     let count = activities.list.len();
     let edges = || activities.dependencies.iter().chain(more);
@@ -40,7 +41,7 @@ fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> 
     for i in 0..count {
         start[i + 1] += start[i];
     }
-    // Filled from behind, each part's start moves from its end to its beginning.
+    // Filling from the back moves each range's entry in `start` from its end to its beginning.
     start.remove(0);
     let mut effects = vec![0_u32; edges().count()];
     for &(cause, effect) in edges().rev() {

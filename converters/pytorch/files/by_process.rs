@@ -1,18 +1,19 @@
-//! Files of several ranks whose names hold one number or none, told apart by the process that they are of.
+//! Separates files of several ranks whose names contain the same number or none, by process.
 
 use super::held::HeldFiles;
 use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
-/// Takes files out of `ranks` whose names do not tell ranks apart, as several of a kind have one number or none, and pairs
-/// those of one process, in the order of processes. The captures themselves have to say their ranks. Takes none if a process
-/// has two of a kind, or a file does not say its own.
+/// Takes those files out of `ranks` whose names do not distinguish ranks (several of one kind have the same number or
+/// none), and pairs the files of each process, sorted by process. The captures themselves must then state their ranks.
+/// Takes none if a process has two files of a kind, or a file does not state its process.
 pub(super) fn take(
     ranks: &mut FilesByRank,
     held: &HeldFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {
-    // Of several Kineto traces beside one host trace, one is of its process, and the others are left aside.
+    // With one host trace and several Kineto traces, the Kineto trace of its process is used and the others
+    // are left aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };

@@ -1,4 +1,4 @@
-//! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
+//! Nodes in the forms that the observer writes: flat (schema 1.0.1) or nested (all later schemas).
 
 use crate::pytorch::JsonString;
 use crate::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A node; keys that one of the layouts lacks are optional.
+/// A node; keys that exist in only one form are optional.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawHostNode<'a> {
     #[serde(borrow)]
@@ -40,7 +40,7 @@ pub(super) struct RawHostNode<'a> {
     pub tid: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
-    /// Duration that `chakra_trace_link` adds.
+    /// Duration added by `chakra_trace_link`.
     #[serde(borrow)]
     pub exclusive_dur: Option<JsonText<'a>>,
     #[serde(borrow, default)]
@@ -50,13 +50,13 @@ pub(super) struct RawHostNode<'a> {
 /// Inputs or outputs of a node.
 #[derive(Debug, PartialEq)]
 pub(super) enum RawOperands<'a> {
-    /// Values, with shapes and types beside them in the same object.
+    /// Values, with shapes and types in the same object.
     Nested {
         values: Option<JsonText<'a>>,
         shapes: Option<JsonText<'a>>,
         types: Option<JsonText<'a>>,
     },
-    /// Values alone: the first and the last, between which the others stand.
+    /// Values only: the first and the last one, which delimit the list.
     Flat(Option<(JsonText<'a>, JsonText<'a>)>),
 }
 
@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 }
 
-/// Attributes of nested nodes, a list of `{name, type, value}`.
+/// Attributes of a nested node, a list of `{name, type, value}`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
     pub rf_id: Option<JsonText<'a>>,
@@ -116,7 +116,7 @@ pub(super) struct RawAttrs<'a> {
     pub scope: Option<JsonText<'a>>,
     pub tid: Option<JsonText<'a>>,
     pub op_schema: Option<JsonText<'a>>,
-    /// All but the attributes that every node has.
+    /// Attributes that not every node has.
     pub others: Vec<(Cow<'a, str>, JsonText<'a>)>,
 }
 
@@ -129,7 +129,7 @@ struct RawAttr<'a> {
 }
 
 impl<'a> RawAttrs<'a> {
-    /// Takes an attribute; returns the name of one that comes twice.
+    /// Stores an attribute; returns its name if it is a duplicate.
     fn put(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
         let slot = match &*name {
             "rf_id" => &mut self.rf_id,
@@ -163,7 +163,7 @@ impl<'a> RawAttrs<'a> {
     }
 }
 
-/// Sets what was not set before.
+/// Sets a value once; returns `None` if it was set already.
 fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
     slot.replace(value).is_none().then_some(())
 }
@@ -195,7 +195,7 @@ impl<'a> RawOperands<'a> {
 }
 
 impl<'a> RawHostNode<'a> {
-    /// Reads the node at the start of `text` into an empty one, and returns its length.
+    /// Reads the node at the start of `text` into `node`, which must be empty; returns its length.
     pub fn scan(text: &'a str, node: &mut Self) -> Option<usize> {
         let mut scan = JsonScanner::new(text);
         let (mut id, mut name) = (None, None);

@@ -1,9 +1,9 @@
-//! One file per layout of the observer, and what damage does.
+//! One file per form that observers write, and the effects of damage.
 
 use super::*;
 use crate::pytorch::{JsonRepair, JsonRepairKind};
 
-/// A node as PyTorch 2.4 and later write it, with a line break where they have one.
+/// Builds a node as PyTorch 2.4 and later write it, with the same line breaks.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
     let side = |[values, shapes, types]: [&str; 3]| {
         format!(r#"{{"values": {values}, "shapes": {shapes}, "types": {types}, "strides": []}}"#)
@@ -215,7 +215,7 @@ fn names_that_were_not_escaped_are_repaired() {
         let trace = read(&flat);
         assert_eq!(trace.texts.get(trace.nodes[0].name), name);
     }
-    // Bytes that are no text, which Rust's strings cannot hold.
+    // Invalid UTF-8, which Rust's strings cannot contain.
     let text = file("1.1.1", &[node(6, "bad?", NOTHING, NOTHING)]);
     let mut bytes = text.into_bytes();
     let at = bytes.iter().position(|b| *b == b'?').unwrap();
@@ -226,7 +226,7 @@ fn names_that_were_not_escaped_are_repaired() {
 
 #[test]
 fn damage_behind_a_repaired_name_is_said_to_be_there() {
-    // Escaping makes this name longer than all that stands before it.
+    // The escaped name is longer than all text before it.
     let name = "\"".repeat(500);
     for (from, to, part) in [
         ("\"value\": 4}", "\"value\": 4]", "record 0"),
@@ -252,7 +252,7 @@ fn legal_names_are_left_alone() {
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
     assert_eq!(trace.repairs.count(), 0);
-    // The fault stands elsewhere.
+    // The name is legal; the damage is elsewhere.
     let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
     assert!(refused(text.as_bytes()).contains("expected"), "{text}");
 }

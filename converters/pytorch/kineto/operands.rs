@@ -1,24 +1,24 @@
-//! Shapes and types of an operator's inputs, in the words of the host trace.
+//! Shapes and types of an operator's inputs, in the host trace's notation.
 //!
-//! Kineto names the element type of a tensor alone, `float`, where the host trace says `Tensor(float)`; everything
-//! downstream reads the latter.
+//! Kineto writes only the element type of a tensor, `float`; the host trace writes `Tensor(float)`, which all
+//! later stages expect.
 
 use crate::pytorch::elements::{element_bytes, elements_of};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::NameTable;
 
-/// Inputs of operators while a file is read; each distinct text is parsed once.
+/// Inputs of the operators of a file; each distinct text is parsed once.
 #[derive(Default)]
 pub(super) struct OperandTable {
     shapes: NameTable,
     types: NameTable,
-    /// Per distinct shapes: index in the texts of the trace, and the elements of each tensor.
+    /// Per distinct shapes text: index in the trace's texts, and the elements of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
-    /// Per distinct types: index in the texts of the trace, and the bytes of an element of each tensor.
+    /// Per distinct types text: index in the trace's texts, and the bytes per element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,
 }
 
-/// Shapes and types as indices of texts, and the bytes of all tensors.
+/// Text indices of shapes and types, and the bytes of all tensors.
 pub(super) struct OperandTexts {
     pub shapes: u32,
     pub types: u32,
@@ -26,7 +26,7 @@ pub(super) struct OperandTexts {
 }
 
 impl OperandTable {
-    /// Interns what an event says of its inputs into `texts`; `None` if there are more texts than fit.
+    /// Interns the inputs of an event into `texts`; `None` if the table is full.
     pub fn intern(
         &mut self,
         dims: &str,
@@ -55,14 +55,14 @@ impl OperandTable {
     }
 }
 
-/// Returns the elements of each argument: the product of its sizes, and the sum over the tensors of a list.
+/// Returns the number of elements of each argument; for a list, the sum over its tensors.
 fn elements(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);
     arguments.iter().map(elements_of).collect()
 }
 
-/// Returns the types as the host trace would show them, and the bytes of an element of each tensor.
+/// Returns the types in the host trace's notation, and the bytes per element of each tensor.
 fn host_types(types: &str) -> (String, Vec<u64>) {
     let list: Vec<String> = serde_json::from_str(types).unwrap_or_default();
     let sizes = list.iter().map(|name| element_bytes(name).unwrap_or(0));
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
-        // 4·8 halves and 3 longs: 4·8·2 + 3·8 = 88; scalars and lists of unknown type have none.
+        // 4·8 halves and 3 longs: 4·8·2 + 3·8 = 88; scalars and lists of unknown type count no bytes.
         let (shapes, types, bytes) = texts(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,

@@ -1,4 +1,4 @@
-//! Events of every kind, times of every version, and what damage does.
+//! Events of every kind, times of every version, and the effects of damage.
 
 use super::*;
 use crate::pytorch::JsonRepairKind;
@@ -12,7 +12,7 @@ fn refused(text: &str) -> String {
     error.expect_err("it is damaged").to_string()
 }
 
-/// Two events as PyTorch 2.15 writes them, blank lines included, and its metadata on both sides.
+/// Two events in the form of PyTorch 2.15, including blank lines, with its metadata before and after.
 const RECENT: &str = r#"
  {
     "schemaVersion": 1,
@@ -103,7 +103,7 @@ fn what_matters_is_kept_and_the_rest_counted() {
     assert_eq!(arg(&trace.events[6], "Input Dims").unwrap(), "[[8]]");
     assert_eq!(trace.args.len(), 3);
     let left: Vec<_> = trace.left_out.iter().map(|(c, n)| (&**c, *n)).collect();
-    // Calls of Python are no events, and are kept beside them.
+    // Python calls are not events and are stored separately.
     assert_eq!(left, [("M", 3), ("Trace", 1), ("i", 1)]);
     assert_eq!(trace.with_rf_id, 1);
     assert_eq!(trace.repairs, JsonRepairs::default());
@@ -211,7 +211,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     let (one, other) = (read(RECENT), read(&text));
     assert_eq!(one.device_names, other.device_names);
     assert_eq!(one.events.len(), other.events.len());
-    // One for each value.
+    // One repair per value.
     assert_eq!(other.repairs.count(), 2);
     let listed = other.repairs.listed.iter().map(|repair| {
         assert_eq!(repair.what, JsonRepairKind::Comma);
@@ -219,7 +219,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
         repair.text.as_str()
     });
     assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
-    // A value may be missing.
+    // A value may be missing, so the commas are not repaired.
     let error = refused(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
     assert!(error.contains("byte"), "{error}");
 }
@@ -231,7 +231,7 @@ fn without_a_span_what_is_a_day_from_the_rest_is_dropped() {
             r#"{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {at}, "dur": 1}}"#
         )
     };
-    // µs of 2025, an hour later, ten days later, and 1970.
+    // A time of 2025 in us, one hour later, ten days later, and 1970.
     let start = 1_750_000_000_000_000_u64;
     let times = [
         start,
@@ -280,7 +280,7 @@ fn damage_is_refused_where_it_stands() {
     ] {
         let read = KinetoTrace::from_bytes(text.as_bytes());
         if part.is_empty() {
-            // A name with an escape that JSON does not know is one that was not escaped.
+            // An escape that JSON does not know means that the name was not escaped.
             assert_eq!(read.unwrap().repairs.count(), 1);
             continue;
         }

@@ -1,20 +1,22 @@
-//! Kernels and operators that plainly compute, by name, so that bytes alone do not price them.
+//! Identifies kernels and operators that compute, by name, so that they are not priced by bytes alone.
 
-/// Whether a name tells that FLOPs decide how long a kernel takes.
+/// Whether a name shows that FLOPs determine a kernel's duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pytorch) enum ComputeHint {
-    /// It forms products: of matrices, convolutions, attention, experts.
+    /// It forms products: matrix products, convolutions, attention or experts.
     Computes,
     /// It moves data, element by element or in reductions.
     Moves,
-    /// The name does not tell.
+    /// The name does not show it.
     Unclear,
 }
 
-/// Kernels that Inductor makes of element-wise operators and reductions, whose names list these.
+/// Kernels that Inductor generates from element-wise operators and reductions; their names list these
+/// operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
-/// Parts of names of kernels that form products, in the libraries of NVIDIA and AMD, and in those of attention and experts.
+/// Name parts of kernels that form products: in libraries of NVIDIA and AMD, and in libraries for attention and
+/// experts.
 const PRODUCTS: [&str; 29] = [
     "attention",
     "attn",
@@ -47,7 +49,7 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Parts of names of kernels that move data, beside products of one operator.
+/// Name parts of kernels that move data, even if the name of a product also occurs.
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",
@@ -77,9 +79,9 @@ const MOVES: [&str; 26] = [
     "topk",
 ];
 
-/// Returns what the name of a kernel tells.
+/// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // A library of embeddings, whose name is part of its kernels' types.
+    // An embedding library whose name occurs in its kernels' types and contains "gemm".
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
@@ -93,7 +95,7 @@ pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
     }
 }
 
-/// Words of names of operators that form products.
+/// Words in names of operators that form products.
 const WORDS: [&str; 22] = [
     "addmm",
     "attention",
@@ -119,7 +121,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns whether an operator of this name forms products, so that its FLOPs are unknown if its shapes do not tell them.
+/// Returns whether an operator with this name forms products; its FLOPs are then unknown if its shapes do not determine
+/// them.
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());

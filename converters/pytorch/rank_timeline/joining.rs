@@ -1,4 +1,4 @@
-//! Host events of a capture, by thread and nested.
+//! Collects host events by thread and nests them.
 
 use super::super::event_links::{HostNodeLinks, LinkMethod, TimeWindow};
 use super::super::host::HostTrace;
@@ -12,7 +12,7 @@ use super::{
 use std::cmp::Reverse;
 
 impl RankTimeline {
-    /// Joins a rank's two files, keeping what starts in `window`.
+    /// Joins a rank's two files and keeps events that start in `window`.
     pub fn new(
         rank: u32,
         host: HostTrace,
@@ -53,7 +53,7 @@ impl RankTimeline {
         this
     }
 
-    /// Numbers the threads of events by their first start; returns that of each track.
+    /// Numbers threads by the start of their first event; returns the thread of each track.
     fn find_threads(&mut self, kept: &[u32]) -> Vec<u32> {
         let mut on_track = vec![NONE; self.kineto.tracks.len()];
         let mut firsts: Vec<(i64, u32)> = Vec::new();
@@ -67,7 +67,7 @@ impl RankTimeline {
                 slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
             }
         }
-        // So that numbers do not depend on the order of the file.
+        // Makes the numbers independent of the file's order.
         firsts.sort_unstable();
         for (thread, &(_, track)) in firsts.iter().enumerate() {
             on_track[track as usize] = thread as u32;
@@ -76,7 +76,8 @@ impl RankTimeline {
         on_track
     }
 
-    /// Takes items by thread, each thread's in order, and what is in flight beside them.
+    /// Moves events into items, thread by thread and sorted, and communication in flight into a separate
+    /// list.
     fn take_host_events(
         &mut self,
         kept: Vec<u32>,
@@ -115,8 +116,8 @@ impl RankTimeline {
         }
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
-        // Of intervals that start together the longer encloses the shorter, and of equal ones the one that the program opened
-        // first, which has the lower number.
+        // At equal starts the longer interval encloses the shorter. Of equal intervals the one opened first encloses
+        // the other; it has the lower id.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
@@ -124,7 +125,7 @@ impl RankTimeline {
         self.items.reserve_exact(order.len());
         for (number, thread) in (0..).zip(&self.threads) {
             let own = &mut order[thread.items.start as usize..thread.items.end as usize];
-            // The order of the file is mostly their own; this takes time for the rest alone.
+            // The file is mostly in this order already, so the sort is cheap.
             own.sort_by_key(key);
             self.items.extend(own.iter().map(|&index| {
                 let event = &events[index as usize];
@@ -140,7 +141,7 @@ impl RankTimeline {
         }
     }
 
-    /// Finds the item around each.
+    /// Finds the parent of each item.
     fn nest(&mut self) {
         let mut open: Vec<u32> = Vec::new();
         let mut thread = NONE;
@@ -151,7 +152,7 @@ impl RankTimeline {
                 thread = own;
             }
             let ended = |&top: &u32| self.items[top as usize].end <= start;
-            // Intervals that touch do not nest.
+            // Adjacent intervals do not nest.
             while open.last().is_some_and(ended) {
                 open.pop();
             }
@@ -161,7 +162,7 @@ impl RankTimeline {
     }
 }
 
-/// Returns the host events that start in `window`. Communication requested within it is kept to its end.
+/// Returns the host events that start in `window`, and the communication requested in it until its end.
 fn kept(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
         window.holds(event.start_ns) && event.rf_id != 0 && event.category == EventCategory::CpuOp
@@ -172,7 +173,7 @@ fn kept(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> 
     let on_host = || events.iter().filter(|event| !is_device(event.category));
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
-        // One beyond the last operator: its interval gets the next id.
+        // The id after the last operator's is included, because its interval in flight has that id.
         let inside = if flies[event.name as usize] {
             window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {

@@ -1,11 +1,11 @@
-//! Stretches of a thread's time, each with the innermost item that is open.
+//! Partitions a thread's time into segments by the innermost open item.
 
 use super::{HostInterval, NONE, RankTimeline};
 
-/// A stretch of a thread's time with the item that it belongs to: the innermost one that is open.
+/// A segment of a thread's time, with the innermost item that is open in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSegment {
-    /// Owning item, or [`NONE`] between items.
+    /// Innermost open item, or [`NONE`] between items.
     pub owner: u32,
     /// Start, ns.
     pub from: i64,
@@ -14,14 +14,15 @@ pub struct ThreadSegment {
 }
 
 impl RankTimeline {
-    /// Partitions the time of a thread at every start and end, without gaps from its first start to its last end.
+    /// Partitions the time of a thread at every start and end of an item, without gaps from the first start to
+    /// the last end.
     pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));
         segments
     }
 
-    /// Hands the segments of a thread to `take`, one by one.
+    /// Passes the segments of a thread to `take`, in order.
     pub fn for_each_segment(&self, thread: u32, take: impl FnMut(ThreadSegment)) {
         let range = self.threads[thread as usize].items.clone();
         let items = &self.items[range.start as usize..range.end as usize];
@@ -43,7 +44,7 @@ fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(Thr
     advance(&mut take, &mut open, &mut now, items, first, last);
 }
 
-/// Assigns the time from `now` to `until` to the innermost of the open items, closing those that end.
+/// Assigns the time from `now` to `until` to the innermost open item, and closes items that end.
 fn advance(
     take: &mut impl FnMut(ThreadSegment),
     open: &mut Vec<u32>,
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_without_nesting_lose_no_time() {
-        // 0..5 and 3..8: the later one owns the overlap, and nobody owns it twice.
+        // 0..5 and 3..8: the later item owns the overlap, which is counted once.
         let items = [item(0, 5), item(3, 8)];
         let found = segments(&items);
         assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);

@@ -1,9 +1,9 @@
-//! Damage to JSON, for tests that hold a scan against the general parser.
+//! Damages JSON, for tests that compare a scanner with the general parser.
 
 use super::ElementReader;
 use std::fmt::Debug;
 
-/// Returns a source of numbers below what it is asked for, the same for one seed.
+/// Returns a generator of numbers below its argument; the sequence depends only on the seed.
 pub(in crate::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
@@ -14,9 +14,9 @@ pub(in crate::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize
     }
 }
 
-/// Holds the scan of a reader's elements against the general parser, which is its oracle, on `texts` of which some places
-/// hold one of `parts` instead: what it reads is the same, and it reads nearly all that is legal.
-/// What was learnt from one text is used for those behind it.
+/// Compares the scan of a reader's elements with its oracle, the general parser, on `texts` in which some positions are
+/// replaced by one of `parts`. The scan must read the same, and must read nearly everything legal. Layouts learnt from
+/// one text are used for the following ones.
 pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
 where
     for<'de> F::Element<'de>: Debug + PartialEq,
@@ -36,7 +36,7 @@ where
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times with one of `texts` in turn, of which none, one or two places hold one of `parts` instead.
+/// Calls `check` 100,000 times with the `texts` in turn; none, one or two positions are replaced by one of `parts`.
 fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = numbers_below(5);
     for round in 0..100_000 {

@@ -1,9 +1,9 @@
-//! Text in UTF-16, as some editors and shells save it, on its way to UTF-8.
+//! Converts UTF-16 text, which some editors and shells write, to UTF-8.
 
 use std::io::{Cursor, Read, Result};
 
-/// Returns the text of `source` as UTF-8, if its byte order mark says UTF-16, or a zero beside its first character, which no
-/// JSON in UTF-8 has; and as it is if not.
+/// Returns `source` converted to UTF-8 if it is UTF-16, else unchanged. UTF-16 is detected by its byte order mark, or
+/// by a zero byte next to the first character, which does not occur in JSON in UTF-8.
 pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + 's>> {
     let mut mark = Vec::with_capacity(2);
     source.by_ref().take(2).read_to_end(&mut mark)?;
@@ -23,23 +23,23 @@ pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + '
     }))
 }
 
-/// A text that is decoded piece by piece.
+/// A text that is decoded in chunks.
 struct Utf16Text<R> {
     source: R,
-    /// Whether the high byte comes first.
+    /// Whether it is big-endian.
     big: bool,
-    /// Bytes that are no whole character yet.
+    /// Bytes that do not form a whole character yet.
     units: Vec<u8>,
-    /// Decoded text, of which so many bytes were handed out.
+    /// Decoded text; `given` counts the bytes already returned.
     text: Vec<u8>,
     given: usize,
 }
 
-/// Bytes that are decoded at once.
+/// Number of bytes decoded at once.
 const PIECE: u64 = 1 << 16;
 
 impl<R: Read> Utf16Text<R> {
-    /// Decodes another piece; returns whether there was one.
+    /// Decodes the next chunk; returns whether there was one.
     fn decode(&mut self) -> Result<bool> {
         let read = self
             .source
@@ -55,7 +55,7 @@ impl<R: Read> Utf16Text<R> {
             }
         };
         let mut words: Vec<u16> = self.units.chunks_exact(2).map(word).collect();
-        // The first half of a pair waits for the second.
+        // The first half of a surrogate pair waits for the second.
         if read > 0
             && words
                 .last()

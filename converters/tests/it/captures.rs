@@ -1,5 +1,5 @@
-//! Every PyTorch file of the corpus, when the variable `CHAKRAM_CORPUS` names a folder that has
-//! `captures/`: what the readers see is held against a plain parse of the whole file.
+//! Compares the readers with a plain parse of the whole file, for every PyTorch file of the corpus. Runs if
+//! the variable `CHAKRAM_CORPUS` names a folder that contains `captures/`.
 
 mod plain;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus, one_of_each};
 
-/// The files of the corpus that are not legal JSON, and the name that was given to what breaks them
-/// (by `captures/scripts/capture_edge.py`). Kineto wrote a slash for the backslash.
+/// Files of the corpus that are not legal JSON, and the names that break them (from
+/// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
 const NOT_JSON: &[(&str, &str)] = &[
     (
         "edge_names/host.0.json.zst",
@@ -39,7 +39,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The whole file as JSON, `None` if it is not.
+/// Parses the whole file as JSON; `None` if that fails.
 fn parsed(path: &Path) -> Option<Value> {
     let contents = TraceContents::open_any(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()

@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets that read what other tools write, which share these files, run on every seed.
+//! Bodies of the fuzz targets that read other tools' files. The fuzz targets share these files; here they run
+//! on every seed.
 
 mod pytorch;
 mod sources;

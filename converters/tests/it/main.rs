@@ -1,4 +1,4 @@
-//! White-box tests of converters, against plain parses of what other tools wrote.
+//! White-box tests of the converters, against plain parses of other tools' files.
 
 mod captures;
 mod harness;

@@ -1,15 +1,15 @@
-//! Plain parse of a whole file, by rules that share nothing with the readers.
+//! A plain parse of whole files that shares no code with the readers.
 
 use chakram_converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A list, empty where there is none.
+/// A list; empty if the value is not a list.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Python's `str` of parsed JSON without quotes in it.
+/// Python's `str` of parsed JSON that contains no quotes.
 fn python(value: &Value) -> String {
     match value {
         Value::Array(values) => {
@@ -24,7 +24,7 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// The tensors in a value: six entries of which the last is text, and the type must say so too.
+/// The tensors in a value: lists of six entries whose last is a text and whose type is a tensor.
 fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     if !of.contains("Tensor(") {
         return;
@@ -35,7 +35,7 @@ fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     }
 }
 
-/// Storages in their order, and the bytes of distinct tensors.
+/// Storages in order, and the bytes of the distinct tensors.
 fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
     for (value, of) in list(values).iter().zip(list(types)) {
@@ -50,7 +50,7 @@ fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     (storages.collect(), sizes.values().sum())
 }
 
-/// Holds a host trace against the JSON of its file.
+/// Compares a host trace with the JSON of its file.
 pub fn hold_host(trace: &HostTrace, json: &Value) {
     let nodes = list(&json["nodes"]);
     assert_eq!(trace.nodes.len(), nodes.len());
@@ -118,7 +118,7 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
     assert_eq!(comms, trace.args.len());
 }
 
-/// Holds a device trace against the JSON of its file.
+/// Compares a device trace with the JSON of its file.
 pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let base = json["baseTimeNanoseconds"].as_i64().unwrap_or(0);
     let kept = BTreeMap::from([
@@ -138,7 +138,7 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let mut arrows = 0;
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut tracks = BTreeSet::new();
-    // A double near 4·10¹² or 10¹⁵ us is a nanosecond or 125 off, an integer is exact.
+    // Integers are exact. A double near 4·10¹² us is off by up to 1 ns, one near 10¹⁵ us by up to 125 ns.
     let near = |ns: i64, us: &Value| match us.as_i64() {
         Some(us) => ns == us * 1000,
         None => (ns as f64 - us.as_f64().unwrap() * 1e3).abs() <= ns as f64 * 3e-16 + 1.0,

@@ -1,10 +1,10 @@
-//! Any bytes as a trace of PyTorch: nothing panics, and nothing is lost without a word.
+//! Fuzz targets for PyTorch traces: arbitrary bytes cause no panic, and nothing is lost silently.
 
 use chakram_converters::pytorch::{HostTrace, KinetoTrace, NONE};
 use chakram_trace::format::file::decompressed;
 use serde_json::Value;
 
-/// The text in `data` as UTF-8, unless it is packed and large or damaged.
+/// Returns the text in `data` as UTF-8, unless it is compressed and large or damaged.
 fn text(data: &[u8]) -> Option<Vec<u8>> {
     let text = match decompressed(data) {
         Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
@@ -22,8 +22,8 @@ fn text(data: &[u8]) -> Option<Vec<u8>> {
     Some(String::from_utf16_lossy(&words.collect::<Vec<_>>()).into_bytes())
 }
 
-/// Returns the number of elements of the array `key`, or the text if it is an array; `None` if it is no JSON that
-/// a plain parse can hold.
+/// Returns the number of elements of the array `key`, or of the text itself if it is an array; `None` if a plain
+/// parse rejects it.
 fn elements(text: &[u8], key: &str) -> Option<usize> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let json: Value = serde_json::from_slice(text).ok()?;

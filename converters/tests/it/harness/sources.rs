@@ -1,4 +1,4 @@
-//! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
+//! Fuzz targets for all sources but PyTorch: input is rejected or converted to valid traces.
 
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::nsys;
@@ -11,7 +11,7 @@ use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
-/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.
+/// Arbitrary bytes are rejected or are a workload whose traces have the stated number of nodes.
 pub fn text_workload(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -30,7 +30,7 @@ pub fn text_workload(data: &[u8]) {
     }
 }
 
-/// Any bytes are refused or are profiles, whose traces are graphs and keep the time of the devices.
+/// Arbitrary bytes are rejected or are profiles whose traces preserve the devices' time.
 pub fn xplane(data: &[u8]) {
     let _ = begins(data);
     let files = [XplaneFile {
@@ -51,9 +51,9 @@ pub fn xplane(data: &[u8]) {
     }
 }
 
-/// Any bytes are refused or are an export, whose traces are graphs.
+/// Arbitrary bytes are rejected or are an export with valid traces.
 pub fn nsys(data: &[u8]) {
-    // Threads of a process may run it side by side.
+    // Several threads of a process may run this concurrently.
     let thread = format!("{:?}", std::thread::current().id());
     let number: String = thread.chars().filter(char::is_ascii_digit).collect();
     let name = format!("chakram-nsys-{}-{number}", std::process::id());
@@ -75,8 +75,9 @@ pub fn nsys(data: &[u8]) {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Any bytes are refused or are a schedule, whose text is the same schedule and whose traces are graphs of as many nodes. What
-/// these make of it, with beginnings resolved and delays apart, is the same again.
+/// Arbitrary bytes are rejected or are a schedule. Its written text parses to the same schedule, and its traces have
+/// the same number of nodes. Converting these back, with begin-dependencies resolved and delays split off, gives the
+/// same schedule again.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -93,7 +94,7 @@ pub fn goal(data: &[u8]) {
         assert_eq!(nodes, program.operations.len().max(1) as u64);
         Some(GoalProgram::of(&graph, &binding.peers).expect("it has times and no collectives"))
     });
-    // Operations that require one another in a circle have no trace.
+    // Operations that require one another in a cycle have no trace.
     let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
         return;
     };
@@ -103,7 +104,7 @@ pub fn goal(data: &[u8]) {
     assert!(again.operations() >= schedule.operations());
 }
 
-/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes on every rank.
+/// Arbitrary bytes are rejected or are a workload whose traces have the same number of nodes on every rank.
 pub fn simai(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

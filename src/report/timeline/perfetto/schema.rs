@@ -1,11 +1,11 @@
-//! The messages of Perfetto's trace format that timelines need, with the numbers of their fields.
+//! The messages of Perfetto's trace format that timelines need, with their field numbers.
 //!
-//! Fields are named as this program names things; the format knows them by their numbers.
+//! Field names follow this program's vocabulary; the format identifies fields by number only.
 
 /// `TracePacket`: an event, the description of a track, or texts.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {
-    /// Nanoseconds from the start of the replay.
+    /// Nanoseconds since the start of the replay.
     #[prost(uint64, optional, tag = "8")]
     pub timestamp: Option<u64>,
     /// `trusted_packet_sequence_id`.
@@ -20,7 +20,7 @@ pub struct TracePacket {
     /// `sequence_flags`.
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
-    /// `compressed_packets`: packets with their field numbers, deflated with a zlib header.
+    /// `compressed_packets`: packets with their field numbers, compressed with deflate and a zlib header.
     #[prost(bytes = "vec", optional, tag = "50")]
     pub compressed: Option<Vec<u8>>,
     /// `track_descriptor`.
@@ -29,16 +29,16 @@ pub struct TracePacket {
 }
 
 impl TracePacket {
-    /// No text has a number before this packet.
+    /// Interned texts of earlier packets are no longer valid.
     pub const STATE_CLEARED: u32 = 1;
-    /// Numbers of texts are used.
+    /// The packet refers to interned texts.
     pub const NEEDS_STATE: u32 = 2;
 }
 
 /// `TrackEvent`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackEvent {
-    /// `category_iids`; not packed, as proto2 has it.
+    /// `category_iids`; not packed, as in proto2.
     #[prost(uint64, repeated, packed = "false", tag = "3")]
     pub categories: Vec<u64>,
     /// `debug_annotations`.
@@ -86,7 +86,7 @@ pub struct DebugAnnotation {
     pub text: Option<u64>,
 }
 
-/// `InternedData`: texts with their numbers.
+/// `InternedData`: texts with their interning ids.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedData {
     /// `event_categories`.
@@ -103,10 +103,10 @@ pub struct InternedData {
     pub texts: Vec<InternedText>,
 }
 
-/// `EventCategory`, `EventName`, `DebugAnnotationName`, `InternedString`, which are alike.
+/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which have the same fields.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedText {
-    /// The number, from 1.
+    /// Interning id, from 1.
     #[prost(uint64, tag = "1")]
     pub iid: u64,
     /// The text.
@@ -141,9 +141,9 @@ pub struct TrackDescriptor {
 }
 
 impl TrackDescriptor {
-    /// Children stand in the order that they state.
+    /// Children are sorted by the order that they state.
     pub const EXPLICIT_ORDER: i32 = 3;
-    /// Siblings of the same name stay apart.
+    /// Siblings with the same name are not merged.
     pub const NEVER_MERGED: i32 = 2;
 }
 
@@ -153,13 +153,13 @@ pub struct CounterDescriptor {
     /// `unit`.
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
-    /// `unit_name`, of a unit that has no number.
+    /// `unit_name`, for a unit without a number.
     #[prost(string, optional, tag = "6")]
     pub unit_name: Option<String>,
 }
 
 impl CounterDescriptor {
-    /// A number of things.
+    /// A count.
     pub const COUNT: i32 = 2;
     /// Bytes.
     pub const BYTES: i32 = 3;
