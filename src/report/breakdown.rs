@@ -1,12 +1,14 @@
-//! Breakdown of the time of each NPU.
+//! Breakdown of each NPU's time.
 //!
-//! Each instant belongs to the first that applies of compute, transfer, waiting, memory, host and idle, so the parts sum to
-//! the makespan to the picosecond. The delay of a node is time of the host. A communication waits until all of its partners
-//! have begun and transfers from then on, collectives and messages alike. Transfer and waiting are *exposed communication*:
-//! nothing was computed meanwhile; waiting for another stage of a pipeline ([`PipelineStages`]) is a *bubble* instead. Of
-//! several communications at once, the transfer that started first is charged, and while nothing transfers the wait that
-//! started first, hidden or exposed, by group and kind. Messages are charged
-//! as one, and so is communication of which nobody knows the partners: it transfers from its start.
+//! Each instant is attributed to the first that applies of compute, transfer, waiting, memory, host and idle, so the
+//! parts sum exactly to the makespan. A node's delay is host time. A communication (collective or message) waits until
+//! all of its partners have begun, and transfers from then on. Transfer and waiting are *exposed communication*,
+//! because nothing is computed at the same time; waiting for another pipeline stage ([`PipelineStages`]) is a *bubble*
+//! instead.
+//!
+//! Each instant, hidden or exposed, is also charged to one communication, by group and kind. If several are in
+//! progress, it is the transfer that started first, or if none transfers, the wait that started first. All messages are
+//! charged as one, and so is all communication with unknown partners, which transfers from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -23,51 +25,51 @@ use serde::{Deserialize, Serialize};
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
 
-/// One NPU's bookkeeping, on two lines of a cache.
+/// State of one NPU; fits in two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTracker {
-    /// Until when time has been attributed.
+    /// Time up to which everything has been attributed.
     until: Time,
-    /// Nodes under way, by part; no node is a bubble.
+    /// Nodes in progress, by part; no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by part; what is left is idle.
+    /// Time by part; the rest of the makespan is idle.
     parts: [Span; TimeCategory::COUNT - 1],
-    /// Time with a communication under way, whatever else ran.
+    /// Time with a communication in progress, whatever else ran.
     communicating: Span,
-    /// Communications under way.
+    /// Communications in progress.
     open: OpenComms,
     /// Completion of the last node.
     finish: Time,
 }
 
-/// The time that communications of one sort were charged with, summed over NPUs.
+/// Time charged to communications of one sort, summed over NPUs.
 ///
-/// Over all sorts, waiting and transfer sum to the time with a communication under way, and what is exposed to
-/// the parts that are communication and bubble.
+/// Summed over all sorts, waiting plus transfer is the time with a communication in progress, and the exposed
+/// part of it equals the NPUs' communication and bubble parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
-    /// While a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a send that
-    /// needs it.
+    /// Time while a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a send
+    /// that needs it.
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
-    /// So much of `waiting` was exposed.
+    /// Exposed part of `waiting`.
     #[serde(rename = "exposed_waiting_ps")]
     pub exposed_waiting: Span,
-    /// After the last partner had begun.
+    /// Time after the last partner had begun.
     #[serde(rename = "transferring_ps")]
     pub transferring: Span,
-    /// So much of `transferring` was exposed.
+    /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// So much of `exposed_waiting` was for another stage of a pipeline; reports of older versions do not tell it apart.
+    /// Part of `exposed_waiting` that was for another pipeline stage; not separated in reports of older versions.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }
 
 impl ChargedTime {
-    /// Exposed communication, waiting and transfer, without the bubble.
+    /// Returns exposed communication, waiting and transfer, without the bubble.
     pub fn exposed(&self) -> Span {
         self.exposed_waiting - self.bubble + self.exposed_transferring
     }
@@ -77,14 +79,14 @@ impl ChargedTime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuTime {
-    /// Time by part, in their order of precedence; the sum is the makespan.
+    /// Time by part, in order of precedence; the sum is the makespan.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
-    /// Time with a communication under way, exposed or hidden behind compute.
+    /// Time with a communication in progress, exposed or hidden behind compute.
     #[serde(rename = "communicating_ps")]
     pub communicating: Span,
-    /// Completion of its last node, from the start of the replay.
+    /// Completion of its last node, since the start of the replay.
     #[serde(rename = "finish_ps")]
     pub finish: Span,
 }
@@ -94,13 +96,13 @@ pub struct NpuTime {
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     npus: Vec<NpuTracker>,
-    /// Time charged by group and kind; messages between ranks and unknown communication come last.
+    /// Time charged by group and kind, followed by messages between ranks and unknown communication.
     charged: Vec<ChargedTime>,
     stages: PipelineStages<'a>,
 }
 
 impl<'a> BreakdownObserver<'a> {
-    /// Watches all instances of `prepared`.
+    /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let npus = workload.instances().iter().map(|instance| NpuTracker {
@@ -115,8 +117,8 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// The time of each instance's NPU up to `makespan`, and what was charged by group and kind in the
-    /// order of [`CollectiveKind::ALL`], messages between ranks and unknown communication last.
+    /// Returns the time of each instance's NPU up to `makespan`, and the time charged by group and kind in
+    /// the order of [`CollectiveKind::ALL`], followed by messages between ranks and unknown communication.
     pub fn finish(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
@@ -201,7 +203,7 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // Its partners are unknown, so nothing says that it waited.
+                // Its partners are unknown, so it is not assumed to wait.
                 npu.open.begin(place);
             }
         }

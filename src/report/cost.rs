@@ -250,7 +250,7 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     }),
 ];
 
-/// A figure of a page: its name, its place in the report, its value, as shown, and what is beside it.
+/// A figure of a page: its label, its path in the report, its value, the value as shown, and the note next to it.
 pub(super) type Figure = (String, &'static str, f64, String, String);
 
 /// Returns the figures of pages.

@@ -1,15 +1,15 @@
-//! The critical path of the replayed run: the chain of nodes, each of which set the next one free, that ends with the
-//! last node; and the slack of what is not on it.
+//! The critical path of the replayed run: the chain of nodes that ends with the last node, in which each node released
+//! the next; and the slack of nodes outside it.
 //!
-//! The path is followed back from the last completion. A node was set free by the dependency that completed last, or
-//! by the node before it on its lane; a collective began when its last member had arrived, and a receive ended when
-//! its message was there, so the path goes on at that rank. Its segments are contiguous: they sum to the makespan.
+//! The path is followed backwards from the last completion. A node was released by the dependency that completed last,
+//! or by the previous node on its lane. A collective began when its last member arrived, and a receive ended when its
+//! message arrived; there the path continues on the other rank. Its segments are contiguous and sum to the makespan.
 //!
-//! The *slack* of a node is how much later it could have ended without a later end of the run, the order of nodes on
-//! lanes and all durations being as they were: successors, the next node of its lane, the members of its collective
-//! and the receiver of its message bound it. Waiting for a place in the order of launches of a group does not, so there
-//! slack is an upper bound. This is the method of critical paths of project planning (Kelley and Walker 1959), on the
-//! graph of dependencies and resources.
+//! The *slack* of a node is how much later it could have ended without delaying the end of the run, with unchanged
+//! durations and an unchanged order of nodes on lanes. It is bounded by successors, the next node on its lane, the
+//! members of its collective and the receiver of its message. Waiting for a turn in a group's launch order is not
+//! considered, so for such nodes the slack is an upper bound. This is the critical path method of project planning
+//! (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;
@@ -36,77 +36,77 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The most nodes of a replay whose path is followed: about 52 bytes are kept for each.
+/// Maximum number of nodes of a replay whose path is followed; about 52 bytes are stored for each.
 const MOST_NODES: u64 = RowLimit::MOST;
-/// The most operators and ranks that a report lists.
+/// Maximum number of operators and ranks in a report.
 const LISTED: usize = 64;
 
-/// The critical path of a replay, and the slack of what is not on it.
+/// The critical path of a replay, and the slack of nodes outside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CriticalPathSummary {
     /// Number of its segments.
     pub segments: u64,
-    /// Number of times that it goes on from one rank to another.
+    /// Number of times that it changes to another rank.
     pub rank_changes: u64,
-    /// Its time by category; the sum is the makespan. Idle is what no node accounts for: ranks that start later, and
-    /// collectives that wait for their place in the order of launches.
+    /// Its time by category; the sum is the makespan. Idle is time that no node explains: late starts of ranks, and
+    /// collectives that wait for their turn in the launch order.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
-    /// Operators and collectives on it, longest first, 64 at most.
+    /// Operators and collectives on it, longest first, at most 64.
     pub operators: Vec<OperatorTime>,
-    /// Ranks on it, longest first, 64 at most.
+    /// Ranks on it, longest first, at most 64.
     pub ranks: Vec<PathRank>,
-    /// Slack of the nodes that are not on it, by category, without those that have none.
+    /// Slack of the nodes outside it, by category; categories without such nodes are omitted.
     pub slack: Vec<SlackRow>,
 }
 
-/// The time that a critical path spends on a rank.
+/// The time of a critical path on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PathRank {
     /// The rank.
     pub rank: Rank,
-    /// The time.
+    /// Time of the path on this rank.
     #[serde(rename = "time_ps")]
     pub time: Span,
 }
 
-/// Slack of the nodes of a category that are not on the critical path.
+/// Slack of the nodes of a category outside the critical path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {
-    /// The category, by its key in `time_ps`.
+    /// The category, as its key in `time_ps`.
     pub category: String,
     /// Number of nodes.
     pub nodes: u64,
     /// Sum of their durations.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// The least slack of a node.
+    /// The smallest slack of any node.
     #[serde(rename = "least_ps")]
     pub least: Span,
-    /// The slack that nodes with half of the time do not exceed.
+    /// Median slack, weighted by the nodes' time.
     #[serde(rename = "median_ps")]
     pub median: Span,
-    /// Durations of nodes whose slack is less than 1 % of the makespan.
+    /// Total duration of nodes with a slack below 1 % of the makespan.
     #[serde(rename = "within_1_percent_ps")]
     pub near: Span,
 }
 
 impl RunRecorder<'_> {
-    /// Number of nodes of the run.
+    /// Returns the number of nodes of the run.
     pub fn nodes(&self) -> usize {
         self.relations.nodes
     }
 
-    /// Number of nodes on the critical path.
+    /// Returns the number of nodes on the critical path.
     pub fn path_nodes(&self) -> u64 {
         self.path().len() as u64
     }
 
-    /// Follows the critical path of a run that took `makespan`, and sums it up.
+    /// Follows the critical path of a run that took `makespan`; returns its summary and its segments.
     pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let end = Time::ZERO + makespan;
         let path = self.path();
@@ -128,7 +128,7 @@ impl RunRecorder<'_> {
         (summary, path)
     }
 
-    /// Category of a segment: its node, its delay, or nothing.
+    /// Returns the name and kind of a segment's content: its node, its delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph(segment.instance);
         let kind = graph.kind(segment.node);

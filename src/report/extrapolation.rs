@@ -1,25 +1,25 @@
-//! The makespan of a step of many micro-batches from that of fewer.
+//! Extrapolates the makespan of a step with many micro-batches from one with fewer.
 //!
-//! Once a pipeline is filled every micro-batch adds the same time d, so with N of M micro-batches simulated
+//! Once the pipeline is filled, every micro-batch adds the same time d. With N of M micro-batches simulated,
 //!
 //! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
 //!
-//! with u micro-batches in a turn of the schedule: one, or as many as there are stages where chunks interleave. If a turn has
-//! not come to last alike yet, the turn before added e, and the answer is said to be off by (M - N) / u |d - e|: by what
-//! it would be off by if the turns to come lasted as long as that one. PALM's public code extrapolates from six micro-batches
-//! with the mean of its slowest stage, and does not say an error.
+//! where u is the number of micro-batches in a turn of the schedule: one, or the number of stages if chunks interleave.
+//! If turns do not yet take equal times and the turn before the last added e, the stated error is (M - N) / u |d - e|:
+//! the error if the remaining turns took as long as that one. PALM's public code extrapolates from six micro-batches
+//! with the mean of its slowest stage and states no error.
 //!
-//! A full pipeline puts out the samples of u micro-batches every d. That is the rate of inference whose input goes on, which
-//! filling and draining are no part of.
+//! A full pipeline outputs the samples of u micro-batches every d. This is the rate of inference with continuous input,
+//! which excludes filling and draining.
 
 use super::summary::counted;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Makespans of the same step with fewer micro-batches than are simulated in full.
+/// Makespans of the same step with fewer micro-batches than were simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct ShorterReplays {
-    /// With two turns fewer, and with one.
+    /// Makespans with two turns fewer, and with one turn fewer.
     pub makespans: [Span; 2],
     /// Micro-batches of a turn.
     pub turn: u32,
@@ -31,7 +31,7 @@ pub struct ShorterReplays {
     pub samples: u64,
 }
 
-/// The step as a whole, as it follows from the micro-batches simulated.
+/// The whole step, extrapolated from the simulated micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepExtrapolation {
@@ -42,19 +42,19 @@ pub struct StepExtrapolation {
     /// Makespan of the whole step.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Amount by which the makespan is off, if the turns to come last as long as the one before the last.
+    /// Error of the makespan if the remaining turns take as long as the turn before the last.
     #[serde(rename = "error_ps")]
     pub error: Span,
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
-    /// Samples per second while the pipeline is full, without filling and draining: those of a turn over what the last one
-    /// added, if it added anything.
+    /// Samples per second of a full pipeline, without filling and draining: the samples of a turn divided by the time
+    /// that the last turn added, if it added any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }
 
 impl ShorterReplays {
-    /// Extrapolates from the replay that took `makespan`.
+    /// Extrapolates from a replay with the makespan `makespan`.
     pub fn extrapolate(&self, makespan: Span) -> StepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
@@ -77,7 +77,7 @@ impl ShorterReplays {
 }
 
 impl StepExtrapolation {
-    /// Its lines, for people.
+    /// Returns its line for users.
     pub fn line(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {
             let full = super::throughput::rate(full);

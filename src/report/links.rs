@@ -1,9 +1,10 @@
-//! Bytes over links, and how long these were busy: which dimension and which link holds a job up.
+//! Bytes on links, and how long the links were busy: shows which dimension and link limits a job.
 //!
-//! Counted where it was asked for, from messages, loads and stores, whatever the model of the network: each passes the links of
-//! its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)), and a load or store besides the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as
-//! a part of the makespan. Jobs that share a machine have their bytes counted together, in the report of the first, as parts of the
-//! time until the last of them ends.
+//! Bytes are counted on request, from messages, loads and stores, with any network model. Each transfer is counted on
+//! all links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores also on the link
+//! of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a fraction of the
+//! makespan. If jobs share a machine, their bytes are counted together in the report of the first, as fractions of the
+//! time until the last one ends.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -16,18 +17,19 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Links that the text has, the busiest first.
+/// Number of links in the text, busiest first.
 const ROWS: usize = 8;
 
-/// Bytes over the links of a machine during a replay.
+/// Bytes on the links of a machine during a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkReport {
-    /// One row for each dimension, innermost first, and one for each memory at NPUs.
+    /// One row per dimension, innermost first, and one per memory at NPUs.
     pub dimensions: Vec<DimensionRow>,
-    /// One row for each link that bytes passed, by dimension.
+    /// One row per link with traffic, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// Of several jobs on one machine, whose bytes are counted together, the end of the last; 0 of one job, whose makespan it is.
+    /// End of the last job if several share the machine and their bytes are counted together; 0 for a single job, for
+    /// which the makespan applies.
     #[serde(
         rename = "until_ps",
         default,
@@ -36,47 +38,47 @@ pub struct LinkReport {
     pub until: Span,
 }
 
-/// Bytes over the links of a dimension, or of a memory at NPUs.
+/// Bytes on the links of a dimension, or of a memory at NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DimensionRow {
-    /// Its name; `remote` or `remote NAME` of a memory.
+    /// Its name; `remote` or `remote NAME` for a memory.
     pub name: String,
-    /// Number of its links, each in one direction.
+    /// Number of its links; each direction counts as one.
     pub links: u64,
-    /// Bytes over all of them; a message of three hops passes three.
+    /// Bytes summed over its links; a message over three hops counts three times.
     pub bytes: u64,
-    /// Mean bytes that an NPU put on its links there, or loaded and stored.
+    /// Mean over NPUs of the bytes that an NPU put on these links, or loaded and stored.
     pub bytes_per_npu: u64,
-    /// Mean time for which a link was busy.
+    /// Mean busy time of a link.
     #[serde(rename = "mean_busy_ps")]
     pub mean_busy: Span,
-    /// The longest time for which one was.
+    /// Longest busy time of a link.
     #[serde(rename = "most_busy_ps")]
     pub most_busy: Span,
 }
 
-/// Bytes over a link.
+/// Bytes on a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkRow {
-    /// Name of its dimension, or memory.
+    /// Name of its dimension or memory.
     pub dimension: String,
-    /// Its beginning; `memory` of the link between a memory and an NPU, which loads and stores share.
+    /// Source; `memory` for the link between a memory and an NPU, which loads and stores share.
     pub from: String,
-    /// Its end.
+    /// Destination.
     pub to: String,
-    /// Bytes that passed it.
+    /// Bytes on the link.
     pub bytes: u64,
-    /// Time that they take at its rate.
+    /// Time that the bytes take at the link's rate.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
 
-/// Links that one row sums up.
+/// Links combined in one row.
 enum LinkGroup {
     Dimension(u32),
-    /// Those of a memory's endpoints.
+    /// Links at the endpoints of a memory.
     Memory(Range<u32>),
 }
 
@@ -94,7 +96,7 @@ impl LinkGroup {
     }
 }
 
-/// Returns the dimensions of a machine and its memories beyond NPUs, with their names.
+/// Returns the dimensions of a machine and its memories outside NPUs, with their names.
 fn groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
     let dimensions = (0..).zip(machine.topology().dimensions());
     let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
@@ -112,7 +114,7 @@ fn groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
 }
 
 impl LinkReport {
-    /// Sums the loads of the links of `machine`.
+    /// Summarizes the loads of the links of `machine`.
     pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
         let topology = machine.topology();
         let npus = u64::from(topology.npus()).max(1);
@@ -154,18 +156,18 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// The time that loads are parts of, in the report of a job.
+    /// Returns the time that loads are fractions of, in the report of a job.
     pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }
 
-    /// The link that was busy longest, of several the first.
+    /// Returns the link that was busy longest (the first of several).
     pub fn bottleneck(&self) -> Option<&LinkRow> {
         self.links.iter().rev().max_by_key(|row| row.busy)
     }
 }
 
-/// Part of the makespan, in percent.
+/// Formats a busy time in percent of the makespan.
 fn load(busy: Span, makespan: Span) -> String {
     match makespan {
         Span::ZERO => "-".to_owned(),
@@ -173,7 +175,7 @@ fn load(busy: Span, makespan: Span) -> String {
     }
 }
 
-/// Columns of the table of comma-separated values.
+/// Columns of the CSV table.
 pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     ("dimension", |_, row| row.dimension.as_str().into()),
     ("from", |_, row| row.from.as_str().into()),
@@ -189,7 +191,7 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     }),
 ];
 
-/// The tables of dimensions and of the busiest links, if bytes were counted.
+/// Returns the tables of dimensions and of the busiest links, if bytes were counted.
 pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(links) = &report.links else {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! Time by module of a captured program: of nodes that ran under calls of `nn.Module`, by the path of modules around them.
+//! Time by module of a captured program, for nodes that ran under calls of `nn.Module`, by module path.
 //!
-//! A kernel counts for the module from which it was launched. Times of a row are of its module and all under it; its own are of
-//! nodes under no module further inside. So own times sum, with those of nodes outside all modules, to the times of operators,
-//! to the picosecond.
+//! A kernel belongs to the module that launched it. The times of a row cover its module and all submodules; its own
+//! times cover only nodes that are in no submodule. So own times, plus nodes outside all modules, sum exactly to the
+//! times of operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
@@ -17,24 +17,24 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A module by its path, over all ranks.
+/// A module, identified by its path, over all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ModuleRow {
-    /// The modules around it and itself, outermost first: `Net_0/Linear_1`; empty for nodes outside all modules.
+    /// Path from the outermost module: `Net_0/Linear_1`; empty for nodes outside all modules.
     pub path: String,
-    /// Number of its calls under which anything ran.
+    /// Number of its calls in which any node ran.
     pub calls: u64,
-    /// Time of kernels, copies and communication that were launched under it; those that overlap count each in full.
+    /// Time of kernels, copies and communication launched in it; overlapping nodes are each counted in full.
     #[serde(rename = "device_ps")]
     pub device: Span,
-    /// So much of it under no module further inside.
+    /// Part of it that is in no submodule.
     #[serde(rename = "own_device_ps")]
     pub own_device: Span,
-    /// Time of host nodes under it, and of the delays in front of nodes of threads under it, which are Python's.
+    /// Time of host nodes in it, and of the delays (Python time) before nodes of its threads.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// So much of it under no module further inside.
+    /// Part of it that is in no submodule.
     #[serde(rename = "own_host_ps")]
     pub own_host: Span,
 }
@@ -49,13 +49,13 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
     ("own_host_ps", |_, row| row.own_host.into()),
 ];
 
-/// Rows for people; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all.
 const ROWS: usize = 10;
 
-/// Modules of the same classes under one another, together.
+/// Modules with the same path of classes, combined.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
-    /// Index of the last.
+    /// Index of the last one.
     last: usize,
     modules: u64,
     calls: u64,
@@ -64,7 +64,7 @@ struct ModuleFamily {
     host: Span,
 }
 
-/// Returns a path with `*` in place of the number of each module.
+/// Returns a path with the number of each module replaced by `*`.
 fn family(path: &str) -> String {
     let parts = path.split('/').map(|part| {
         let stem = part.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -76,7 +76,8 @@ fn family(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// The table of modules with most time on devices, those of the same classes together, if there are any.
+/// Returns the table of modules with the most device time, with modules of the same classes combined, if
+/// there are any.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.modules.is_empty() {
         return Vec::new();
@@ -113,7 +114,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     );
     let shown = medium.rows_or_all(ROWS);
     for (path, row) in families.iter().take(shown) {
-        // The report has the numbers of each module, and of families none.
+        // The report contains numbers of single modules only.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.row(vec![
             SectionCell::name(path),
@@ -141,7 +142,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// Own times of a module. Delays are sums of their ends minus sums of their starts, which wrap.
+/// Own times of a module. Delays are stored as the sum of ends minus the sum of starts, both of which wrap.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnTimes {
     calls: u64,
@@ -150,30 +151,30 @@ struct OwnTimes {
     delays: u64,
 }
 
-/// Most modules of a path; what is under more counts for the last of these. Paths of all rows stay shorter than their trace.
+/// Maximum depth of a path; deeper modules count for the last level. Limits the total length of all paths.
 const LEVELS: u32 = 100;
 
-/// Row of nodes outside all modules.
+/// Row for nodes outside all modules.
 const OUTSIDE: u32 = 0;
 
-/// Sums the time of nodes by module, of a job that has any.
+/// Sums the time of nodes by module; inactive if no graph has modules.
 #[derive(Debug)]
 pub struct ModuleObserver<'a>(Option<Box<ModuleTimes<'a>>>);
 
 #[derive(Debug)]
 struct ModuleTimes<'a> {
     started: IssueTimes<'a>,
-    /// Number of each instance's graph.
+    /// Graph index of each instance.
     graphs: Vec<u32>,
-    /// Row of each call of Python, by graph.
+    /// Row of each Python call, by graph.
     row_of: Vec<Vec<u32>>,
-    /// Row around each, and name of its module; the first is outside all.
+    /// Parent row and module name of each row; the first row is outside all modules.
     rows: Interner<(u32, &'a str)>,
     sums: Vec<OwnTimes>,
 }
 
 impl<'a> ModuleObserver<'a> {
-    /// Watches all instances of `prepared`.
+    /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let mut rows = Interner::default();
@@ -205,14 +206,14 @@ impl<'a> ModuleObserver<'a> {
         })))
     }
 
-    /// The modules, each before those under it and these in the order of their first calls, and nodes outside all last;
-    /// nothing if there are no modules.
+    /// Returns the modules, each before its submodules, which are sorted by first call; nodes outside all modules come
+    /// last. Empty if there are no modules.
     pub fn finish(self) -> Vec<ModuleRow> {
         self.0.map_or_else(Vec::new, |times| times.finish())
     }
 }
 
-/// Returns the calls of Python under which `graph` has nodes.
+/// Returns the Python calls that contain nodes of `graph`.
 fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
     let stacks = graph.stacks();
     let mut is_used = vec![false; stacks.calls.len()];
@@ -228,7 +229,7 @@ fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimes<'_> {
-    /// Returns whether the delay of a node is one of a thread, not of a device.
+    /// Returns whether a node's delay is on a thread, not on a device.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph(instance);
@@ -248,7 +249,7 @@ impl ModuleTimes<'_> {
     fn finish(self) -> Vec<ModuleRow> {
         let keys = self.rows.into_keys();
         let own = |sum: &OwnTimes| (sum.device, sum.host + Span(sum.delays));
-        // Of each row with all under it: rows come after those around them.
+        // Adds each row to its parent; parents precede their children.
         let mut whole: Vec<(Span, Span)> = self.sums.iter().map(own).collect();
         let mut under: Vec<Vec<u32>> = vec![Vec::new(); keys.len()];
         for row in (1..keys.len()).rev() {
@@ -280,7 +281,7 @@ impl ModuleTimes<'_> {
         while let Some((at, path)) = open.pop() {
             let inside = under[at as usize].iter();
             open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
-            // Calls that were cut have nothing under them.
+            // Calls beyond the maximum depth have no rows.
             if self.sums[at as usize].calls > 0 {
                 rows.push(row(at, path));
             }
@@ -290,7 +291,7 @@ impl ModuleTimes<'_> {
     }
 }
 
-/// Returns the row of each call of Python: that of the innermost module around it or itself.
+/// Returns the row of each Python call: that of the call's own module or of the innermost module around it.
 fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());

@@ -1,4 +1,4 @@
-//! Operators that take longest: time from issue to completion, summed by name.
+//! Operators with the longest time from issue to completion, summed by name.
 
 pub(super) mod table;
 
@@ -14,7 +14,7 @@ use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All nodes of one name and kind.
+/// All nodes with one name and kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct OperatorTime {
@@ -24,24 +24,24 @@ pub struct OperatorTime {
     pub kind: NodeKind,
     /// Number of its nodes.
     pub calls: u64,
-    /// Their time together; nodes that overlap count each in full.
+    /// Their total time; overlapping nodes are each counted in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
-    /// FLOPs of all of them, if kernels state how many each does.
+    /// Total FLOPs, if every kernel states its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Bytes that all of them move between kernel and memory, or load and store, if each states them.
+    /// Total bytes moved between kernel and memory, or loaded and stored, if every node states its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 impl OperatorTime {
-    /// FLOPs per second while one of them runs, if known.
+    /// Returns FLOPs per second of their time, if known.
     pub fn flops_per_s(&self) -> Option<f64> {
         self.per_second(self.flops?)
     }
 
-    /// Bytes per second while one of them runs, if known.
+    /// Returns bytes per second of their time, if known.
     pub fn bytes_per_s(&self) -> Option<f64> {
         self.per_second(self.bytes?)
     }
@@ -50,7 +50,7 @@ impl OperatorTime {
         (self.total > Span::ZERO).then(|| amount as f64 / self.total.seconds())
     }
 
-    /// Adds the calls, time and work of `other`. What is unknown of one is unknown of both.
+    /// Adds the calls, time and work of `other`. A value that is unknown in one is unknown in the sum.
     pub(super) fn add(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
@@ -63,8 +63,8 @@ fn both(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a?.saturating_add(b?))
 }
 
-/// Operators summed over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Longest first, those of
-/// equal time by name and kind.
+/// Sums operators over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Sorted by time, longest
+/// first, then by name and kind.
 pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = Interner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
@@ -86,10 +86,10 @@ pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime
     sorted(rows.collect())
 }
 
-/// Longest first; of equal time by name and kind. No two rows have both.
+/// Sorts by time, longest first, then by name and kind, which are unique.
 fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
-    // Layers and micro-batches that are alike take equal times, so names decide most comparisons, and the first bytes most of
-    // those.
+    // Equal layers and micro-batches take equal times, so most comparisons depend on names, and most of those on the
+    // first bytes.
     let mut rows: Vec<_> = sums
         .into_iter()
         .map(|((name, _), sum)| (first_bytes(name.as_ref()), name, sum))
@@ -111,7 +111,7 @@ fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Ve
     rows.collect()
 }
 
-/// The first bytes of a name as a number, which orders names as they do.
+/// Returns the first bytes of a name as a number with the same order as names.
 fn first_bytes(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
@@ -124,11 +124,11 @@ fn first_bytes(name: &str) -> u128 {
 pub struct OperatorObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
-    /// The number of each instance's graph.
+    /// Graph index of each instance.
     graphs: Vec<u32>,
-    /// Sums of each name of each graph, for the kind that its first node to complete has.
+    /// Sums per name of each graph, for the kind of the name's first completed node.
     sums: Vec<Vec<OperatorSum>>,
-    /// Sums of names that nodes of another kind have too, by graph, name and kind.
+    /// Sums for names that also occur with another kind, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -141,7 +141,7 @@ struct OperatorSum {
     work: OperatorWork,
 }
 
-/// FLOPs and bytes of nodes; `None` where those of one are unknown.
+/// FLOPs and bytes of nodes; `None` if unknown for any node.
 #[derive(Clone, Copy, Debug)]
 struct OperatorWork {
     flops: Option<u64>,
@@ -154,7 +154,7 @@ impl OperatorWork {
         bytes: Some(0),
     };
 
-    /// That of a node. A kernel without FLOPs may be one of which they are unknown.
+    /// Returns the work of a node. A kernel without FLOPs may be one whose FLOPs are unknown.
     fn of(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {
@@ -199,7 +199,7 @@ impl OperatorSum {
 }
 
 impl<'a> OperatorObserver<'a> {
-    /// Watches all instances of `prepared`.
+    /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let graphs = workload.graphs().iter();
@@ -216,7 +216,7 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// The operators, longest first, those of equal time by name and kind; and loads and stores by memory.
+    /// Returns the operators, longest first, then by name and kind; and loads and stores by memory.
     pub fn finish(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
@@ -250,7 +250,7 @@ impl<'a> OperatorObserver<'a> {
     }
 }
 
-/// Nodes of one name and kind in a graph, and their work.
+/// Nodes with one name and kind in a graph, and their work.
 #[derive(Clone, Copy, Debug)]
 struct NamedNodes {
     kind: NodeKind,
@@ -267,7 +267,8 @@ impl NamedNodes {
         }
     }
 
-    /// Returns those of each name of `graph`, of the kind of the first, and those of other kinds by name.
+    /// Returns, per name of `graph`, the nodes with the kind of the first one; and separately the nodes of
+    /// other kinds.
     fn of(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::none(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();
@@ -334,7 +335,8 @@ mod tests {
         }
     }
 
-    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. Of a sum with a kernel that states no FLOPs none are known.
+    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. A sum that includes a kernel without stated FLOPs has
+    /// none.
     #[test]
     fn rates_are_work_over_time() {
         let mut sum = OperatorTime {
@@ -354,7 +356,7 @@ mod tests {
             (3, None, Some(6_000_000))
         );
         assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
-        // Nothing is achieved in no time.
+        // No rate without time.
         assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
     }
 
@@ -367,7 +369,7 @@ mod tests {
             row("mb1/a", NodeKind::Host, 1, 8),
             row("mb1/b", NodeKind::Compute, 1, 7),
         ];
-        // 1 + 2 calls and 50 + 9 ps; another kind and another name stay by themselves.
+        // 1 + 2 calls and 50 + 9 ps; another kind and another name remain separate rows.
         let summed = [
             row("mb*/a", NodeKind::Compute, 3, 59),
             row("a", NodeKind::Compute, 1, 30),
@@ -375,7 +377,7 @@ mod tests {
             row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(over_micro_batches(&all), summed);
-        // Of equal time by name, whose first 16 bytes may be the same, and zero or none behind the last.
+        // Equal times are sorted by name; names may share their first 16 bytes, and may end in a zero byte.
         let names = [
             "",
             "\0",
@@ -389,7 +391,7 @@ mod tests {
         turned.reverse();
         let found = over_micro_batches(&turned);
         assert!(found.iter().map(|row| row.name.as_str()).eq(names));
-        // Rows that are sums stay as they are.
+        // Rows that are sums do not change.
         assert_eq!(over_micro_batches(&summed), summed);
     }
 }

@@ -1,6 +1,6 @@
-//! Data that pages draw and tables do not have: activity of ranks, memory over time, and bytes between ranks.
+//! Data that pages draw but tables do not contain: activity of ranks, memory over time, and bytes between ranks.
 //!
-//! Nothing is kept node by node: neighbouring intervals of one sort are one, and where there are more than a picture
+//! Nothing is stored per node. Adjacent intervals of the same sort are merged, and if there are more than a picture
 //! can show, short ones are drawn as the longest among them.
 
 mod intervals;
@@ -18,45 +18,46 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
-    /// Activity of ranks, one for all that do the same at the same times. Of many, first those that are out of memory, those
-    /// with the least and the most time in a category, and those that others wait for; then one of each class.
+    /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, those that are out of
+    /// memory, have the shortest or longest time in a category, or make others wait come first, then one rank of each
+    /// class.
     pub ranks: Vec<RankPicture>,
-    /// Number of ranks that were watched: of many, some of each graph and class of NPUs.
+    /// Number of observed ranks. If there are many ranks, only some of each graph and NPU class are observed.
     #[serde(default)]
     pub watched: Option<u32>,
     /// The critical path.
     pub critical_path: Vec<PictureSpan>,
-    /// The longest pieces of the critical path, each of one operator on one rank.
+    /// The longest parts of the critical path, each with one operator on one rank.
     #[serde(default)]
     pub longest_on_path: Vec<PictureSpan>,
-    /// Memory of ranks over time, of those ranks, where traces say what nodes allocate.
+    /// Memory of these ranks over time, if traces state what nodes allocate.
     pub memory: Vec<MemoryCurve>,
-    /// Bytes between ranks.
+    /// Bytes exchanged between ranks.
     pub traffic: TrafficMatrix,
-    /// Peaks of the classes of NPUs that ran kernels.
+    /// Peak rates of the NPU classes that ran kernels.
     #[serde(default)]
     pub rooflines: Vec<NpuRoofline>,
 }
 
-/// Peaks of a class of NPUs.
+/// Peak rates of an NPU class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuRoofline {
     /// Name of the class.
     pub class: String,
-    /// Bandwidth of its memory.
+    /// Bandwidth of its memory, bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Peak of each number format that kernels of the job compute in.
+    /// Peak rate of each number format in which kernels of the job compute.
     pub peaks: Vec<FormatPeak>,
 }
 
-/// Peak of a number format.
+/// Peak rate of a number format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FormatPeak {
     /// Name of the format.
     pub dtype: String,
-    /// Its FLOPs per second.
+    /// Peak rate, FLOPs per second.
     pub flops_per_s: f64,
 }
 
@@ -66,11 +67,11 @@ pub struct FormatPeak {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks that do the same at the same times; ranks that were not watched are among them if they execute
-    /// the same graph on the same class of NPUs and take as long in each category.
+    /// Number of other ranks with identical activity. Unobserved ranks count if they run the same graph on the same NPU
+    /// class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
-    /// Its intervals, in order; idle ones are left out.
+    /// Its intervals in order, without idle ones.
     pub spans: Vec<PictureSpan>,
 }
 
@@ -78,46 +79,46 @@ pub struct RankPicture {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PictureSpan {
-    /// Its beginning.
+    /// Start.
     #[serde(rename = "from_ps")]
     pub from: Time,
-    /// Its end.
+    /// End.
     #[serde(rename = "to_ps")]
     pub to: Time,
-    /// The rank, on the critical path.
+    /// The rank; only on the critical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// The category of the time, by its key in `time_ps`.
+    /// Category of the time, as its key in `time_ps`.
     pub category: String,
-    /// Micro-batch and direction, or the operator.
+    /// Micro-batch and direction, or the operator's name.
     pub name: String,
 }
 
-/// Bytes that a rank holds over time.
+/// Allocated bytes of a rank over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryCurve {
     /// The rank.
     pub rank: Rank,
-    /// Capacity of its NPU's memory.
+    /// Capacity of its NPU's memory, bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Instants in picoseconds, and the bytes from then on; between two of them the most.
+    /// Instants in picoseconds, and the bytes from then on. For points that were merged, the highest value.
     pub points: Vec<(Time, Bytes)>,
 }
 
-/// Bytes between ranks: what messages carry, and of all-reduces, all-gathers, reduce-scatters and all-to-alls the
-/// least that members must exchange, spread evenly over all pairs of them.
+/// Bytes exchanged between ranks: bytes of messages; and for all-reduce, all-gather, reduce-scatter and
+/// all-to-all the minimum that members must exchange, spread evenly over all pairs of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {
-    /// Number of neighbouring ranks that share a row and a column.
+    /// Number of adjacent ranks that share a row and a column.
     pub ranks_per_cell: u32,
-    /// Bytes by sender, then receiver.
+    /// Bytes, indexed by sender, then receiver.
     pub bytes: Vec<Vec<u64>>,
 }
 
-/// The time that a picture of so much time resolves, with so many rows.
+/// Returns the shortest time that a picture of `makespan` with `rows` rows can resolve.
 fn resolution(makespan: Span, rows: usize) -> Span {
     Span(makespan.0 / if rows > 24 { 600 } else { 1200 })
 }

@@ -1,12 +1,13 @@
-//! Profiler that captured a job, in reports: the makespan with its cost and without, and how a step of the job compares with
-//! those that it measured without a profiler.
+//! The profiler that captured a job: the makespan with and without its cost, and a comparison with steps measured
+//! without it.
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! Where the job measured steps without one, it is the makespan times the shortest and the longest of these steps over their
-//! median; elsewhere the makespan with the ends of the cost of a record (`converters/pytorch/profiler_cost.rs`) in proportion to what
-//! the record itself takes off. Traces that do not say the cost have none. Both are wider by [`REPEATS`], to which jobs repeat
-//! a step (docs/validation/tests.md).
+//! If the job measured steps without a profiler, the interval is the makespan times the shortest and the longest of
+//! these steps divided by their median. Otherwise its ends are the makespan minus the time that a record removes,
+//! scaled to the ends of the interval of a record's cost (`converters/pytorch/profiler_cost.rs`). If traces do not
+//! state the cost, there is no interval. Both are widened by [`REPEATS`], the variation between repetitions of a step
+//! (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -16,14 +17,14 @@ use chakram_trace::format::profiler_cost::{CostBasis, UnprofiledSteps};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-/// Part of a step to which jobs repeat it.
+/// Relative variation between repetitions of a step.
 const REPEATS: f64 = 0.03;
 
-/// Profiler that captured a job.
+/// The profiler that captured a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
-    /// Whether its estimated cost is left out of this replay.
+    /// Whether its estimated cost is subtracted in this replay.
     pub removed: bool,
     /// Makespan with its cost.
     #[serde(
@@ -44,7 +45,7 @@ pub struct ProfilerBasis {
     /// Basis of that cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_basis: Option<CostBasis>,
-    /// Number of steps that were captured, of jobs that measured steps without a profiler.
+    /// Number of captured steps, if the job measured steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// Median time of a step without a profiler.
@@ -63,16 +64,16 @@ pub struct WithoutProfiler {
     /// The makespan.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Lower end of its 90 % interval; absent where the traces do not say what a record costs.
+    /// Lower end of its 90 % interval; absent if the traces do not state the cost of a record.
     #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Span>,
-    /// Upper end.
+    /// Upper end of its 90 % interval.
     #[serde(rename = "high_ps", default, skip_serializing_if = "Option::is_none")]
     pub high: Option<Span>,
 }
 
 impl ProfilerBasis {
-    /// Returns that of the job, if its traces tell of steps without a profiler or of its cost.
+    /// Returns the profiler of the job, if its traces state steps without a profiler or the profiler's cost.
     pub(super) fn of(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
@@ -92,8 +93,8 @@ impl ProfilerBasis {
         })
     }
 
-    /// Sets both makespans: `own` of this replay, and `other` of that with the profiler's cost if it is left out here, and
-    /// without it else. `workload` is the job.
+    /// Sets both makespans: `own` is this replay's, `other` is that of the replay with the profiler's cost if it is
+    /// subtracted here, else without it. `workload` is the job.
     pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)
@@ -142,7 +143,7 @@ fn unprofiled_of(workload: &Workload) -> Option<UnprofiledSteps> {
 }
 
 impl Report {
-    /// Returns lines about the profiler, each with its lead.
+    /// Returns lines about the profiler, each with its label.
     pub(super) fn profiler_lines(&self) -> Vec<(&'static str, String)> {
         let Some(profiler) = &self.profiler else {
             return Vec::new();

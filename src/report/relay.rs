@@ -1,7 +1,7 @@
 //! Relay between the event loop and the observers of a report: events are batched, and delivered on a second thread.
 //!
-//! The loop writes 16 bytes for each event of a node and goes on. Sums, memory and the critical path are computed beside
-//! it from batches in their order, so results are those of observers that the loop calls itself.
+//! The loop writes 16 bytes per node event and continues. Sums, memory and the critical path are computed concurrently
+//! from the batches in order, so the results equal those of observers called directly by the loop.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
@@ -14,15 +14,16 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// The least number of nodes for which a thread is started: their events take a millisecond to deliver, and a thread a tenth
-/// to start.
+/// Minimum number of nodes for which a thread is started: delivering their events takes a millisecond, starting a
+/// thread a tenth of that.
 const LEAST_NODES: u64 = 20_000;
-/// Most events of a batch: enough that threads seldom meet, and few enough to stay in a cache.
+/// Maximum number of events per batch: large enough that the threads rarely synchronize, small enough for the
+/// cache.
 const BATCH: usize = 4096;
-/// Most batches in the queue to the other thread; the loop waits while it is full.
+/// Maximum number of batches in the queue; the loop waits while it is full.
 const QUEUED_BATCHES: usize = 32;
 
-/// Kind of an event of a node.
+/// Kind of a node's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum NodeStep {
@@ -33,11 +34,11 @@ enum NodeStep {
     Ready,
 }
 
-/// An event of a node, in 16 bytes.
+/// An event of a node, packed in 16 bytes.
 #[derive(Clone, Copy, Debug)]
 struct StepRecord {
     at: Time,
-    /// Number of the instance, then the kind of the node, then the step.
+    /// Packed from the instance's index, the node's kind and the step.
     what: u32,
     node: NodeIndex,
 }
@@ -74,8 +75,8 @@ impl StepRecord {
     }
 }
 
-/// Events that are delivered together: those of nodes in their order, and collectives in theirs. No observer of a report relates the
-/// two.
+/// Events that are delivered together: node events in order, and collective events in order. No observer of a report
+/// depends on the order between the two.
 #[derive(Debug, Default)]
 struct RecordBatch {
     steps: Vec<StepRecord>,
@@ -83,7 +84,7 @@ struct RecordBatch {
 }
 
 impl RecordBatch {
-    /// Delivers all to `observer`, and leaves the batch empty.
+    /// Delivers all events to `observer` and empties the batch.
     fn deliver(&mut self, observer: &mut impl Observer) {
         for step in self.steps.drain(..) {
             step.deliver(observer);
@@ -98,14 +99,14 @@ impl RecordBatch {
 enum RelayTarget<'t> {
     /// To observers on this thread.
     Here(&'t mut dyn FnMut(&mut RecordBatch)),
-    /// To another thread, from which empty ones come back.
+    /// To another thread, which returns empty batches.
     Beside {
         full: SyncSender<RecordBatch>,
         empty: Receiver<RecordBatch>,
     },
 }
 
-/// An observer in front of others: those of a report, which receive events in batches, and `others`, which receive them at once.
+/// An observer that delivers to the report's observers in batches and to `others` immediately.
 pub struct ObserverRelay<'t, 'o> {
     batch: RecordBatch,
     target: RelayTarget<'t>,
@@ -115,8 +116,8 @@ pub struct ObserverRelay<'t, 'o> {
     counts: Option<LoopCounts>,
 }
 
-/// Calls `run` with a relay to the observers that `watch` makes, for a run of `nodes`, and returns its result and these observers,
-/// which have received all events. `watch` is called on the thread on which they receive them.
+/// Calls `run` with a relay to the observers created by `watch`, for a run of `nodes` nodes. Returns its result, and
+/// the observers after they have received all events. `watch` is called on the thread that delivers the events.
 pub fn relayed<W: Observer + Send, T>(
     nodes: u64,
     watch: impl FnOnce() -> W + Send,
@@ -155,7 +156,7 @@ fn relayed_beside<W: Observer + Send, T>(
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver(&mut watching);
-                // Nobody takes them back when the run is over.
+                // After the end of the run nobody receives empty batches.
                 let _ = back.send(batch);
             }
             watching
@@ -173,7 +174,7 @@ fn relayed_beside<W: Observer + Send, T>(
     })
 }
 
-/// Results that are delivered once, at the end of a run.
+/// Results delivered once, at the end of a run.
 struct RunEnd {
     links: Option<Vec<LinkLoad>>,
     network: Option<NetworkOccupancy>,
@@ -206,7 +207,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
         }
     }
 
-    /// Delivers the last batch, and ends the other thread.
+    /// Delivers the last batch and ends the other thread.
     fn end(mut self) -> RunEnd {
         self.flush();
         RunEnd {
@@ -231,7 +232,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
             RelayTarget::Beside { full, empty } => {
                 let next = empty.try_recv().unwrap_or_default();
                 let batch = std::mem::replace(&mut self.batch, next);
-                // The other thread takes batches until it panics, which is passed on when it is joined.
+                // Sending fails only if the other thread panicked; joining it propagates the panic.
                 let _ = full.send(batch);
             }
         }
@@ -282,7 +283,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        // Its kind does not matter until it is issued.
+        // The kind is not used before the node is issued.
         let kind = NodeKind::Nothing;
         self.step(StepRecord::new(
             NodeStep::Delayed,
@@ -305,7 +306,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    // No observer of a report looks at what waits.
+    // No observer of a report uses waiting nodes.
     #[inline]
     fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(others) = &mut self.others {
@@ -313,7 +314,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    // A report of one launch looks at none of the next three.
+    // Reports of a single launch do not use the next three events.
 
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
         if let Some(others) = &mut self.others {
@@ -362,7 +363,7 @@ mod tests {
     use chakram_engine::ReplayGroupId;
     use chakram_trace::format::CollectiveKind;
 
-    /// Records calls.
+    /// Records the calls that it receives.
     #[derive(Debug, Default, PartialEq)]
     struct RecordedCalls {
         steps: Vec<(u32, u64, u32, u32, u8)>,
@@ -392,7 +393,7 @@ mod tests {
         }
     }
 
-    /// Reports many events of all kinds, with the largest numbers too.
+    /// Sends many events of all kinds, including the largest numbers.
     fn report_events(observer: &mut impl Observer) {
         for i in 0..3 * BATCH as u32 + 7 {
             let now = Time(u64::from(i) << 40);

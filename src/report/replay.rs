@@ -1,4 +1,4 @@
-//! Replays that are reported: the observers that a report needs, and the report that they fill.
+//! Replays with a report: attaches the observers that a report needs, and fills the report.
 
 use super::Observer;
 use super::Report;
@@ -45,7 +45,7 @@ use chakram_trace::graph::Graph;
 use chakram_trace::workload::shortened;
 use std::cmp::Reverse;
 
-/// Replays `prepared`, watched by `extra` too, and reports.
+/// Replays `prepared` with the additional observer `extra`, and returns the report.
 pub fn replay<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
@@ -54,7 +54,7 @@ pub fn replay<O: Observer>(
     Ok((report, extra))
 }
 
-/// Replays as [`replay`], and makes a row for each node, too.
+/// As [`replay`], and also returns a table with a row per node.
 ///
 /// # Errors
 ///
@@ -69,9 +69,9 @@ pub fn replay_with_nodes<O: Observer>(
     Ok((report, table, extra))
 }
 
-/// Checks that what is kept of `nodes` fits, before another thread allocates it.
+/// Checks that there is memory for `nodes` nodes, before another thread allocates it.
 fn check_memory(nodes: u64) -> Result<(), Interruption> {
-    // Times, causes, order and partner of each node, as far as the critical path is followed.
+    // Times, causes, order and partner of each node, as stored for the critical path.
     const BYTES_OF_NODE: u64 = 36;
     interrupt::check()?;
     if nodes > RowLimit::MOST {
@@ -81,7 +81,7 @@ fn check_memory(nodes: u64) -> Result<(), Interruption> {
     Ok(bounds::check(what, nodes, BYTES_OF_NODE, "a smaller job")?)
 }
 
-/// Compiles the loop of reports once, here, whoever watches beside them.
+/// Compiles the event loop with report observers only once, for any additional observer.
 #[inline(never)]
 fn replay_watched(
     prepared: &CompiledReplay<'_>,
@@ -96,7 +96,7 @@ fn replay_watched(
     } else {
         Some(&mut *extra)
     };
-    // The loop is compiled for the relay, which is the same whatever a report needs.
+    // The loop is compiled for the relay, which does not depend on the report's observers.
     let watch = || {
         let memory = MemoryObserver::new(prepared);
         (RunRecorder::new(prepared), observers(prepared, memory, ()))
@@ -126,14 +126,14 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of(&report, prepared);
-        // The interval is that of the money, too.
+        // The cost uses the interval, so it is computed afterwards.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
     Ok((report, table))
 }
 
-/// Replays like [`replay`], over another network and with another backend of collectives.
+/// As [`replay`], with another network model and another collective model.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     prepared: &CompiledReplay<'_>,
     extra: O,
@@ -152,7 +152,7 @@ pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     Ok(finish(finished, observers))
 }
 
-/// Those that a report needs, and another one.
+/// The observers that a report needs, and one more.
 pub(super) type ReportObservers<'a, O> = (
     BreakdownObserver<'a>,
     (
@@ -186,16 +186,16 @@ pub(super) fn observers<'a, O: Observer>(
     (BreakdownObserver::new(prepared), (collectives, others))
 }
 
-/// A replay that has ended.
+/// A completed replay.
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub outcome: ReplayOutcome,
-    /// Beginnings and ends of its launches, if it was launched more than once or beside others.
+    /// Start and end of its launches, if it was launched several times or shared the machine.
     pub launches: Vec<StepTimes>,
     pub network: String,
 }
 
-/// The report of a replay that has ended.
+/// Returns the report of a completed replay.
 pub(super) fn finish<O>(
     finished: FinishedReplay<'_>,
     observers: ReportObservers<'_, O>,
@@ -257,7 +257,7 @@ pub(super) fn finish<O>(
         unknown_charged,
         exposed: exposed(prepared, &charged, messages_charged, unknown_charged),
         operators,
-        // Of several launches a step has several beginnings.
+        // With several launches a step begins several times.
         steps: if launches.is_empty() {
             steps.finish()
         } else {
@@ -332,13 +332,13 @@ pub(super) fn finish<O>(
     (report, extra)
 }
 
-/// Rows of NPUs, in the order of instances.
+/// Returns the rows of NPUs, in the order of instances.
 fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>, repeated: bool) -> Vec<NpuRow> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu(instance.rank);
-        // A capture is of one launch.
+        // A capture contains one launch.
         let captured = workload.graph(instance).captured();
         let captured = captured.filter(|_| !repeated);
         NpuRow {
@@ -353,7 +353,7 @@ fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>, repeated: bool) -> V
     rows.collect()
 }
 
-/// Rows of collectives by group and kind; of `charged` so are the entries.
+/// Returns the rows of collectives by group and kind; `charged` has the same order.
 fn rows_of_collectives(
     prepared: &CompiledReplay<'_>,
     collectives: &CollectiveObserver,
@@ -383,7 +383,7 @@ fn rows_of_collectives(
     rows.collect()
 }
 
-/// Exposed communication by group, largest first.
+/// Returns exposed communication by group, largest first.
 fn exposed(
     prepared: &CompiledReplay<'_>,
     charged: &[ChargedTime],
@@ -412,12 +412,12 @@ fn exposed(
     rows
 }
 
-/// The purpose of a group, where it is known.
+/// Returns the purpose of a group, if known.
 fn role(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
     prepared.workload().groups()[group.id.index()].role.clone()
 }
 
-/// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
+/// Formats a group: `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
 pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
     let members = || shortened(group.members.iter().map(|m| m.0));
@@ -429,8 +429,8 @@ pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) 
     }
 }
 
-/// The algorithm in each dimension that the group spans, for a buffer of `bytes`, or on what the durations
-/// of its collectives rest instead.
+/// Returns the algorithm in each dimension that the group spans, for a buffer of `bytes`, or else the basis
+/// of its collectives' durations.
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -443,10 +443,9 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// The same for collectives of several sizes: what the smallest and the largest use, if that differs. What
-/// an algorithm takes is a constant and a part in proportion to the buffer, so one that takes least at both
-/// ends takes least between them.
-/// The links that the measured times of a row were measured on, if these are not the machine's.
+/// Returns the links on which the measured times of a row were measured, if they are not the machine's. If
+/// sizes differ, the smallest and the largest are checked: an algorithm's time is a constant plus a part
+/// proportional to the buffer, so an algorithm that is fastest at both ends is fastest in between.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

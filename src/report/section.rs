@@ -1,4 +1,4 @@
-//! Tables of a report as data. Text and page render the same cells, so that neither has a fact that the other lacks.
+//! Tables of a report as data. Text and page render the same cells, so both contain the same facts.
 
 use super::table::{TextColumn, TextTable};
 use super::text::{TextStyle, paragraph};
@@ -6,13 +6,13 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Rows of a table on a page, at least.
+/// Minimum number of table rows on a page, if there are that many.
 const PAGE_ROWS: usize = 64;
 
-/// What a report is rendered as. Numbers of rows and lengths of names depend on it.
+/// The rendering of a report; determines the number of rows and the length of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
-    /// A text for people.
+    /// A text for users.
     Text,
     /// A text with all details.
     Details,
@@ -21,7 +21,7 @@ pub(crate) enum ReportMedium {
 }
 
 impl ReportMedium {
-    /// Returns the medium of a text in `style`.
+    /// Returns the medium of a text with `style`.
     pub fn of(style: TextStyle) -> Self {
         match style.details {
             true => Self::Details,
@@ -29,7 +29,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns the number of rows of a table of which the text has `rows`.
+    /// Returns the number of rows of a table that has `rows` in the text.
     pub fn rows(self, rows: usize) -> usize {
         match self {
             Self::Text | Self::Details => rows,
@@ -37,7 +37,7 @@ impl ReportMedium {
         }
     }
 
-    /// The same for a table that is whole with all details.
+    /// As [`Self::rows`], but with all details the table is complete.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -45,7 +45,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns a name inside a sentence, cut to `width` columns in a text without details.
+    /// Returns a name for use in a sentence, shortened to `width` columns in a text without details.
     pub fn clip(self, name: &str, width: usize) -> String {
         let style = TextStyle {
             details: self != Self::Text,
@@ -55,20 +55,20 @@ impl ReportMedium {
     }
 }
 
-/// A cell: its text, and the number behind it.
+/// A cell: its text, and its exact value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionCell {
     pub text: String,
-    /// The number, by which rows are sorted.
+    /// Exact value, by which rows are sorted.
     pub value: Option<String>,
-    /// JSON pointer of the number, if the report has it.
+    /// JSON pointer to the value, if the report contains it.
     pub pointer: Option<String>,
-    /// Whether the text is a name from an input, which a text cuts.
+    /// Whether the text is a name from an input; a text rendering shortens names.
     pub is_name: bool,
 }
 
 impl SectionCell {
-    /// A name from an input.
+    /// Creates a cell with a name from an input.
     pub fn name(text: impl Into<String>) -> Self {
         Self {
             is_name: true,
@@ -76,7 +76,7 @@ impl SectionCell {
         }
     }
 
-    /// A number as it is shown.
+    /// Creates a cell with a number and its displayed form.
     pub fn number(value: impl Display, shown: impl Display) -> Self {
         Self {
             value: Some(value.to_string()),
@@ -84,7 +84,7 @@ impl SectionCell {
         }
     }
 
-    /// A part of a whole, in percent.
+    /// Creates a cell with a part of a whole, in percent.
     pub fn share(part: Span, whole: Span) -> Self {
         let shown = super::text::share(part, whole);
         match whole {
@@ -93,12 +93,12 @@ impl SectionCell {
         }
     }
 
-    /// A count.
+    /// Creates a cell with a count.
     pub fn count(count: u64) -> Self {
         Self::number(count, super::summary::thousands(count))
     }
 
-    /// The number is that of the report at `pointer`.
+    /// Sets the JSON pointer to the value in the report.
     pub fn at(self, pointer: impl Into<String>) -> Self {
         Self {
             pointer: Some(pointer.into()),
@@ -106,7 +106,7 @@ impl SectionCell {
         }
     }
 
-    /// The number is that at `pointer` if there is one.
+    /// Sets the JSON pointer to the value, if there is one.
     pub fn at_some(self, pointer: Option<String>) -> Self {
         Self { pointer, ..self }
     }
@@ -139,13 +139,13 @@ impl From<Bytes> for SectionCell {
     }
 }
 
-/// A row, and what has to be said of it.
+/// A row, with an optional note and alarm.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,
     /// A line below it.
     pub note: Option<SectionNote>,
-    /// Reason to mark it.
+    /// Why the row is marked.
     pub alarm: Option<String>,
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct SectionNote {
     pub warns: bool,
 }
 
-/// What a text does with a sentence that is longer than a line.
+/// How a text handles a sentence longer than a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NoteFit {
     #[default]
@@ -177,7 +177,7 @@ enum NoteFit {
 }
 
 impl SectionNote {
-    /// A sentence that fits a line.
+    /// Creates a sentence that fits on one line.
     pub fn line(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -185,7 +185,7 @@ impl SectionNote {
         }
     }
 
-    /// A sentence with a name, cut to a line in a text.
+    /// Creates a sentence with a name, shortened to one line in a text.
     pub fn cut(text: impl Into<String>) -> Self {
         Self {
             fit: NoteFit::IsCut,
@@ -193,7 +193,7 @@ impl SectionNote {
         }
     }
 
-    /// A sentence of any length.
+    /// Creates a sentence of any length, wrapped in a text.
     pub fn wrapped(text: impl Into<String>) -> Self {
         Self {
             fit: NoteFit::Wraps,
@@ -201,13 +201,13 @@ impl SectionNote {
         }
     }
 
-    /// Marks it if `warns`.
+    /// Marks the sentence as a warning if `warns`.
     pub fn warning(self, warns: bool) -> Self {
         Self { warns, ..self }
     }
 }
 
-/// Subject of a table of a report, which decides its place on a page.
+/// Subject of a table; determines its place on a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SectionId {
     Breakdown,
@@ -228,21 +228,21 @@ pub(crate) enum SectionId {
     Sensitivities,
 }
 
-/// A table with its sentences.
+/// A table with its notes.
 #[derive(Clone, Debug)]
 pub(crate) struct ReportSection {
     pub id: SectionId,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
-    /// Whether all rows of a text have the widths of the widest cells; otherwise each has its own.
+    /// Whether a text aligns all rows to the widest cells; otherwise each row has its own widths.
     aligned: bool,
-    /// A sentence about rows that are left out.
+    /// Sentence about omitted rows.
     pub left_out: Option<String>,
     pub notes: Vec<SectionNote>,
 }
 
 impl ReportSection {
-    /// An empty table, whose rows a text writes one by one.
+    /// Creates an empty table whose rows a text writes one by one.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -254,7 +254,7 @@ impl ReportSection {
         }
     }
 
-    /// An empty table, whose rows a text aligns.
+    /// Creates an empty table whose rows a text aligns.
     pub fn aligned(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             aligned: true,
@@ -272,7 +272,8 @@ impl ReportSection {
         self.notes.push(note);
     }
 
-    /// Says that of `rows` the first `shown` are there, and that `table` of comma-separated values has all.
+    /// Adds a note that the first `shown` of `rows` are listed and that the CSV table `table` has all;
+    /// nothing if all are shown.
     pub fn leave_out(&mut self, rows: usize, shown: usize, table: &str) {
         self.left_out = (rows > shown).then(|| {
             format!(
@@ -284,7 +285,7 @@ impl ReportSection {
         });
     }
 
-    /// Writes it for people.
+    /// Writes it as text.
     pub fn write_text(&self, out: &mut String, style: TextStyle) -> Result {
         let mut table = TextTable::new(self.columns.clone()).named(style);
         if !self.aligned {
@@ -340,7 +341,7 @@ impl SectionNote {
     }
 }
 
-/// Runs of neighbouring rows that are alike, each with the index of its first.
+/// Groups adjacent rows that `is_alike` finds equal; returns each run with the index of its first row.
 pub(crate) fn indexed_runs<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool) -> Vec<(usize, &[T])> {
     let mut first = 0;
     let runs = rows.chunk_by(is_alike).map(|run| {

@@ -1,8 +1,9 @@
-//! Profiled steps of a captured job: when each ran, and where its time went.
+//! Profiled steps of a captured job: when each ran, and where its time was spent.
 //!
-//! A step lasts from the issue of its first node to the completion of its last, over all ranks: kernels count for the step that
-//! launched them. Each instant of a rank belongs to the first that applies of compute, communication, memory and host *of the
-//! step's own nodes*, and to idle time otherwise, so that the parts of a step sum to its time, also where two steps overlap.
+//! A step lasts from the issue of its first node to the completion of its last, over all ranks; kernels belong to the
+//! step that launched them. Each instant of a rank is attributed to the first that applies of compute, communication,
+//! memory and host *among the step's own nodes*, and otherwise to idle. So the parts of a step sum to its time, even if
+//! steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -16,33 +17,34 @@ use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A profiled step. Times by category are means over the ranks that have it, each to the nearest picosecond.
+/// A profiled step. Times by category are means over the ranks that have it, rounded to the nearest
+/// picosecond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepRow {
-    /// Number of the step, as the profiler has it.
+    /// Number of the step in the profiler.
     pub step: u64,
-    /// Number of ranks that have nodes of it.
+    /// Number of ranks with nodes of it.
     pub ranks: u32,
-    /// Issue of its first node, from the start of the replay.
+    /// Issue of its first node, since the start of the replay.
     #[serde(rename = "start_ps")]
     pub start: Span,
-    /// Time until its last node is complete.
+    /// Time until its last node completes.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Time with a kernel of it under way.
+    /// Time with one of its kernels in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Time with communication of it under way or waited for, and no kernel of it.
+    /// Time with its communication in progress or waited for, and none of its kernels in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time with communication of it under way or waited for.
+    /// Time with its communication in progress or waited for.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time of its loads and stores, with none of the above.
+    /// Time of its loads and stores, without any of the above in progress.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time of its host work and delays, with none of the above.
+    /// Time of its host work and delays, without any of the above in progress.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// The rest of its time.
@@ -64,10 +66,10 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
     ("idle_ps", |_, row| row.idle.into()),
 ];
 
-/// Rows for people; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all.
 const ROWS: usize = 12;
 
-/// The table of steps, if there are several.
+/// Returns the table of steps, if there are several.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.steps.len() < 2 {
         return Vec::new();
@@ -104,18 +106,18 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// Nodes of a step under way on a rank, and its time so far.
+/// State of a step on a rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepTracker {
     /// Issue of its first node.
     begun: Option<Time>,
-    /// Until when time has been attributed.
+    /// Time up to which everything has been attributed.
     until: Time,
     /// Completion of its last node.
     end: Time,
-    /// Nodes under way, by part.
+    /// Nodes in progress, by part.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by part; what is left is idle.
+    /// Time by part; the rest is idle.
     parts: [Span; TimeCategory::COUNT - 1],
     communicating: Span,
 }
@@ -136,17 +138,17 @@ impl StepTracker {
     }
 }
 
-/// Times the profiled steps of a job that has any.
+/// Times the profiled steps of a job; inactive if it has none.
 #[derive(Debug)]
 pub struct StepObserver<'a> {
-    /// Graph of each instance, and its first tracker.
+    /// Graph of each instance, and the index of its first tracker.
     instances: Vec<(&'a Graph, usize)>,
-    /// Steps of one instance after another; none if no graph has steps.
+    /// Trackers of steps, instance by instance; empty if no graph has steps.
     trackers: Vec<StepTracker>,
 }
 
 impl<'a> StepObserver<'a> {
-    /// Watches all instances of `prepared`.
+    /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let mut trackers = 0;
@@ -172,7 +174,7 @@ impl<'a> StepObserver<'a> {
         Some(&mut self.trackers[first + step as usize])
     }
 
-    /// The steps of all ranks, by their numbers.
+    /// Returns the steps of all ranks, sorted by number.
     pub fn finish(self) -> Vec<StepRow> {
         let mut of_step: BTreeMap<u64, Vec<StepTracker>> = BTreeMap::new();
         for (graph, first) in self.instances {

@@ -1,4 +1,5 @@
-//! What a report says of itself: the program and its inputs, the machine, what times rest on; and how it says numbers.
+//! Facts about a report itself: the program, its inputs, the machine, and the basis of times; and the formatting of
+//! numbers.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;
@@ -10,30 +11,30 @@ use std::borrow::Cow;
 
 pub use chakram_base::units::{counted, thousands};
 
-/// Version of the form of a report.
+/// Schema version of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub enum ReportSchema {
-    /// The first.
+    /// Version 1.
     #[default]
     #[serde(rename = "chakram.report.1")]
     V1,
 }
 
-/// The program, its options and the files it read, which led to a report.
+/// The program, its options, and the input files that produced a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// Version of the program.
     pub tool_version: String,
-    /// Options by name.
+    /// Options, by name.
     pub options: Map<String, Value>,
-    /// Files, and presets.
+    /// Input files and presets.
     pub inputs: Vec<HashedInput>,
 }
 
 impl Provenance {
-    /// Makes that of a document that this program writes.
+    /// Creates the provenance of a document that this program writes.
     pub fn new(options: Map<String, Value>, inputs: &[HashedInput]) -> Self {
         Self {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -43,19 +44,19 @@ impl Provenance {
     }
 }
 
-/// An input of the replay: what it was for, its name, and the hash of its bytes.
+/// An input of the replay: its role, its name, and the hash of its contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct HashedInput {
-    /// `trace`, `machine`, `groups`, `custom`.
+    /// One of `trace`, `machine`, `groups`, `custom`.
     pub role: Cow<'static, str>,
-    /// The file, or the name of a preset.
+    /// File path, or name of a preset.
     pub name: String,
-    /// BLAKE3 of its bytes, in hexadecimal.
+    /// BLAKE3 hash of its contents, in hexadecimal.
     pub blake3: String,
 }
 
-/// A machine as reports name it.
+/// A machine's name and size in reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineName {
@@ -66,7 +67,7 @@ pub struct MachineName {
 }
 
 impl MachineName {
-    /// Names `machine`.
+    /// Describes `machine`.
     pub fn of(machine: &Machine) -> Self {
         Self {
             name: machine.name().to_owned(),
@@ -75,21 +76,21 @@ impl MachineName {
     }
 }
 
-/// Number of kernels whose durations rest on one thing or another.
+/// Number of kernels by the basis of their durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Priced as asked for: as recorded, or by roofline.
+    /// Priced as requested: as recorded, or by roofline.
     pub priced: u64,
     /// Priced by curves of measured kernels.
     #[serde(default)]
     pub by_curves: u64,
-    /// Priced by roofline although durations as recorded were asked for, because none was recorded.
+    /// Priced by roofline because no duration was recorded, although recorded durations were requested.
     #[serde(default)]
     pub estimated: u64,
-    /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
+    /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak rate.
     pub kept_recorded: u64,
-    /// Take no time, because nothing is known of them.
+    /// Take no time, because nothing is known about them.
     pub unknown: u64,
 }
 
@@ -97,13 +98,13 @@ pub struct KernelBasis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CommunicationBasis {
-    /// Whether the network carried them, or they last as in the traces.
+    /// Whether the network model determines their durations, or the traces do.
     #[serde(rename = "timing", default)]
     pub lasts_as: CommTiming,
-    /// Number of nodes that last as recorded or captured.
+    /// Number of nodes with recorded or captured durations.
     #[serde(rename = "recorded")]
     pub as_recorded: u64,
-    /// Number of nodes that would, but for which the trace has no duration; they take no time.
+    /// Number of nodes that should keep recorded durations but have none in the trace; they take no time.
     pub unknown: u64,
 }
 
@@ -111,23 +112,23 @@ pub struct CommunicationBasis {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ExposedRow {
-    /// The group, or messages between ranks.
+    /// Name of the group, or messages between ranks.
     #[serde(rename = "name")]
     pub what: String,
-    /// Number of its members; none of messages.
+    /// Number of its members; 0 for messages.
     #[serde(default)]
     pub members: u32,
-    /// The sum over NPUs.
+    /// Exposed time, summed over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub exposed: Span,
-    /// The purpose of the group, if that is known.
+    /// The purpose of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
 
-/// Sends and receives together, as people call them.
+/// Name for sends and receives together, for users.
 pub(super) const MESSAGES: &str = "messages between ranks";
-/// Name of communication of which the traces do not state the operation or the partners.
+/// Name for communication whose operation or partners the traces do not state.
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelBasis {
@@ -137,18 +138,18 @@ impl KernelBasis {
     }
 }
 
-/// `128 groups of 8`.
+/// Formats `128 groups of 8`.
 pub(super) fn groups_of(groups: usize, members: u32) -> String {
     format!("{} of {members}", counted(groups as u64, "group"))
 }
 
-/// By how much `found` is more than `expected`, in percent of that; `None` when that is nothing.
+/// Returns the difference of `found` from `expected`, in percent of `expected`; `None` if `expected` is zero.
 pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
     let (found, expected) = (found.0 as f64, expected.0 as f64);
     (expected > 0.0).then(|| 100.0 * (found - expected) / expected)
 }
 
-/// `sum` over `count`, to the nearest picosecond.
+/// Returns `sum` over `count`, rounded to the nearest picosecond.
 pub(super) fn mean(sum: Span, count: usize) -> Span {
     rounded(sum.0.into(), count)
 }
@@ -158,7 +159,7 @@ pub(super) fn rounded(sum: u128, count: usize) -> Span {
     Span(((sum + count / 2) / count) as u64)
 }
 
-/// Returns the kind of node of an operator, for people.
+/// Returns the name of an operator's kind for users.
 pub fn kind_label(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Nothing => "nothing",

@@ -1,11 +1,11 @@
-//! Rates of a replay: samples and tokens per second, and how much of the peak arithmetic of the NPUs they use.
+//! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak arithmetic.
 //!
-//! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, over what the NPUs could do at
-//! their peak in the makespan (Chowdhery et al. 2022, PaLM, appendix B); *hardware FLOPs utilization* counts what the
-//! kernels carry out, recomputation included (Korthikanti et al. 2022, section 6). Producers of jobs count the same attention
-//! for both. The peak is the dense one for the
-//! number format of each kernel, so where a job mixes formats the second is the time that its kernels would take at
-//! their peaks over the makespan, and the first that times the model's share of all FLOPs.
+//! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, divided by the peak FLOPs of the
+//! NPUs in the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs utilization* counts the FLOPs that
+//! the kernels execute, including recomputation (Korthikanti et al. 2022, section 6). Producers of jobs count attention
+//! in the same way for both. The peak is the dense one for the number format of each kernel. So if a job mixes formats,
+//! the second is the time of its kernels at their peaks divided by the makespan, and the first is that times the
+//! model's share of all FLOPs.
 
 use super::Report;
 use super::summary::thousands;
@@ -24,37 +24,37 @@ use std::collections::BTreeMap;
 pub struct Throughput {
     /// Samples of the job.
     pub samples: u64,
-    /// Samples per second, of all ranks together.
+    /// Samples per second, over all ranks.
     pub samples_per_s: f64,
-    /// Tokens of the job, where samples are sequences.
+    /// Tokens of the job, if samples are sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Tokens per second, of all ranks together.
+    /// Tokens per second, over all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// Tokens per second over the number of ranks.
+    /// Tokens per second divided by the number of ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s_per_npu: Option<f64>,
     /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
-    /// Pairs of tokens that FLOPs of attention count, if the producer of the job says.
+    /// Which pairs of tokens the FLOPs of attention count, if the producer of the job states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<CountedAttention>,
-    /// FLOPs that the kernels of all ranks with a trace carry out.
+    /// FLOPs executed by the kernels of all ranks with a trace.
     pub flops: f64,
-    /// Model FLOPs utilization, from 0 to 1, if all ranks have a trace and all FLOPs a peak.
+    /// Model FLOPs utilization, from 0 to 1; known if all ranks have a trace and all FLOPs have a peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// Hardware FLOPs utilization, from 0 to 1, if all FLOPs have a peak.
+    /// Hardware FLOPs utilization, from 0 to 1; known if all FLOPs have a peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hfu: Option<f64>,
 }
 
-/// Meaning of the two utilizations, for people.
+/// Explanation of the two utilizations for users.
 pub(super) const MFU: &str = "model FLOPs over peak";
 pub(super) const HFU: &str = "FLOPs carried out over peak";
 
-/// FLOPs of a graph's kernels by number format, those of unknown format last.
+/// FLOPs of a graph's kernels by number format; unknown formats are last.
 type FlopsByFormat = [u128; Dtype::COUNT + 1];
 
 fn flops_of(graph: &Graph) -> FlopsByFormat {
@@ -71,7 +71,7 @@ fn flops_of(graph: &Graph) -> FlopsByFormat {
     flops
 }
 
-/// The rates of a replay that took `makespan`; `None` where the producer of the job does not state its samples.
+/// Returns the rates of a replay that took `makespan`; `None` if the job does not state its samples.
 pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throughput> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let amounts = workload.amounts()?;
@@ -117,7 +117,7 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throug
     })
 }
 
-/// A number per second, for people.
+/// Formats a rate for users.
 pub(super) fn rate(rate: f64) -> String {
     match rate {
         100.0.. => thousands(rate.round() as u64),
@@ -127,10 +127,10 @@ pub(super) fn rate(rate: f64) -> String {
 }
 
 impl Throughput {
-    /// Reasons to doubt the utilizations, if there are any.
+    /// Returns reasons to doubt the utilizations.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        // Sums of f64 may be off by their last digits.
+        // Sums of f64 may differ in their last digits.
         let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
         if let Some(hfu) = self.hfu.filter(|hfu| above(*hfu, 1.0)) {
             warnings.push(format!(
@@ -153,7 +153,8 @@ impl Throughput {
     }
 }
 
-/// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and what the utilizations are.
+/// Returns `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and an explanation of
+/// the utilizations.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let Some(rates) = report.throughput else {
         return Vec::new();
@@ -188,7 +189,8 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// 3 of 2 that the peaks allow, and 4 needed where 3 are carried out; a last digit is no reason.
+    /// 3 executed where the peaks allow 2; 4 needed where 3 are executed. A difference in the last digit is
+    /// not reported.
     #[test]
     fn utilizations_above_one_another_are_warnings() {
         let rates = |hfu: f64, model_flops: f64| Throughput {

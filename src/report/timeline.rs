@@ -1,13 +1,13 @@
-//! The replay as a picture, for viewers of traces: JSON in the Chrome trace format, or Perfetto's own protobuf.
+//! Timelines of a replay for trace viewers: JSON in the Chrome trace format, or Perfetto's own protobuf.
 //!
-//! A process for each rank, a track for each of its lanes, a slice for each node, and an arrow from
-//! each send to its receive, and from each call of a captured program to what it launched. Receives hold no lane, so they get
-//! tracks of their own, as many as overlap. Nodes of a captured thread stand under the ranges, operators and calls of Python
-//! around them. Names that are paths, `step0/mb1/layer2/norm`, nest: slices of a lane that follow one another under one
-//! path stand under a slice of their own. What is drawn is the time from issue to completion; a node's delay lies
-//! before that and is left blank. Events are written as nodes complete, so nothing is kept but the instants of their
-//! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class; where it
-//! communicates, one of the bytes per second that it sends; and where nodes wait for a lane, one of their number.
+//! There is a process per rank, a track per lane and a slice per node. Arrows lead from each send to its receive, and
+//! from each call of a captured program to the work that it launched. Receives occupy no lane, so they get extra
+//! tracks, as many as overlap. Nodes of a captured thread are nested in the ranges, operators and Python calls around
+//! them. Names that are paths (`step0/mb1/layer2/norm`) are nested too: successive slices of a lane with a common path
+//! are under a slice for that path. A slice covers the time from issue to completion; a node's delay before that is
+//! blank. Events are written when nodes complete, so only issue times are stored. There are counters per rank:
+//! allocated bytes by class, if nodes state what they allocate and free; bytes sent per second, if it communicates; and
+//! the number of nodes waiting for a lane, if any wait.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;
@@ -76,23 +76,23 @@ impl<W: Write> AnyEncoder<W> {
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
-    /// Name of each group, and the group.
+    /// Name and view of each group.
     groups: Vec<(String, GroupView<'a>)>,
-    /// The receives that are posted, by instance and track.
+    /// Posted receives, by instance and track.
     receives: Vec<Vec<ReceiveTrack>>,
-    /// Open paths of names, by instance and lane.
+    /// Open path slices, by instance and lane.
     nesting: Vec<Vec<LaneNesting>>,
-    /// The last step that each instance has begun, where names say which.
+    /// The latest step that each instance has begun, if names show steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    /// Memory held by each instance when the drawn time began, until that is drawn.
+    /// Memory of each instance at the start of the drawn time, until it is drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
-    /// Beginning of the transfer of each send under way, by instance.
+    /// Start of the transfer of each send in progress, by instance.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineOrigins<'a>,
-    /// Ranges that the node is drawn in.
+    /// Ranges around the current node.
     path: Vec<NestingPart<'a>>,
     encoder: AnyEncoder<W>,
 }
@@ -142,7 +142,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get()
     }
 
-    /// Ends the timeline and gives back `out`, or the first error it had.
+    /// Finishes the timeline; returns `out`, or its first error.
     pub fn finish(mut self) -> io::Result<W> {
         for (instance, mut lanes) in std::mem::take(&mut self.nesting).into_iter().enumerate() {
             for (lane, nesting) in lanes.iter_mut().enumerate() {
@@ -175,7 +175,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         TrackId { rank, lane }
     }
 
-    /// Draws what an instance holds after an instant that is over.
+    /// Draws the memory of an instance after an ended instant of time.
     #[inline(never)]
     fn held(&mut self, instance: InstanceId, over: EndedInstant) {
         let (at, selection) = (over.0, &self.selection);
@@ -190,7 +190,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.draw_held(instance, over);
     }
 
-    /// Draws what an instance held when the drawn time began.
+    /// Draws the memory of an instance at the start of the drawn time.
     fn hold_before(&mut self, instance: InstanceId) {
         if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
@@ -207,7 +207,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder().memory(rank, at, &held);
     }
 
-    /// Draws a segment of the critical path, whatever its rank.
+    /// Draws a segment of the critical path, for any rank.
     fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
         let RunSegment { instance, node, .. } = *segment;
         let rank = self.rank(instance.index());
@@ -232,9 +232,9 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get().slice(track, &slice);
     }
 
-    /// The arrow that begins or ends at a message node, if one is drawn.
+    /// Returns the arrow that begins or ends at a message node, if one is drawn.
     fn arrow(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
-        // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
+        // With captured times ranks do not wait for each other, so an arrow could point back in time.
         if self.prepared.comm() == CommTiming::Captured {
             return None;
         }
@@ -346,7 +346,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
-        // Ranks are numbered from 0, so this is none of them.
+        // Ranks are numbered from 0, so this number belongs to no rank.
         let rank = self.prepared.workload().ranks();
         let track = TrackId { rank, lane: 0 };
         self.encoder().rank(rank, "critical path of the replay");

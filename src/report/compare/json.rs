@@ -1,7 +1,7 @@
-//! The comparison for programs: one JSON document, times in whole picoseconds.
+//! The comparison for programs: one JSON document with times in integer picoseconds.
 //!
-//! `machines` holds the reports without what is the same for all, or how a replay failed; `comparison` holds each
-//! machine against the first that has a report.
+//! `machines` contains the reports, without facts that are the same for all, or the failures; `comparison`
+//! compares each machine with the first that has a report.
 
 use super::csv::status;
 use super::explanation::explain;
@@ -18,28 +18,28 @@ use chakram_trace::format::CollectiveKind;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Version of the form of a comparison.
+/// Schema version of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub enum ComparisonSchema {
-    /// The first.
+    /// Version 1.
     #[default]
     #[serde(rename = "chakram.comparison.1")]
     V1,
 }
 
-/// The reports of several machines, and what moved between them.
+/// The reports of several machines, and the changes between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ComparisonDocument<'c> {
-    /// Version of its form.
+    /// Version of the comparison's schema.
     pub schema: ComparisonSchema,
-    /// The program and the inputs that led to it.
+    /// The program and the inputs that produced it.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// The machines, in the order they were named.
+    /// The machines, in the order given.
     pub machines: Vec<MachineResult<'c>>,
-    /// Each machine that has a report against the first of them.
+    /// Each machine with a report, compared with the first of them.
     pub comparison: Vec<AgainstRow>,
 }
 
@@ -51,11 +51,11 @@ pub struct ComparisonDocument<'c> {
 pub enum MachineResult<'c> {
     /// The replay failed.
     Failed {
-        /// Version of the form of reports.
+        /// Version of the report's schema.
         schema: ReportSchema,
         /// The machine.
         machine: MachineName,
-        /// The reason.
+        /// Why it failed.
         failed: MachineFailure,
     },
     /// Every node completed.
@@ -63,7 +63,7 @@ pub enum MachineResult<'c> {
 }
 
 impl MachineResult<'_> {
-    /// The name of the machine.
+    /// Returns the name of the machine.
     pub fn name(&self) -> &str {
         match self {
             Self::Failed { machine, .. } => &machine.name,
@@ -71,7 +71,7 @@ impl MachineResult<'_> {
         }
     }
 
-    /// The report, if the replay completed.
+    /// Returns the report, if the replay completed.
     pub fn report(&self) -> Option<&Report> {
         match self {
             Self::Failed { .. } => None,
@@ -80,17 +80,17 @@ impl MachineResult<'_> {
     }
 }
 
-/// The reason why there is no report.
+/// Why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineFailure {
-    /// `refused`, `deadlocked` or `too long`.
+    /// One of `refused`, `deadlocked`, `too long`.
     pub status: String,
-    /// The error.
+    /// Error message.
     pub message: String,
 }
 
-/// A machine against the first that has a report.
+/// A machine compared with the first that has a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct AgainstRow {
@@ -120,7 +120,7 @@ struct ChangeRow {
     change_ps: i64,
 }
 
-/// A communication on both machines; a side that is not there did not happen.
+/// A communication on both machines; a missing side did not happen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {
@@ -149,7 +149,7 @@ struct SideRow {
     algorithm: String,
 }
 
-/// Returns `comparison` with what led to it.
+/// Returns `comparison` with its provenance.
 pub fn document<'c>(
     comparison: &'c MachineComparison<'_>,
     provenance: Provenance,

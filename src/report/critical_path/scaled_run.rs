@@ -1,8 +1,9 @@
-//! When a run would have ended with other durations, everything else being as it was: dependencies, the order of nodes on
-//! lanes, and how long transfers take.
+//! Computes when a run would end with other durations, if everything else stayed the same: dependencies, the order of
+//! nodes on lanes, and the durations of transfers.
 //!
-//! Times are carried forward over the recorded run, each with its derivative by the factor x of one class of durations. The end
-//! is T(x) = max over paths of (time of others + x * time of the class), a convex function of straight pieces.
+//! Times are propagated forward over the recorded run, each with its derivative with respect to the factor x on one
+//! class of durations. The end is T(x) = max over paths of (time of others + x * time of the class), a convex piecewise
+//! linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, known};
@@ -10,7 +11,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
-/// An instant, and its derivative by the factor.
+/// An instant, and its derivative with respect to the factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScaledTime {
     at: i64,
@@ -23,7 +24,7 @@ impl ScaledTime {
         slope: 0,
     };
 
-    /// The later of both; at once, that which stays later when the class gets faster.
+    /// Returns the later of both; at equal instants, the one that is later for smaller factors.
     #[inline]
     fn later(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -33,7 +34,7 @@ impl ScaledTime {
         }
     }
 
-    /// So much later, of which the class has a part.
+    /// Adds a duration, scaled by `factor` if it belongs to the class.
     #[inline]
     fn after(self, span: i64, of_class: bool, factor: f64) -> Self {
         match of_class {
@@ -49,38 +50,38 @@ impl ScaledTime {
     }
 }
 
-/// What a node's end follows from.
+/// Determines a node's end.
 #[derive(Clone, Copy, Debug)]
 enum EndRule {
-    /// Its own start.
+    /// From its own start.
     Alone,
-    /// The last start among the members of its collective.
+    /// From the last start among the members of its collective.
     Joined,
-    /// The other half's start, so much before the end; or its own start.
+    /// `lasts` after the start of the sending half, but not before its own start.
     Arrival { sender: u32, lasts: i64 },
-    /// The later start of both halves.
+    /// From the later start of both halves.
     Both(u32),
 }
 
-/// Ends of a run at a factor: when it ends, and the derivative there, towards lower factors.
+/// The end of a run at a factor, and its derivative there towards lower factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledEnd {
-    /// The end.
+    /// End of the run.
     pub end: Span,
-    /// Picoseconds of it for a factor that is 1 more.
+    /// Derivative of the end in picoseconds per unit of the factor.
     pub slope: i64,
 }
 
-/// A recorded run that can be carried forward anew.
+/// A recorded run that can be recomputed with other durations.
 #[derive(Debug)]
 pub struct ScaledRun<'r> {
     run: &'r RunRecorder<'r>,
-    /// Nodes by number, each behind all that it waits for.
+    /// Node numbers in topological order.
     order: Vec<u32>,
     rules: Vec<EndRule>,
-    /// How much later than all that it waits for a node started.
+    /// Time between the end of everything that a node waits for and its start.
     gaps: Vec<i64>,
-    /// Host time in front of nodes; empty where there is none.
+    /// Host time before nodes; empty if there is none.
     delays: Vec<i64>,
     releases: Vec<i64>,
 }
@@ -139,7 +140,8 @@ impl<'r> ScaledRun<'r> {
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
-                        // A message that was there before is there when its send ended.
+                        // A message that had arrived before its receive started is assumed to arrive when its
+                        // send ended.
                         let there = if end > start {
                             end
                         } else {
@@ -160,7 +162,7 @@ impl<'r> ScaledRun<'r> {
         }
     }
 
-    /// When all that a node itself waits for was there.
+    /// Returns when everything that a node itself waits for had ended.
     fn own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| known(other).map(|other| instant(self.run.times[other].end));
@@ -172,14 +174,14 @@ impl<'r> ScaledRun<'r> {
     fn gap(&self, number: usize) -> i64 {
         let start = instant(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // Members that take their lanes together start when the last of them is ready.
+        // Members that take their lanes together start when the last of them is ready, which is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);
         if together { 0 } else { gap }
     }
 
-    /// Carries the run forward with durations of nodes for which `of_class` holds times `factor`; so delays of the host, if
+    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`; also host delays, if
     /// `of_host`.
     pub fn end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
         let relations = &self.run.relations;
@@ -195,7 +197,7 @@ impl<'r> ScaledRun<'r> {
             ends: vec![ScaledTime::NEVER; relations.nodes],
             begins: vec![ScaledTime::NEVER; relations.call_count()],
         };
-        // A dependency that has completed is later than the release.
+        // The release only counts until a dependency has completed, which is never earlier.
         let mut freed = vec![false; relations.nodes];
         let mut last = ScaledTime { at: 0, slope: 0 };
         for &number in &self.order {
@@ -220,14 +222,14 @@ impl<'r> ScaledRun<'r> {
     }
 }
 
-/// One way forward over a run.
+/// One pass forward over a run.
 struct ForwardPass<'s> {
     scaled: &'s ScaledRun<'s>,
     factor: f64,
     of_host: bool,
     ready: Vec<ScaledTime>,
     ends: Vec<ScaledTime>,
-    /// Begins of collectives, once known.
+    /// Starts of collectives, once known.
     begins: Vec<ScaledTime>,
 }
 

@@ -15,20 +15,20 @@ fn earlier(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
-/// The latest times of a node that leave the end of the run where it is.
+/// The latest times of a node that do not delay the end of the run.
 #[derive(Clone, Copy, Debug)]
 struct LatestTimes {
     end: Time,
-    /// The latest start, if nothing else matters: so long before the latest end as the node took.
+    /// The latest start if nothing else limits it: the latest end minus the node's duration.
     start: Time,
 }
 
-/// The latest times of nodes found so far, from the end of the run on.
+/// The latest times of nodes found so far; nodes are visited from the end of the run backwards.
 struct LateLimits<'r> {
     run: &'r RunRecorder<'r>,
-    /// By number of the node.
+    /// Latest times, by node number.
     latest: Vec<LatestTimes>,
-    /// The latest begin of each call.
+    /// Latest start of each collective call.
     begins: Vec<Time>,
 }
 
@@ -49,7 +49,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// The latest start of a node of an instance.
+    /// Returns the latest start of a node of an instance.
     #[inline]
     fn start(&self, place: InstanceId, instance: &RunInstance<'_>, node: NodeIndex) -> Time {
         let number = instance.number(node);
@@ -65,7 +65,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// The latest start of a node of which other ranks have a part.
+    /// Returns the latest start of a node in which other ranks take part.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind(of) {
@@ -77,17 +77,17 @@ impl LateLimits<'_> {
         }
     }
 
-    /// The latest start of half a message, which is a send or a receive.
+    /// Returns the latest start of one half of a message, a send or a receive.
     fn message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
         let (run, comm) = (self.run, self.run.relations.comm);
-        // After the later of two starts this much of a half was left.
+        // Remaining duration of a half after `from`, the later of the two starts.
         let left = |half: usize, from: Time| Span(run.times[half].end.0.saturating_sub(from.0));
         let start = run.times[number].start;
         let own = self.latest[number];
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
             Some(other) => earlier(own.end, left(number, run.times[other].start)),
-            // As if the other half did not matter.
+            // The other half did not delay this one.
             None => own.start,
         };
         let other = known(run.relations.peer[number]).filter(|_| match comm {
@@ -105,7 +105,7 @@ impl LateLimits<'_> {
     }
 }
 
-/// Sums the slack of nodes that are not on `path`, by category, in a run that ends at `makespan`.
+/// Returns the slack of nodes outside `path`, summarized by category, for a run that ends at `makespan`.
 pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
     let relations = &run.relations;
     let mut on_path = vec![false; relations.nodes];
@@ -125,9 +125,9 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
         ),
         begins: vec![Time::END; relations.call_count()],
     };
-    // The node of each lane that was looked at last: the next one, in the order of the run.
+    // The last visited node of each lane, which is the next one in run order.
     let mut following = vec![NONE; relations.lanes];
-    // Whatever waits for a node completes after it, so its limits are known by then.
+    // Everything that waits for a node completes after it, so its limits are already known.
     for &of in run.completed.iter().rev() {
         let RunNode {
             instance: place,
@@ -169,15 +169,15 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
     rows.collect()
 }
 
-/// The slack of a node, given its latest end, and how long it took.
+/// Returns the slack of a node, given its latest end, and its duration.
 #[inline]
 fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));
     (slack, times.end.since(times.start))
 }
 
-/// The median of each category, given the range in which it lies and the time of nodes there that leads to it: only nodes of
-/// that range are kept and compared, neighbours with the same slack as one.
+/// Returns the median of each category, given the range that contains it and the time of nodes in that range up to it.
+/// Only nodes of that range are stored and compared; adjacent nodes with equal slack are merged.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -210,12 +210,12 @@ fn medians_within(
     medians
 }
 
-/// Number of ranges of slack: of a few per cent each.
+/// Number of ranges of slack; each is at most a few percent wide.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
-/// Bits of a slack behind its highest that tell ranges apart.
+/// Number of bits after the highest bit of a slack that distinguish ranges.
 const RANGE_BITS: u32 = 5;
 
-/// The number of the range in which a slack lies: larger ones lie in the same or a later one.
+/// Returns the index of a slack's range; it grows with the slack.
 #[inline]
 fn range_of(slack: Span) -> usize {
     let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
@@ -258,8 +258,8 @@ impl SlackSums {
         self.by_range[range_of(slack)] += time;
     }
 
-    /// The range with the first slack, from the least on, up to which nodes took half of the time together, and how much
-    /// of that half nodes with less slack leave; `None` if there are no nodes.
+    /// Returns the range that contains the time-weighted median, and how much of half the total time remains after the
+    /// ranges with less slack; `None` if there are no nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;
@@ -276,13 +276,13 @@ impl SlackSums {
     }
 }
 
-/// The time of nodes together.
+/// Returns the total time of nodes.
 fn total<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
-/// The first slack, from the least on, up to which nodes took `half` of the time together: by selection, since sorting the
-/// nodes of a run takes longer than all else here.
+/// Returns the smallest slack such that nodes with at most that slack took `half` of the time. Uses selection, because
+/// sorting all nodes of a run would take longer than everything else here.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
     loop {
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn ranges_of_slack_ascend() {
-        // Up to 63 each slack has one of its own; from 64 on those of 64 to 127 have 32, of two slacks each, and so on.
+        // Up to 63, each slack has its own range; from 64 to 127 there are 32 ranges of two slacks each, and so on.
         let ranges = [
             (0, 0),
             (1, 1),

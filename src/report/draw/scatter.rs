@@ -1,4 +1,4 @@
-//! Points by two values, with lines through some of them.
+//! Scatter charts: points by two values, with lines through some of them.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
@@ -6,42 +6,42 @@ use super::{FOOT, ValueFormat, WIDTH};
 
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 80.0;
-/// Height above a chart for the name of its axis.
+/// Height above a chart for its axis name.
 const HEAD: f64 = 26.0;
 /// Height of a line of text.
 const LINE: f64 = 13.0;
 
-/// A point; on logarithmic axes both values are above 0.
+/// A point; both values must be positive on logarithmic axes.
 #[derive(Clone, Debug)]
 pub struct ScatterPoint {
     /// Value on the horizontal axis.
     pub x: f64,
     /// Value on the vertical axis.
     pub y: f64,
-    /// Number of its series.
+    /// Index of its series.
     pub series: usize,
-    /// Text that explains it.
+    /// Tooltip text.
     pub title: String,
 }
 
-/// A line through values, straight from one to the next.
+/// A line through points, straight between them.
 #[derive(Clone, Debug, Default)]
 pub struct ScatterLine {
     /// Name of the line.
     pub name: String,
-    /// Number of its series.
+    /// Index of its series.
     pub series: usize,
-    /// Values on the horizontal and the vertical axis.
+    /// Points as horizontal and vertical values.
     pub way: Vec<(f64, f64)>,
 }
 
-/// How values become places.
+/// How values are mapped to positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScatterScale {
-    /// By powers of ten.
+    /// Logarithmic, base ten.
     #[default]
     Logarithmic,
-    /// As [`AxisScale::fitting`] has it.
+    /// As in [`AxisScale::fitting`].
     Fitting,
 }
 
@@ -52,20 +52,20 @@ pub struct ScatterChart<'a> {
     pub name: &'a str,
     /// Names of the horizontal and the vertical axis.
     pub axes: (&'a str, &'a str),
-    /// Scales of both.
+    /// Scales of the horizontal and the vertical axis.
     pub scales: (ScatterScale, ScatterScale),
     /// The points.
     pub points: &'a [ScatterPoint],
-    /// Lines below them.
+    /// Lines, drawn below the points.
     pub lines: &'a [ScatterLine],
-    /// A value of the vertical axis that a dashed line marks, with its name.
+    /// A vertical-axis value marked with a dashed line, with its name.
     pub limit: Option<(f64, String)>,
-    /// Names of points, which stand beside them.
+    /// Labels next to points: their position and text.
     pub names: &'a [(f64, f64, String)],
 }
 
 impl ScatterChart<'_> {
-    /// Draws the chart, with values of both axes as `formats` write them.
+    /// Draws the chart; `formats` format the values of the two axes.
     pub fn draw(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
         let points = self.points.iter().map(|point| (point.x, point.y));
         let ways = self.lines.iter().flat_map(|line| line.way.iter().copied());
@@ -103,7 +103,7 @@ impl ScatterChart<'_> {
             .map(|(x, y, name)| (right.place(*x), up.place(*y), name))
             .collect();
         names.sort_by(|a, b| a.1.total_cmp(&b.1));
-        // Names of neighbours stand below one another.
+        // Labels of adjacent points are placed below one another.
         let mut free = 0.0_f64;
         for (x, y, name) in names {
             let y = (y - 8.0).max(free);
@@ -118,7 +118,7 @@ impl ScatterChart<'_> {
     }
 }
 
-/// Returns the place of a chart with names of axes above and below it, which begins at `left` and ends at `foot`.
+/// Returns the area of a chart with axis names above and below it; it begins at `left` and ends at `foot`.
 pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
     Frame {
         x: left,
@@ -128,7 +128,7 @@ pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
     }
 }
 
-/// Begins a drawing with the axes of `area` and their names.
+/// Starts a drawing with the axes of `area` and their names.
 pub(super) fn with_axes(
     area: Frame,
     (right, up): (AxisScale, AxisScale),
@@ -145,7 +145,7 @@ pub(super) fn with_axes(
     svg
 }
 
-/// The least and the most of `values`; 1 and 10 of none.
+/// Returns the minimum and maximum of `values`; 1 and 10 if there are none.
 pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (least, most) = ends.unwrap_or((value, value));
@@ -154,7 +154,7 @@ pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     ends.unwrap_or((1.0, 10.0))
 }
 
-/// Draws points on logarithmic axes; `names` are those of the axes.
+/// Draws points on logarithmic axes; `names` are the names of the axes.
 pub fn chart(
     name: &str,
     points: &[ScatterPoint],

@@ -1,7 +1,7 @@
 //! The memory of one NPU over time.
 //!
-//! Sums are exact: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. What is told of them is
-//! 2^64 - 1 bytes at most.
+//! Sums are exact: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. Reported values are capped
+//! at 2^64 - 1 bytes.
 
 use super::{BytesByClass, LedgerTotals, MemoryPeak};
 use chakram_base::ids::NodeIndex;
@@ -11,16 +11,16 @@ use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 
-/// A number that sums of bytes are held in.
+/// An integer type for sums of bytes.
 pub(super) trait ByteSum:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
-    /// Whether sums of so many bytes are exact, those allocated and those freed together.
+    /// Returns whether sums stay exact if allocations and frees total `bytes`.
     fn holds(bytes: u128) -> bool;
 
     fn of(bytes: u64) -> Self;
 
-    /// Returns the bytes, 2^64 - 1 at most.
+    /// Returns the bytes, capped at 2^64 - 1.
     fn told(self) -> u64;
 }
 
@@ -55,37 +55,36 @@ impl ByteSum for i64 {
 
 type ClassSums<S> = [S; TensorClass::COUNT];
 
-/// Bytes allocated, and their peak.
+/// Allocated bytes, and their peak.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryLedger<S> {
-    /// The instant that is under way.
+    /// The current instant.
     now: Time,
-    /// Bytes held of earlier instants: never negative.
+    /// Bytes allocated before this instant and still held; never negative.
     held: ClassSums<S>,
-    /// Bytes that nodes issued at this instant have added to that, less what they freed of it. With
-    /// `held` never negative.
+    /// Net bytes allocated at this instant by nodes issued at it. `held` + `fresh` is never negative.
     fresh: ClassSums<S>,
-    /// The least that `fresh` was: so much of `held` is freed already.
+    /// Minimum of `fresh` so far: this much of `held` is already freed.
     low: ClassSums<S>,
-    /// The most that `fresh` was in all, what it was then, and the node that brought it there, if it was more than nothing.
+    /// Maximum total of `fresh` so far if positive, its classes, and the node that reached it.
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
     /// Whether anything changed at this instant.
     changed: bool,
-    /// Bytes of the peak in all.
+    /// Total bytes of the peak.
     peak_total: S,
     rare: RareSums<S>,
 }
 
-/// What few nodes change, apart from what all do.
+/// Rarely changed fields, kept apart from those that every node changes.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
     peak_at: Time,
     peak_node: Option<NodeIndex>,
     missing: ClassSums<S>,
-    /// Number of nodes that freed more than was there, and the first of them.
+    /// Number of nodes that freed more than was allocated, and the first such node.
     short: u64,
     first_short: Option<NodeIndex>,
 }
@@ -105,13 +104,13 @@ fn add<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
 }
 
 impl<S: ByteSum> MemoryLedger<S> {
-    /// The instant that is under way.
+    /// Returns the current instant.
     #[inline]
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// `node` is issued.
+    /// Records that `node` is issued.
     #[inline]
     pub fn allocate(&mut self, node: NodeIndex, bytes: &BytesByClass) {
         let mut all = 0;
@@ -126,7 +125,7 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// `node` is complete, which was issued at this instant if it is `fresh`.
+    /// Records that `node` completes; `fresh` if it was issued at this instant.
     #[inline]
     pub fn free(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;
@@ -160,8 +159,8 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// The instant is over, and `now` begins. Returns the one that is over, and what is held after it, if
-    /// anything changed at it.
+    /// Ends the current instant and starts `now`. If anything changed, returns the ended instant and the
+    /// bytes allocated after it.
     #[inline]
     pub fn begin(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
         let over = std::mem::replace(&mut self.now, now);
@@ -184,12 +183,12 @@ impl<S: ByteSum> MemoryLedger<S> {
         Some((over, told(&self.held)))
     }
 
-    /// The last instant is over.
+    /// Ends the last instant.
     pub fn end(&mut self) -> Option<(Time, BytesByClass)> {
         self.begin(Time::END)
     }
 
-    /// Returns what came of all instants that are over.
+    /// Returns the totals of all ended instants.
     pub fn totals(&self) -> LedgerTotals {
         let rare = &self.rare;
         LedgerTotals {
@@ -213,15 +212,15 @@ mod tests {
 
     const NODES: [NodeIndex; 4] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
 
-    /// So many activations.
+    /// Returns `count` bytes of activations.
     fn bytes(count: u64) -> BytesByClass {
         [0, 0, 0, count, 0]
     }
 
     #[test]
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
-        // 8 from instant 0 on; at 5 the loop issues a node of 6 before it completes the one of 8: at no
-        // time are there 14.
+        // 8 bytes from instant 0 on. At 5 the loop issues a node of 6 before it completes the one of 8; the
+        // peak is not 14.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         assert_eq!(ledger.begin(Time(5)), Some((Time(0), bytes(8))));
@@ -241,7 +240,7 @@ mod tests {
 
     #[test]
     fn nodes_without_duration_free_after_they_allocate() {
-        // 8 are held. At 5 a chain of three nodes of 4 that take no time; 8 + 4 at most, three times.
+        // 8 are held. At 5, a chain of three nodes of 4 that take no time: at most 8 + 4, three times.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));
@@ -260,8 +259,8 @@ mod tests {
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
-        // 8 activations at 1; they go at 5, where 8 weights come; at 9 these go too, and of two nodes that take no
-        // time each has 8.
+        // 8 activations at 1; at 5 they are freed and 8 weights allocated; at 9 these are freed too, and two nodes
+        // that take no time hold 8 each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin(Time(1));
         ledger.allocate(NODES[0], &bytes(8));
@@ -282,7 +281,7 @@ mod tests {
             node: Some(NODES[0]),
         };
         assert_eq!(ledger.totals().peak, first);
-        // One byte more is another peak.
+        // One more byte is a new peak.
         ledger.allocate(NODES[3], &bytes(9));
         ledger.end();
         assert_eq!(
@@ -293,7 +292,7 @@ mod tests {
 
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
-        // Nothing is there at any time, whatever is issued; and at 5 the same 4 as before.
+        // Nothing is held after any instant, whatever is issued; and at 5 the same 4 as before.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(0));
         ledger.begin(Time(3));
@@ -308,8 +307,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_missing_once() {
-        // 8 are held; at 5 a node without duration frees 6 of them, one that ends frees 5: 3 are missing.
-        // An allocation at that instant is not the one that the node that ends can mean.
+        // 8 are held. At 5 a node without duration frees 6 of them, and a node that ends frees 5: 3 are
+        // missing. The ending node cannot free an allocation made at the same instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));

@@ -1,20 +1,21 @@
-//! Tables of nodes as Apache Parquet: one file, of row groups, of a page for each column.
+//! Writes tables of nodes as Apache Parquet: one file with row groups that have one page per column.
 //!
-//! The format is <https://parquet.apache.org/docs/file-format/>, its structures are Thrift's in the compact protocol. Numbers
-//! are written plain, texts as numbers into a dictionary, pages packed with gzip, which every reader knows. It is a tenth of
-//! what a package for the format takes to build, and of one table it needs no more.
+//! The format is described at <https://parquet.apache.org/docs/file-format/>; its structures use Thrift's compact
+//! protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with gzip, which
+//! every reader supports. This code builds in a tenth of the time of a package for the format, and one kind of table
+//! needs no more.
 
 use super::{NodeColumn, NodeTable, PartialColumn, TextColumn};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
 
-/// Rows of a row group.
+/// Number of rows per row group.
 const ROWS_OF_GROUP: usize = 1 << 20;
 /// Begins and ends a file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Numbers of the format's enumerations.
+/// Values of the format's enumerations.
 mod codes {
     pub const INT32: i64 = 1;
     pub const INT64: i64 = 2;
@@ -36,7 +37,7 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Number of the last field, from which the next is counted.
+    /// Id of the last field; ids are written as differences.
     last: i16,
 }
 
@@ -61,7 +62,7 @@ fn zigzag(number: i64) -> u64 {
 
 impl ThriftStruct {
     fn head(&mut self, field: i16, kind: u8) {
-        // Fields come in order and none is more than 15 after the one before.
+        // Fields are written in order, with differences of at most 15.
         self.bytes.push(((field - self.last) as u8) << 4 | kind);
         self.last = field;
     }
@@ -110,14 +111,14 @@ impl ThriftStruct {
     }
 }
 
-/// A number as an item of a list.
+/// Encodes a number as a list item.
 fn item(number: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_varint(&mut bytes, zigzag(number));
     bytes
 }
 
-/// A writer that counts.
+/// A writer that counts bytes.
 struct CountingWriter<'w> {
     out: &'w mut dyn Write,
     written: u64,
@@ -130,7 +131,7 @@ impl CountingWriter<'_> {
     }
 }
 
-/// Appends numbers below `1 << width` as one bit-packed run, the lowest bits first.
+/// Appends numbers below `1 << width` as one bit-packed run, lowest bits first.
 fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item = u32>) {
     let groups = numbers.len().div_ceil(8);
     write_varint(out, (groups as u64) << 1 | 1);
@@ -151,7 +152,7 @@ fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item
     out.resize(end, 0);
 }
 
-/// Appends which rows of an optional column are there, which is one bit each, after its length.
+/// Appends which rows of an optional column are present, one bit each, preceded by the length.
 fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
     let mut levels = Vec::new();
     pack_bits(&mut levels, 1, known.map(u32::from));
@@ -159,19 +160,19 @@ fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bo
     page.extend(levels);
 }
 
-/// Bits that hold every number below `count`, at least 1.
+/// Returns the number of bits, at least 1, for numbers below `count`.
 fn width_of(count: usize) -> u32 {
     (usize::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
 
-/// Pages of a column in a row group, before they are packed.
+/// Pages of a column in a row group, before compression.
 struct ColumnPages {
     dictionary: Option<(usize, Vec<u8>)>,
     data: Vec<u8>,
 }
 
 impl NodeColumn<'_> {
-    /// Physical type, logical type, and whether rows may be unknown.
+    /// Returns the physical type, the logical type, and whether rows may be unknown.
     fn kind(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
@@ -228,7 +229,7 @@ fn packed(bytes: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Writes a page, and returns its bytes with its header, before it is packed.
+/// Writes a page; returns its uncompressed size including the header.
 fn write_page(
     out: &mut CountingWriter<'_>,
     kind: i64,
@@ -247,7 +248,7 @@ fn write_page(
     Ok((head.len() + page.len()) as u64)
 }
 
-/// Writes a column of a row group, and returns its description and its size before it is packed.
+/// Writes a column of a row group; returns its metadata and its uncompressed size.
 fn write_column(
     out: &mut CountingWriter<'_>,
     name: &str,
@@ -303,7 +304,7 @@ impl NodeTable {
     ///
     /// # Errors
     ///
-    /// Fails if `out` does.
+    /// Fails if writing to `out` fails.
     pub fn write_parquet(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut out = CountingWriter { out, written: 0 };
         out.write(MAGIC)?;
@@ -380,9 +381,9 @@ mod tests {
         assert_eq!(&file[file.len() - 4..], MAGIC);
         let length = file[file.len() - 8..][..4].try_into().unwrap();
         let footer = u32::from_le_bytes(length) as usize;
-        // Field 1, of type 5, is version 1, which is 2 in zigzag.
+        // Field 1 of type 5 is version 1, encoded as 2 in zigzag.
         assert_eq!(file[file.len() - 8 - footer..][..2], [0x15, 2]);
-        // A table without rows has no row groups and can be read, too.
+        // A table without rows has no row groups and must be readable too.
         let mut empty = Vec::new();
         NodeTable::default().write_parquet(&mut empty).unwrap();
         assert_eq!(&empty[empty.len() - 4..], MAGIC);

@@ -1,4 +1,4 @@
-//! An observer that collects what pictures show.
+//! An observer that collects the data of pictures.
 
 use super::intervals::{Interval, Intervals};
 use super::traffic::TrafficCounter;
@@ -18,39 +18,39 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// The most ranks that are drawn.
+/// Maximum number of ranks drawn.
 const RANKS: usize = 64;
-/// The most ranks that are all watched.
+/// Maximum number of ranks for which all are observed.
 const ALL_WATCHED: usize = 128;
-/// Of more, the most that are watched of those that execute one graph on NPUs of one class: they differ where something
-/// on their way does, which shows in a few.
+/// With more ranks, the maximum number observed per graph and NPU class. Such ranks differ only where something on
+/// their routes does, so a few suffice.
 const WATCHED_OF_EACH: usize = 8;
-/// The most ranks that are watched.
+/// Maximum number of ranks observed.
 const WATCHED: usize = 4096;
-/// The most intervals and instants of all ranks that are kept while a replay runs.
+/// Maximum number of intervals and instants stored during a replay, over all ranks.
 const KEPT: usize = 1 << 21;
-/// The most curves of memory.
+/// Maximum number of memory curves.
 const CURVES: usize = 7;
-/// Pieces of the critical path that are listed.
+/// Number of parts of the critical path that are listed.
 const LONGEST: usize = 24;
 
-/// Label of a name that none has asked for.
+/// Marks a name whose label has not been computed yet.
 const UNNAMED: u32 = u32::MAX;
 
-/// Sort of an interval: category, and number of its name.
+/// Sort of an interval: category, and index of its name.
 type SpanKey = (u8, u32);
 
-/// A rank that is drawn.
+/// An observed rank.
 #[derive(Debug)]
 struct DrawnRank {
-    /// Nodes under way, by category.
+    /// Nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Communications under way.
+    /// Communications in progress.
     open: OpenComms,
-    /// Name of the kernel that began last.
+    /// Name of the most recently started kernel.
     kernel: u32,
     intervals: Intervals<SpanKey>,
-    /// Bytes over time; the key is what is held.
+    /// Allocated bytes over time.
     memory: Vec<(Time, u64)>,
 }
 
@@ -58,13 +58,13 @@ struct DrawnRank {
 #[derive(Debug)]
 pub struct PictureRecorder<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// By instance, if it is drawn.
+    /// State by instance; `None` if it is not observed.
     drawn: Vec<Option<DrawnRank>>,
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
-    /// Number of the label of each name, by graph; `UNNAMED` until it is asked for.
+    /// Index of the label of each name, by graph; `UNNAMED` until first used.
     labels: Vec<Vec<u32>>,
-    /// Intervals and instants that are kept of a rank.
+    /// Maximum number of intervals and instants stored per rank.
     limit: usize,
     memory: MemoryTracker<'a>,
     traffic: TrafficCounter,
@@ -73,7 +73,7 @@ pub struct PictureRecorder<'a> {
 }
 
 impl<'a> PictureRecorder<'a> {
-    /// Watches `prepared`.
+    /// Creates an observer of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let watched = watched_instances(prepared);
@@ -104,7 +104,7 @@ impl<'a> PictureRecorder<'a> {
             stages: PipelineStages::new(prepared),
             path: Intervals::new(1 << 15),
         };
-        // The name of what needs none.
+        // Index 0 is the empty name.
         this.name(String::new());
         this
     }
@@ -118,7 +118,7 @@ impl<'a> PictureRecorder<'a> {
         number
     }
 
-    /// The rank goes on as it was until `now`.
+    /// Extends the rank's current state until `now`.
     fn advance(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
@@ -145,7 +145,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Changes the communication of a drawn rank that `node` is.
+    /// Updates the open communication that belongs to `node` of a drawn rank.
     fn with_place(
         &mut self,
         instance: InstanceId,
@@ -171,7 +171,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// The data, of a replay with this report.
+    /// Returns the data of pictures for a replay with this report.
     pub fn finish(mut self, report: &Report) -> ReplayPictures {
         let makespan = report.outcome.makespan;
         let end = Time::ZERO + makespan;
@@ -220,8 +220,9 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// The activity of the ranks that matter, one for all that do the same. A rank that was not watched does as the first
-    /// watched one of the same graph and class that takes as long in each category, and is not drawn where there is none.
+    /// Returns the activity of the most informative ranks; ranks with identical activity share one entry. An unobserved
+    /// rank is represented by the first observed one with the same graph, class and times per category; without one it
+    /// is not drawn.
     fn ranks(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -282,7 +283,7 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// The memory of the first watched one of each class of ranks, the fullest first.
+    /// Returns the memory curve of the first observed rank of each class, fullest class first.
     fn curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
@@ -309,7 +310,7 @@ impl<'a> PictureRecorder<'a> {
     }
 }
 
-/// Indices of the instances that are watched.
+/// Returns the indices of the observed instances.
 fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     let instances = prepared.workload().instances();
     if instances.len() <= ALL_WATCHED {
@@ -318,7 +319,7 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     let mut sorts: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, instance) in instances.iter().enumerate() {
         let class = prepared.machine().class(prepared.npu(instance.rank));
-        // Those that begin late are each of their own kind.
+        // Instances with different release times are different sorts.
         let sort = (instance.graph, class, instance.release);
         sorts.entry(sort).or_default().push(at);
     }
@@ -330,14 +331,14 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     spread_evenly(&watched, WATCHED).collect()
 }
 
-/// At most `most` of `all`, the first among them, evenly spread.
+/// Returns at most `most` of `all`, evenly spread, including the first.
 fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     let count = all.len().min(most);
     (0..count).map(move |i| all[i * all.len() / count])
 }
 
-/// Indices of ranks, those first that explain a report: out of memory, least and most time in a category, last to finish,
-/// waited for most, and one of each class.
+/// Returns the indices of ranks, most informative first: out of memory, shortest and longest time in a category, last
+/// to finish, longest waited for, and one of each class.
 fn by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
@@ -379,7 +380,7 @@ fn by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Of the points within a `resolution` the highest, at the first of their instants, and the last.
+/// Of the points within each `resolution`, keeps the highest (at its first instant) and the last.
 fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;
@@ -402,7 +403,8 @@ fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     out
 }
 
-/// Micro-batch and direction of a node, `mb3 bwd`, where its name says them; its first part otherwise.
+/// Returns a node's micro-batch and direction, `mb3 bwd`, if its name contains them, else the first part of
+/// the name.
 fn label(name: &str) -> String {
     let parts = || name.split('/');
     let batch = parts().find(|part| {

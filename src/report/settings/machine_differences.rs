@@ -1,4 +1,4 @@
-//! What differs between two machines, and why a run does not depend on it.
+//! Differences between two machines, and why a run does not depend on them.
 
 use super::run_facts::RunFacts;
 use chakram_base::dtype::Dtype;
@@ -7,7 +7,7 @@ use chakram_hardware::memory::LocalMemory;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_trace::graph::NodeKind;
 
-/// Something in which two machines differ: of dimensions and classes with their indices.
+/// A difference between two machines. Numbers are indices of dimensions or classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineDifference {
     /// Shapes and sizes of dimensions.
@@ -16,23 +16,23 @@ pub enum MachineDifference {
     Bandwidth(Vec<usize>),
     /// Latency of dimensions.
     Latency(Vec<usize>),
-    /// Forwarding at devices.
+    /// Forwarding at devices (cut-through or store-and-forward).
     Switching,
-    /// Links one by one.
+    /// Individual links.
     Links,
-    /// NPUs of a dimension that jobs use.
+    /// Part of a dimension that jobs use.
     RankDomain,
     /// Model of the network.
     NetworkModel,
-    /// When sends are complete.
+    /// When sends complete.
     SendCompletion,
     /// Algorithms along dimensions.
     Algorithms(Vec<usize>),
-    /// Chunks of collectives.
+    /// Number of chunks of collectives.
     Chunks,
     /// Measured times of collectives along dimensions.
     MeasuredCollectives(Vec<usize>),
-    /// Peak rates of a class in some formats; none where systolic arrays differ.
+    /// Peak rates of a class in some formats; no formats if systolic arrays differ.
     Peaks(usize, Vec<Dtype>),
     /// Measured kernels of a class.
     KernelCurves(usize),
@@ -44,23 +44,23 @@ pub enum MachineDifference {
     MemoryCapacity(usize),
     /// Lanes of a class.
     Lanes(usize),
-    /// Lanes of the host's share of a class.
+    /// Host lanes of a class.
     HostLanes(usize),
-    /// Slowdown of a class.
+    /// Slowdown factor of a class.
     Slowdown(usize),
-    /// Number of classes, or which NPUs are of which.
+    /// Number of classes, or the assignment of NPUs to them.
     Classes,
-    /// Memory beyond the NPUs.
+    /// Memory outside the NPUs.
     RemoteMemory,
-    /// Memory beyond the NPUs with this name.
+    /// Memory outside the NPUs with this name.
     NamedMemory(String),
     /// The host.
     Host,
-    /// Corrections by measured steps.
+    /// Corrections from measured steps.
     Corrections,
 }
 
-/// Returns what differs between two machines, in the order of machine files; nothing for machines that predict alike.
+/// Returns the differences between two machines, in the order of machine files; empty if both predict the same.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let mut found = Vec::new();
@@ -176,7 +176,7 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
 }
 
 impl MachineDifference {
-    /// Names what differs.
+    /// Returns a name for the difference.
     fn subject(&self) -> String {
         match self {
             Self::Shape => "shape of the network",
@@ -207,7 +207,7 @@ impl MachineDifference {
         .to_owned()
     }
 
-    /// The class of NPUs that it is about.
+    /// Returns the NPU class that it affects.
     fn class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
@@ -222,8 +222,8 @@ impl MachineDifference {
         }
     }
 
-    /// Returns why the run does not depend on it. It is asked only of what is known to change nothing, so the last reason of
-    /// each needs no proof of its own.
+    /// Returns why the run does not depend on the difference. Only valid for a difference that is known to change
+    /// nothing, so the last possible reason is returned without a check.
     fn reason(&self, run: &RunFacts<'_>) -> String {
         let machine = run.prepared.machine();
         if let Some(class) = self.class().filter(|&class| !run.uses_class(class)) {
@@ -324,7 +324,8 @@ impl MachineDifference {
     }
 }
 
-/// Why rates, algorithms or latencies of dimensions `of` change nothing: what of `kind` crosses them, and is timed by what.
+/// Returns why rates, algorithms or latencies of the dimensions `of` change nothing: which communication of `kind`
+/// crosses them, and what determines its time.
 fn along(
     run: &RunFacts<'_>,
     of: &[usize],
@@ -345,7 +346,8 @@ fn along(
     }
 }
 
-/// Groups what `differs` by the reason why the run, on one of two machines that predict the same for it, does not depend on it.
+/// Groups the differences by the reason why the run does not depend on them, given that both machines predict the same
+/// for it.
 fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
@@ -366,7 +368,7 @@ fn listed(parts: &[(String, Vec<String>)]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns why the run, on one of two machines that predict the same for it, does not depend on what `differs`.
+/// Returns why the run does not depend on the differences, given that both machines predict the same for it.
 pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     match &by_reason(differs, run)[..] {
         [] => "the machines differ in nothing that takes time".to_owned(),
@@ -375,7 +377,7 @@ pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     }
 }
 
-/// Names what differs, with the reason why nothing moved, for comparisons.
+/// Returns the differences with the reasons why no time changed, for comparisons.
 pub(crate) fn explain_nothing_moved(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     match &by_reason(differs, run)[..] {
         [] => "nothing moved: the machines differ in nothing that takes time".to_owned(),

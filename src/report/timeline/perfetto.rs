@@ -1,8 +1,8 @@
-//! Timelines as Perfetto's own protobuf: whole nanoseconds, texts stored once, arrows, counters with their unit.
+//! Timelines in Perfetto's own protobuf: integer nanoseconds, interned texts, arrows, and counters with units.
 //!
-//! Written after `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace` message, so
-//! a file is written packet by packet. Texts are interned: the first packet that uses one carries it with a number.
-//! Packets are deflated together, as the format allows (`compressed_packets`).
+//! Implements `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace` message, so
+//! the file is written packet by packet. Texts are interned: the first packet that uses a text defines it with an id.
+//! Packets are compressed in batches (`compressed_packets`).
 
 use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
@@ -19,47 +19,47 @@ use texts::TextNumbers;
 mod schema;
 mod texts;
 
-/// The number of our only sequence of packets.
+/// Id of the only packet sequence.
 const SEQUENCE: u32 = 1;
-/// The track of all others.
+/// Parent of all other tracks.
 const ROOT: u64 = 1;
-/// Bytes of packets that are deflated together.
+/// Size of a batch of packets before compression, bytes.
 const DEFLATED: usize = 1 << 18;
 
-/// A track by what it shows.
+/// Identity of a track, by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TrackKey {
     Rank(u32),
     Lane(TrackId),
-    /// Bytes that a rank holds, of a class or in all.
+    /// Bytes allocated by a rank, of one class or in total.
     Memory(u32, Option<&'static str>),
     Counter(u32, TimelineCounter),
 }
 
-/// Least number of an arrow from a launch, above those of messages.
+/// Minimum id of arrows from launches; arrows of messages have smaller ids.
 const LAUNCHES: u64 = 1 << 33;
 
-/// Facts beside slices.
+/// Names of the facts attached to slices.
 const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"];
 
 /// Writes the format into `out`.
 #[derive(Debug)]
 pub(super) struct PerfettoEncoder<W> {
     out: W,
-    /// The first error of `out`; nothing is written after it.
+    /// First write error; nothing is written after it.
     failed: Option<io::Error>,
     tracks: BTreeMap<TrackKey, u64>,
     categories: TextNumbers,
     names: TextNumbers,
     facts: TextNumbers,
     texts: TextNumbers,
-    /// The last value of each counter.
+    /// Last value of each counter.
     held: BTreeMap<u64, u64>,
-    /// Packets that are not written yet.
+    /// Packets not yet written.
     buffer: Vec<u8>,
 }
 
-/// Appends a packet to `to` as field 1 of the trace, of known length.
+/// Appends a packet to `to` as a length-delimited field 1 of the trace.
 fn framed(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
     to.push(0x0a);
     let encoded = packet.encode_length_delimited(&mut to);
@@ -67,13 +67,13 @@ fn framed(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
     to
 }
 
-/// The nearest nanosecond.
+/// Returns the nearest nanosecond.
 fn ns(at: Time) -> u64 {
     at.0 / 1000 + u64::from(at.0 % 1000 >= 500)
 }
 
 impl<W: Write> PerfettoEncoder<W> {
-    /// Starts a file about what `title` says.
+    /// Starts a file with the title `title`.
     pub fn new(out: W, title: &str) -> Self {
         let mut this = Self {
             out,
@@ -92,7 +92,7 @@ impl<W: Write> PerfettoEncoder<W> {
             child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
             ..TrackDescriptor::default()
         };
-        // Numbers of texts begin with this packet.
+        // Text ids start anew at this packet.
         this.packet(TracePacket {
             sequence_flags: Some(TracePacket::STATE_CLEARED),
             track_descriptor: Some(root),
@@ -104,13 +104,13 @@ impl<W: Write> PerfettoEncoder<W> {
         this
     }
 
-    /// Ends the file and gives back `out`, or the first error it had.
+    /// Finishes the file; returns `out`, or its first error.
     pub fn finish(mut self) -> io::Result<W> {
         self.write_packets();
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes the packets that are collected.
+    /// Writes the collected packets.
     fn write_packets(&mut self) {
         if self.failed.is_some() {
             return;
@@ -128,7 +128,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet, with the texts that it is the first to use.
+    /// Writes a packet with the definitions of texts that it uses first.
     fn packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
@@ -157,7 +157,7 @@ impl<W: Write> PerfettoEncoder<W> {
         });
     }
 
-    /// The number of a track, which `describe` describes when it is first used.
+    /// Returns the id of a track; on first use, writes the description from `describe`.
     fn track_number(&mut self, key: TrackKey, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
         if let Some(known) = self.tracks.get(&key) {
             return *known;
@@ -189,7 +189,7 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    /// Draws the value of a counter of `rank`, whose name and unit are described when it is first used.
+    /// Writes a value of a counter of `rank`; on first use, also its name and unit.
     fn count(
         &mut self,
         (rank, key): (u32, TrackKey),
@@ -216,7 +216,7 @@ impl<W: Write> PerfettoEncoder<W> {
             TrackEvent {
                 kind: Some(TrackEvent::COUNTER),
                 track: Some(track),
-                // Counters are signed, and nothing that is counted reaches 2^63.
+                // Counter values are signed; no count reaches 2^63.
                 counter: Some(i64::try_from(value).unwrap_or(i64::MAX)),
                 ..TrackEvent::default()
             },
@@ -225,7 +225,7 @@ impl<W: Write> PerfettoEncoder<W> {
 }
 
 impl<W: Write> PerfettoEncoder<W> {
-    /// Draws the bytes that `rank` holds, of a class or in all.
+    /// Writes the bytes allocated by `rank`, of one class or in total.
     fn memory_of(&mut self, rank: u32, class: Option<&'static str>, at: Time, bytes: u64) {
         let describe = || {
             let name = class.map_or("memory".to_owned(), |class| format!("memory: {class}"));
@@ -252,7 +252,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
 
     fn track(&mut self, track: TrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
-        // By order, then by lane.
+        // Sorted by order, then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
         self.track_number(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
@@ -264,7 +264,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // Slices begin and end by events of their own, in the order of the file where instants are equal.
+        // Slices begin and end with separate events; at equal instants their order in the file counts.
         true
     }
 
@@ -314,14 +314,14 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             track,
             ..TrackEvent::default()
         };
-        // Of the two slices of an arrow the viewer takes the one that began first as its source, and a receive may have
-        // been posted before the send began: the arrow enters an instant at its end. No arrow is number 0.
+        // The viewer takes the slice that began first as the source of an arrow, but a receive may be posted before the
+        // send begins. So the arrow enters at an instant event at the receive's end. Arrow ids start above 0.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
             Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
         };
-        // Arrows of launches are numbered above those of messages.
+        // Launch arrows use ids above those of messages.
         let number = |id: u64| LAUNCHES + id;
         let leaving = leaving.into_iter();
         let begin = TrackEvent {
