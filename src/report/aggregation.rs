@@ -1,4 +1,5 @@
-//! Ranks of which one ran for all: how many there were, and how long they stayed together.
+//! Aggregation of ranks, where one rank is simulated for a group of equal ranks: how many there were, and how
+//! long they stayed equal.
 
 use super::Observer;
 use super::summary::thousands;
@@ -10,42 +11,43 @@ use chakram_engine::{CompiledReplay, LoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// Groups of ranks that did the same at the same time, where the replay was asked to look for such.
+/// Groups of ranks that did the same at the same time, if the replay was asked to detect them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {
-    /// Groups at the start.
+    /// Number of groups at the start.
     pub groups: u32,
-    /// Ranks in them.
+    /// Number of ranks in these groups.
     pub ranks: u32,
-    /// Groups of which one rank ran for all until the end.
+    /// Number of groups that one rank represented until the end.
     pub together: u32,
-    /// Times that ranks that had differed were found in the same state, so that one ran for several again.
+    /// Number of times that ranks which had differed reached the same state again, so that one could
+    /// represent several.
     #[serde(default)]
     pub rejoined: u64,
-    /// Events that the replay took.
+    /// Number of events in the replay.
     pub events: u64,
-    /// The first time that members of a group differed.
+    /// First time at which members of a group differed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<RankDifference>,
 }
 
-/// An operation that members of a group did not end at one time.
+/// An operation that members of a group did not end at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankDifference {
-    /// When.
+    /// Time of the difference.
     #[serde(rename = "at_ps")]
     pub at: Span,
     /// Name of the operation.
     pub node: String,
-    /// The lowest rank that had ended it.
+    /// Lowest rank that had ended it.
     pub ahead: u32,
-    /// The lowest that had not.
+    /// Lowest rank that had not ended it.
     pub behind: u32,
 }
 
-/// Waits for what the loop counted.
+/// Receives the counts that the loop reports at the end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LoopObserver(Option<LoopCounts>);
 
@@ -59,7 +61,7 @@ impl Observer for LoopObserver {
 }
 
 impl LoopObserver {
-    /// Returns what became of the groups of `prepared`, if it looked for any.
+    /// Returns the results for the groups of `prepared`, if it detected groups.
     pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<RankAggregation> {
         let counts = self.0.filter(|_| prepared.aggregates())?;
         Some(RankAggregation {
@@ -79,7 +81,7 @@ impl LoopObserver {
 }
 
 impl RankAggregation {
-    /// The lines of the text.
+    /// Returns the lines of the text.
     pub(super) fn lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
             [self.groups, self.ranks, self.together].map(|n| thousands(n.into()));

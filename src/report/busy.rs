@@ -1,7 +1,7 @@
 //! Busy time of each rank by sort of work: the union of the intervals from issue to completion.
 //!
-//! Sorts are counted, not listed: a rank keeps how many nodes of a sort are under way and since when
-//! there are any, so a node costs a few additions and no memory.
+//! Intervals are not stored: per rank and sort, only the number of nodes in progress and the start of the
+//! current busy period. So a node costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -19,38 +19,38 @@ const NOTHING: usize = 4;
 /// Busy time of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankBusyTime {
-    /// Completion of its last node, if all completed.
+    /// Completion of its last node; `None` if not all completed.
     pub finish: Option<Time>,
-    /// With work of the host under way.
+    /// Time with host work in progress.
     pub host: Span,
-    /// With a kernel under way.
+    /// Time with a kernel in progress.
     pub kernels: Span,
-    /// With a collective, a send, a receive or other communication under way.
+    /// Time with a collective, send, receive or other communication in progress.
     pub communication: Span,
-    /// With a load or store under way.
+    /// Time with a load or store in progress.
     pub memory: Span,
-    /// Nodes that do nothing, where they last as recorded.
+    /// Time with nodes in progress that do nothing but keep their recorded duration.
     pub nothing: Span,
-    /// With a kernel and communication under way at once.
+    /// Time with a kernel and communication in progress at once.
     pub overlap: Span,
 }
 
-/// One rank's bookkeeping.
+/// State of one rank.
 #[derive(Clone, Debug, Default)]
 struct RankTracker {
     /// Nodes that have not completed.
     left: usize,
     last: Time,
-    /// Nodes under way, by sort; since when there are any; and for how long there were before.
+    /// Per sort: nodes in progress, start of the current busy period, and length of earlier ones.
     active: [u32; 5],
     since: [Time; 5],
     total: [Span; 5],
-    /// As above, of kernels and communication at once.
+    /// The same for kernels and communication at once.
     both_since: Time,
     overlap: Span,
 }
 
-/// Adds up the time of every rank, where `F` says as what a kernel counts.
+/// Sums the time of every rank; `F` determines the sort of each kernel.
 #[derive(Debug)]
 pub struct BusyObserver<F> {
     ranks: Vec<RankTracker>,
@@ -58,8 +58,8 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Watches all instances of `workload`. `counts_as` is asked for the kind as which a node of
-    /// [`NodeKind::Compute`] of an instance counts.
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind as which a
+    /// [`NodeKind::Compute`] node of an instance counts.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {
             left: workload.graph(instance).len(),
@@ -71,7 +71,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// Returns the times by instance. The times of ranks that did not finish lack what was under way.
+    /// Returns the times by instance. For ranks that did not finish, the current busy period is not included.
     pub fn times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
@@ -103,7 +103,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
 }
 
 impl RankTracker {
-    /// Kernels and communication are both under way.
+    /// Returns whether kernels and communication are both in progress.
     #[inline]
     fn both(&self) -> bool {
         self.active[KERNELS] > 0 && self.active[COMMUNICATION] > 0
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_or_touch_are_counted_once() {
-        // A kernel in [0, 10]; receives in [4, 12] and [6, 20]; one more kernel in [15, 18]; the host in
-        // [20, 25] and, touching it, [25, 30]. Communication: [4, 20] = 16. Both: [4, 10] and [15, 18].
+        // A kernel in [0, 10]; receives in [4, 12] and [6, 20]; another kernel in [15, 18]; the host in [20,
+        // 25] and directly after it [25, 30]. Communication: [4, 20] = 16. Both: [4, 10] and [15, 18].
         let mut busy = BusyObserver {
             ranks: vec![RankTracker {
                 left: 6,

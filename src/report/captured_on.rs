@@ -1,4 +1,4 @@
-//! Devices, hosts and software that the traces of a job were captured on.
+//! Devices, hosts and software on which the traces of a job were captured.
 
 use chakram_base::setting::SettingKey;
 use chakram_hardware::devices::preset_of_device;
@@ -6,7 +6,7 @@ use chakram_trace::format::scan::CaptureContext;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-/// Distinct devices, hosts and software of the captures of a job, each in the order of ranks.
+/// Distinct devices, hosts and software of a job's captures, each in rank order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -15,10 +15,10 @@ pub struct CapturedOn {
     pub devices: Vec<String>,
     /// Names of hosts.
     pub hosts: Vec<String>,
-    /// The preset of the device, if all are one and one describes it.
+    /// The preset of the device, if all devices are the same and a preset describes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Whether kernels last as they did there, though the NPUs of the machine are others.
+    /// Whether kernels keep their captured durations, although the machine has other NPUs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernels_stay: bool,
     /// Software with versions, such as `cuda_runtime 12060, nccl 2.21.5`.
@@ -26,7 +26,7 @@ pub struct CapturedOn {
 }
 
 impl CapturedOn {
-    /// Collects what the traces of `workload` say; `None` if they say nothing.
+    /// Collects the facts stated in the traces of `workload`; `None` if there are none.
     pub fn of(workload: &Workload) -> Option<Self> {
         let mut all = Self::default();
         for instance in workload.instances() {
@@ -53,21 +53,21 @@ impl CapturedOn {
         (all != Self::default()).then_some(all)
     }
 
-    /// Returns the preset that describes all devices, with its class, if there is one.
+    /// Returns the preset and NPU class that describe all devices, if there are any.
     fn common_preset(&self) -> Option<[&'static str; 2]> {
         let mut presets = self.devices.iter().map(|device| preset_of_device(device));
         let first = presets.next()??;
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Notes that kernels of devices last as recorded, if one of `classes`, the names of the machine's NPU classes, is not that
-    /// of all devices.
+    /// Records that kernels keep durations of other devices, if one of `classes`, the names of the machine's NPU
+    /// classes, is not the class of all devices.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
-    /// Returns what would carry the kernels to the machine, if they last as they did on another device.
+    /// Returns advice on how to scale the kernels to the machine, if they keep durations from another device.
     fn advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
@@ -132,7 +132,7 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // Kernels of another device; of a class of the same name they are at home.
+        // Kernels from another device; on a class of the same name they would fit.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);
@@ -142,7 +142,7 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` carries them to this machine"
         ), "{line}");
-        // Two names of one kind of device are one; of devices that differ, or that nobody names, somebody has to say.
+        // Two names of one kind of device count as one. If devices differ or are unnamed, the user must specify them.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

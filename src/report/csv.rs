@@ -1,4 +1,4 @@
-//! Comma-separated values, with a header line.
+//! CSV files with a header line.
 
 use chakram_base::units::Span;
 use chakram_trace::format::escaped;
@@ -10,11 +10,11 @@ use std::fmt::{self, Display, Formatter, Write as _};
 pub enum CsvCell<'r> {
     /// Nothing.
     Empty,
-    /// A text, in quotes where it needs them.
+    /// A text, quoted if necessary.
     Text(&'r str),
-    /// A whole number.
+    /// An integer.
     Count(u64),
-    /// A number with so many digits behind the point.
+    /// A number with this many decimals.
     Decimal(f64, usize),
 }
 
@@ -47,7 +47,7 @@ impl From<u32> for CsvCell<'_> {
     }
 }
 
-/// In picoseconds.
+/// As picoseconds.
 impl From<Span> for CsvCell<'_> {
     fn from(span: Span) -> Self {
         Self::Count(span.0)
@@ -60,11 +60,11 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A column of rows `R` of some whole: its name, and its field of a row.
+/// A column of rows `R` that belong to a whole `W`: its name, and its field for a row.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
-/// Returns the text of a cell so that no spreadsheet takes it for a formula: an apostrophe stands before a text that begins
-/// with `=`, `+`, `-`, `@`, a tab or a carriage return and is no number (OWASP, CSV injection).
+/// Returns the text of a cell in a form that spreadsheets do not treat as a formula: a text that begins with `=`, `+`,
+/// `-`, `@`, a tab or a carriage return, and is not a number, gets an apostrophe in front (OWASP, CSV injection).
 pub fn harmless(cell: &str) -> Cow<'_, str> {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match is_formula && cell.parse::<f64>().is_err() {
@@ -73,23 +73,24 @@ pub fn harmless(cell: &str) -> Cow<'_, str> {
     }
 }
 
-/// Rows of comma-separated values (RFC 4180) in a text, which the `csv` package writes.
+/// CSV rows (RFC 4180), written by the `csv` package.
 ///
-/// Text that a terminal or a spreadsheet may take for a command is escaped, ends of lines included, so that a row is a line.
+/// Text that a terminal or a spreadsheet could interpret as a command is escaped. Line ends are escaped too, so each
+/// row is one line.
 pub struct CsvRows {
     writer: csv::Writer<Vec<u8>>,
     cell: String,
 }
 
 impl CsvRows {
-    /// Starts with a row of column names, separated by commas.
+    /// Creates rows with a header of column names, separated by commas.
     pub fn new(header: &str) -> Self {
         let mut rows = Self::empty();
         rows.add(header.split(','));
         rows
     }
 
-    /// Starts without a header.
+    /// Creates rows without a header.
     pub fn empty() -> Self {
         Self {
             writer: csv::WriterBuilder::new()
@@ -104,7 +105,7 @@ impl CsvRows {
         self.add(cells);
     }
 
-    /// Adds a row of the cells of an iterator.
+    /// Adds a row with the cells of an iterator.
     pub fn add<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
         for cell in cells {
             self.cell.clear();
@@ -116,7 +117,7 @@ impl CsvRows {
         ended.expect("memory takes what is written");
     }
 
-    /// Returns the number of bytes of all rows so far.
+    /// Returns the size of all rows so far, bytes.
     pub fn bytes(&mut self) -> usize {
         self.writer.flush().expect("memory takes what is written");
         self.writer.get_ref().len()
@@ -129,7 +130,7 @@ impl CsvRows {
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
-    /// Adds the names of `columns`, behind `front` if there is one.
+    /// Adds the names of `columns`, after `front` if given.
     pub(super) fn header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
         self.add(
             front
@@ -138,7 +139,7 @@ impl CsvRows {
         );
     }
 
-    /// Adds `rows` of `whole`, each behind `front` if there is one.
+    /// Adds `rows` of `whole`, each after `front` if given.
     pub(super) fn columns<'r, W, R: 'r>(
         &mut self,
         front: Option<&'r str>,
@@ -153,7 +154,7 @@ impl CsvRows {
     }
 }
 
-/// A number with so many digits behind the point, if it is known.
+/// Returns a number with this many decimals, or an empty cell if unknown.
 pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }

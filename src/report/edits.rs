@@ -1,4 +1,4 @@
-//! Edits of the job that was replayed: what each found and did, and the job without them.
+//! Edits of the replayed job: the effect of each, and the makespan without them.
 
 use super::Report;
 use super::head::HeadStyle;
@@ -7,31 +7,31 @@ use chakram_base::units::{Span, counted, percent_change};
 use chakram_engine::{FailureOutcome, PriceChangeCount};
 use serde::{Deserialize, Serialize};
 
-/// What an edit found and did.
+/// An edit and its effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditRow {
     /// The edit.
     pub edit: String,
-    /// What `matched` and `changed` count.
+    /// The unit of `matched` and `changed`.
     pub counts: String,
-    /// Number of those that the edit is about.
+    /// Number of matches of the edit.
     pub matched: u64,
-    /// Number of those that changed.
+    /// Number of matches that changed.
     pub changed: u64,
-    /// Nodes that were added.
+    /// Number of added nodes.
     #[serde(default)]
     pub added: u64,
-    /// Nodes that were removed.
+    /// Number of removed nodes.
     #[serde(default)]
     pub removed: u64,
-    /// Bases of new times, and what is not known.
+    /// Basis of new times, and unknown facts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Puts changes of the job and its machine in front of those of prices, which the replay knows.
+    /// Adds edits of the job and its machine, before the price changes that the replay already listed.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
@@ -42,7 +42,7 @@ impl Report {
 }
 
 impl EditRow {
-    /// Returns the row of a change of prices.
+    /// Returns the row of a price change.
     pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {
@@ -97,36 +97,37 @@ impl EditRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditReport {
-    /// Makespan of the job without them, if it was replayed.
+    /// Makespan of the unedited job, if it was replayed.
     #[serde(
         rename = "unedited_makespan_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// Makespans of a job with ranks that were not captured: with each as the fastest, and as the slowest captured rank of its role.
+    /// For a job with uncaptured ranks: its makespans if each of these ranks is like the fastest, and like the slowest,
+    /// captured rank of its role.
     #[serde(
         rename = "completed_makespan_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub completed: Option<CompletedInterval>,
-    /// One row for each edit, in order.
+    /// One row per edit, in order.
     pub rows: Vec<EditRow>,
 }
 
-/// Interval of the makespan of a job with ranks that were not captured.
+/// Interval of the makespan of a job with uncaptured ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CompletedInterval {
-    /// The smallest.
+    /// The smallest makespan.
     pub low: Span,
-    /// The largest.
+    /// The largest makespan.
     pub high: Span,
 }
 
 impl CompletedInterval {
-    /// Returns the interval of makespans; `None` for none.
+    /// Returns the interval of makespans; `None` if there are none.
     pub fn of(makespans: &[Span]) -> Option<Self> {
         Some(Self {
             low: *makespans.iter().min()?,
@@ -136,7 +137,7 @@ impl CompletedInterval {
 }
 
 impl EditReport {
-    /// Its lines of the head of a report on a job that takes `makespan`.
+    /// Returns the lines for the head of a report whose job takes `makespan`.
     pub(crate) fn lines(&self, makespan: Span) -> Vec<(&'static str, String, HeadStyle)> {
         let mut lines = Vec::new();
         if let Some(unedited) = self.unedited {

@@ -1,4 +1,4 @@
-//! The head of a report: sentences about the whole of it, the same in text and page.
+//! The head of a report: sentences about the whole replay, the same in text and page.
 
 use super::Report;
 use super::cost;
@@ -6,28 +6,28 @@ use super::summary::{counted, percent_more, thousands};
 use super::throughput;
 use chakram_base::units::percent_change;
 
-/// How a text writes a line of the head.
+/// How a text shows a line of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
-    /// The lead and the words as a heading, and after them the rest.
+    /// The label and the words as a heading, followed by the rest.
     Heading,
     /// One line.
     Line,
-    /// Broken at spaces.
+    /// Wrapped at spaces.
     Wrapped,
     /// A warning on one line.
     Warning,
-    /// A warning broken at spaces.
+    /// A warning, wrapped at spaces.
     WrappedWarning,
 }
 
 /// A line of the head.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadLine {
-    /// Its first word, which says what it is about; empty where it goes on about the line before.
+    /// Its label, which states its subject; empty if it continues the line before.
     pub lead: &'static str,
     pub text: String,
-    /// Words after a heading.
+    /// Words after the heading.
     pub rest: String,
     pub style: HeadStyle,
 }
@@ -42,13 +42,13 @@ impl HeadLine {
         }
     }
 
-    /// Returns whether it warns.
+    /// Returns whether it is a warning.
     pub fn warns(&self) -> bool {
         matches!(self.style, HeadStyle::Warning | HeadStyle::WrappedWarning)
     }
 }
 
-/// `gpt2: 8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`, without the title.
+/// Formats `gpt2: 8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`, without the title.
 pub(crate) fn scope(report: &Report) -> String {
     format!(
         "{} of {}, {}, all completed, on {} ({})",
@@ -60,14 +60,14 @@ pub(crate) fn scope(report: &Report) -> String {
     )
 }
 
-/// The lines of the head, of a report whose times rest on `basis`.
+/// Returns the lines of the head; `basis` describes the basis of times.
 pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     use HeadStyle::{Heading, Line, Warning, Wrapped, WrappedWarning};
     let outcome = &report.outcome;
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
-        // Readers look for the step, of which the replay is only a part.
+        // Readers want the whole step, of which the replay is only a part.
         put("STEP", whole.line(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);

@@ -1,8 +1,9 @@
-//! The report as a page: one file that needs no network. It has all that the text has, and pictures.
+//! The report as a page: one file that needs no network access. It contains everything that the text contains, and
+//! pictures.
 //!
-//! Sentences and tables are those of the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers that the report
-//! has carry its JSON pointer and the value, `data-path` and `data-value`, so that programs can hold a page against the
-//! JSON. A script in the page sorts and searches its tables; without it nothing is missing.
+//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers
+//! from the report have its JSON pointer and value as attributes (`data-path` and `data-value`), so that programs can
+//! compare a page with the JSON. A script in the page sorts and searches its tables; the page is complete without it.
 
 mod basis;
 mod links;
@@ -18,7 +19,7 @@ use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
 use page::{list, number, report_table, section, text};
 
-/// A part of a page under a heading.
+/// A part of a page with a heading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReportChapter {
     Time,
@@ -32,7 +33,7 @@ enum ReportChapter {
 }
 
 impl ReportChapter {
-    /// The chapters in their order, with headings and identifiers.
+    /// The chapters in order, with headings and HTML ids.
     const ALL: [(Self, &'static str, &'static str); 8] = [
         (Self::Time, "Where the time goes", "breakdown"),
         (Self::Steps, "Profiled steps", "steps"),
@@ -44,7 +45,7 @@ impl ReportChapter {
         (Self::Modules, "Modules", "modules"),
     ];
 
-    /// The place of a table.
+    /// Returns the chapter that contains a table.
     fn of(id: SectionId) -> Self {
         match id {
             SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
@@ -60,7 +61,7 @@ impl ReportChapter {
         }
     }
 
-    /// The pictures, which are before the tables.
+    /// Returns the chapter's pictures, which precede its tables.
     fn pictures(self, report: &Report) -> String {
         match self {
             Self::Time => sections::breakdown(report) + &sections::timeline(report),
@@ -74,7 +75,7 @@ impl ReportChapter {
     }
 }
 
-/// Renders `report` of a replay described by `title` and `basis`.
+/// Renders `report`; `title` and `basis` describe its replay.
 pub fn render(report: &Report, title: &str, basis: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
@@ -91,12 +92,12 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     page::page_with_tables(title, &body)
 }
 
-/// The sentences of the head and the warnings.
+/// Returns the sentences of the head, and the warnings.
 pub(crate) fn caveats(report: &Report, basis: &str) -> String {
     facts(report, basis) + &warnings(report)
 }
 
-/// The heading, the identifier, and the pictures and tables of each chapter that has some.
+/// Returns heading, id, pictures and tables of each chapter that has any.
 pub(crate) fn chapters(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {
@@ -125,13 +126,13 @@ fn all_tables(report: &Report) -> Vec<ReportSection> {
         .collect()
 }
 
-/// Reasons why the numbers may be other than they seem.
+/// Returns the reasons why the numbers may be misleading.
 fn warnings(report: &Report) -> String {
     let settings = report.settings.sentences();
     list(settings.chain(report.warnings.iter().cloned()), "warnings")
 }
 
-/// The sentences of the head, each with its lead.
+/// Returns the sentences of the head, each with its label.
 fn facts(report: &Report, basis: &str) -> String {
     let lines = head::lines(report, basis).into_iter().map(|line| {
         let class = if line.warns() { " class=\"warn\"" } else { "" };
@@ -148,12 +149,12 @@ fn facts(report: &Report, basis: &str) -> String {
     format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())
 }
 
-/// A time of the report.
+/// Formats a time of the report.
 fn span(path: &str, value: Span) -> String {
     number(path, value.0, &value.to_string())
 }
 
-/// A time of an axis, in picoseconds.
+/// Formats a time on an axis, given in picoseconds.
 fn axis_time(ps: f64) -> String {
     Span(ps as u64).to_string()
 }

@@ -1,6 +1,6 @@
-//! Documents for programs: the report of one machine or of several as JSON, and read back.
+//! Reads and writes documents for programs: the report of one machine or of several as JSON.
 //!
-//! The types are the schema: `docs/report.schema.json` is made from them.
+//! The types define the schema; `docs/report.schema.json` is generated from them.
 
 use super::Report;
 use super::compare::ComparisonDocument;
@@ -13,20 +13,20 @@ use std::io::{self, Write};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum ReportDocument {
-    /// Of one machine.
+    /// The report of one machine.
     Report(Box<Report>),
-    /// Of several machines.
+    /// The comparison of several machines.
     Comparison(Box<ComparisonDocument<'static>>),
 }
 
-/// A text that is no document.
+/// The error of a text that is not a document.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// It is not what it should be.
+    /// It is not valid JSON of a report.
     #[error(
         "it is no report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),
-    /// It is something else, or of another version.
+    /// Its schema is different or has another version.
     #[error(
         "its schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
          with the version that compares, {format} json",
@@ -36,11 +36,11 @@ pub enum DocumentError {
 }
 
 impl ReportDocument {
-    /// Reads what [`write`](fn@write) wrote.
+    /// Reads the output of [`write`](fn@write).
     ///
     /// # Errors
     ///
-    /// Fails if `text` is something else, or of another version.
+    /// Fails if `text` is not such a document or has another version.
     pub fn read(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
         struct DocumentHead {
@@ -55,11 +55,11 @@ impl ReportDocument {
     }
 }
 
-/// Writes a document as people indent it, with a line's end behind.
+/// Writes a document as indented JSON with a final newline.
 ///
 /// # Errors
 ///
-/// Fails if `out` takes no more.
+/// Fails if writing to `out` fails.
 pub fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
     out.write_all(b"\n")

@@ -1,8 +1,8 @@
-//! Reports of launches: steps that repeat, and jobs that share a machine.
+//! Reports of launches: repeated steps, and jobs that share a machine.
 //!
-//! Each program has a report of its own, filled in by the observers of any report, which are told of its ranks alone.
-//! A rank has one launch of its program at a time, which feeds such as [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) see
-//! to; so what is kept by node holds.
+//! Each program has its own report and its own set of observers, which receive only the events of its ranks. A rank
+//! runs one launch of its program at a time, as feeds such as [`RepeatedLaunch`](chakram_engine::RepeatedLaunch)
+//! ensure, so state stored per node remains valid.
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
@@ -19,11 +19,12 @@ use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
 
-/// Replays the launches of each of `programs` by the feed beside it, watched by `extra` too, and reports on each.
+/// Replays the launches of each of `programs` by the feed paired with it, with the additional observer `extra`,
+/// and returns the reports.
 ///
 /// # Errors
 ///
-/// As [`run_launches`], and where most kernels would take no time.
+/// As [`run_launches`], and if most kernels would take no time.
 pub fn replay_launched(
     programs: &[CompiledReplay<'_>],
     feeds: &mut [Box<dyn Feed>],
@@ -61,7 +62,8 @@ pub fn replay_launched(
     Ok(reports.collect())
 }
 
-/// The report of the first of `reports`, with the others beside it by their `names`; `None` without any.
+/// Returns the first of `reports` with the others attached as neighbours under their `names`; `None` if there
+/// are none.
 pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
@@ -78,11 +80,11 @@ pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     Some(first)
 }
 
-/// Launches of which the text has a row.
+/// Maximum number of launches in the text.
 const SHOWN: usize = 6;
 
-/// The table of launches, if there are several: when they began and ended, and by how much each ended after the one
-/// before.
+/// Returns the table of launches, if there are several: start and end of each, and the time between its end and the
+/// previous one's.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {
@@ -103,7 +105,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     for (number, launch) in launches.iter().enumerate() {
         let after = Span(launch.end.0.saturating_sub(before.0));
         before = launch.end;
-        // The last is as steady as it gets.
+        // The last launch is the closest to a steady state.
         if number + 1 >= shown && number + 1 < launches.len() {
             continue;
         }
@@ -133,10 +135,10 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// Counts of a program's launches.
+/// Statistics of a program's launches.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaunchTally {
-    /// The end of the last node.
+    /// End of the last node.
     end: Time,
     nodes: u64,
     messages: u64,
@@ -146,17 +148,17 @@ struct LaunchTally {
     recorded: u64,
 }
 
-/// A program and what watches it.
+/// A program and its observers.
 struct WatchedProgram<'a> {
     prepared: &'a CompiledReplay<'a>,
     observers: ReportObservers<'a, ()>,
     tally: LaunchTally,
 }
 
-/// Hands on what happens to the observers of the program that it happens to.
+/// Forwards events to the observers of the program that they belong to.
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
-    /// Program and own number of each instance of all programs; likewise of each group.
+    /// Program and index within it for each instance of all programs; likewise for each group.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,
@@ -191,7 +193,7 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 }
 
 impl Observer for WatchedPrograms<'_, '_> {
-    /// Links are those of all programs together, and reported once.
+    /// Link loads are sums over all programs, so they are reported once.
     fn links(&mut self, loads: &[LinkLoad]) {
         self.extra.links(loads);
         if let Some(program) = self.programs.first_mut() {
@@ -213,7 +215,7 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.tally.nodes += 1;
         let alone =
             |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
-        // A sender without a trace is mirrored: its message is counted at its receiver.
+        // A sender without a trace is mirrored, so its message is counted at the receiver.
         if program.prepared.comm() == CommTiming::Model && (kind == NodeKind::Send || alone(kind)) {
             program.tally.messages += 1;
         }

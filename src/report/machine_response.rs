@@ -1,9 +1,10 @@
 //! Share of a job's time that depends on the machine.
 //!
-//! Of the mean parts of an NPU's time, compute by roofline, exposed transfers over the machine's network and memory
-//! *respond* to a change of machine. Compute as recorded, host time, and exposed transfers as recorded are *fixed*.
-//! The rest, waiting for other ranks and idle time, *follows* from both. The three sum to the makespan to the
-//! picosecond. Launches by the machine's host respond. Where kernels of both kinds ran, compute is shared out in proportion to the sums of their durations.
+//! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers over
+//! the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
+//! compute, host time and recorded exposed transfers are *fixed*. The rest, waiting for other ranks and idle time,
+//! *follows* from the other two. If both kinds of kernels ran, compute is divided in proportion to their total
+//! durations.
 
 use super::Report;
 use super::TimeCategory;
@@ -13,22 +14,23 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
-/// Means over NPUs of the time that depends on the machine, and of that which does not.
+/// Mean time over NPUs that depends on the machine, and mean time that does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
-    /// Whether kernels are operators that ran on a CPU when the job was captured.
+    /// Whether the kernels are operators that ran on a CPU in the captured job.
     pub kernels_on_cpu: bool,
-    /// Compute by roofline or curves, exposed transfers by the network, memory, and launches by the machine's host.
+    /// Compute by roofline or curves, exposed transfers over the network, memory, and launches by the machine's
+    /// host.
     #[serde(rename = "responds_ps")]
     pub responds: Span,
-    /// Of `responds`, launches by the machine's host.
+    /// Part of `responds`: launches by the machine's host.
     #[serde(rename = "launches_ps", default)]
     pub launches: Span,
-    /// Compute as recorded, host as recorded, and exposed transfers as recorded.
+    /// Recorded compute, recorded host time, and recorded exposed transfers.
     #[serde(rename = "fixed_ps")]
     pub fixed: Span,
-    /// Of `fixed`, compute as recorded.
+    /// Part of `fixed`: recorded compute.
     #[serde(rename = "fixed_compute_ps")]
     pub fixed_compute: Span,
     /// Exposed waiting for other ranks, and idle time.
@@ -36,7 +38,7 @@ pub struct MachineResponse {
     pub follows: Span,
 }
 
-/// Compute of a mean NPU, by what durations of kernels rest on.
+/// Compute of a mean NPU, by the basis of kernel durations.
 struct ComputeShares {
     recorded: Span,
     roofline: Span,
@@ -47,7 +49,7 @@ impl ComputeShares {
         let basis = prepared.basis();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
-        // Rounded down, so that no part is more than the whole.
+        // Rounded down so that no part exceeds the whole.
         let share = modelled as f64 / all.max(1) as f64;
         let roofline = Span((compute.0 as f64 * share) as u64).min(compute);
         Self {
@@ -58,12 +60,12 @@ impl ComputeShares {
 }
 
 impl MachineResponse {
-    /// Returns that of `report`, whose mean parts are known, on a replay of `prepared`.
+    /// Returns the response of `report`, a replay of `prepared`; the mean parts of `report` must be set.
     pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: TimeCategory| report.mean_parts[part as usize];
         let compute = ComputeShares::of(part(TimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
-        // Communication of an unknown kind lasts as recorded on any machine.
+        // Communication of an unknown kind keeps its recorded time on any machine.
         let unknown = mean(
             report.unknown_charged.exposed_transferring,
             report.rows.len(),
@@ -82,7 +84,7 @@ impl MachineResponse {
         let responds = compute.roofline + by_network + part(TimeCategory::Memory) + launches;
         let fixed = compute.recorded + as_recorded + host;
         let makespan = report.outcome.makespan;
-        // Means are rounded, each by itself, so their sum may be off by some picoseconds.
+        // Means are rounded separately, so their sum may be off by some picoseconds.
         let responds = responds.min(makespan);
         let fixed = fixed.min(makespan - responds);
         let instances = prepared.workload().instances().iter();
@@ -100,8 +102,8 @@ impl MachineResponse {
 }
 
 impl Report {
-    /// Says of a job whose kernels ran on a CPU, or whose time is mostly the host's, how much of its time depends on
-    /// the machine: a heading and a text; `None` for other jobs.
+    /// For a job whose kernels ran on a CPU, or whose time is mostly host time, returns a heading and a text on how
+    /// much of its time depends on the machine; `None` for other jobs.
     pub fn host_bound(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: TimeCategory| self.mean_parts[part as usize];
@@ -151,7 +153,7 @@ impl Report {
     }
 }
 
-/// Lists the parts of `whole` that are not zero at the precision of a share: ` (host 27.5 %, memory 1.0 %)`.
+/// Lists the parts of `whole` that do not round to zero: ` (host 27.5 %, memory 1.0 %)`.
 fn listed<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts

@@ -1,4 +1,4 @@
-//! Loads and stores by the memory that they reach: the NPU's own, memory beyond it, and memories with names.
+//! Loads and stores by memory: the NPU's own, memory outside it, and named memories.
 
 use super::Report;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryAccessRow {
-    /// `local`, `remote`, or `remote NAME` of a memory with a name.
+    /// `local`, `remote`, or `remote NAME` for a named memory.
     pub memory: String,
     /// Number of loads.
     pub loads: u64,
     /// Number of stores.
     pub stores: u64,
-    /// Bytes of both.
+    /// Bytes loaded and stored.
     pub bytes: u64,
-    /// Their time together, from issue to completion; those that overlap count each in full.
+    /// Their total time from issue to completion; overlapping accesses are each counted in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
 }
 
-/// Sums of loads and stores by memory, while a replay runs.
+/// Running sums of loads and stores by memory.
 #[derive(Debug)]
 pub(super) struct MemoryAccessSums {
-    /// Local memory, remote memory without a name, and the machine's named memories.
+    /// Rows: local memory, unnamed remote memory, then the machine's named memories.
     rows: Vec<MemoryAccessRow>,
 }
 
@@ -48,7 +48,7 @@ impl MemoryAccessSums {
         }
     }
 
-    /// Counts an access that took `span`; `memory` is the machine's named memory, if it has a name.
+    /// Adds an access that took `span`; `memory` is the index of the named memory, if it is one.
     pub fn add(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
         let at = match (graph.kind(node), memory) {
             (NodeKind::LocalMemory, _) => 0,

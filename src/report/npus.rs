@@ -1,4 +1,4 @@
-//! The table of NPUs: its rows, and its columns for people and for spreadsheets.
+//! The table of NPUs: its rows, and its columns in text and CSV.
 
 use super::Report;
 use super::TimeCategory;
@@ -13,26 +13,26 @@ use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, percent_change};
 use serde::{Deserialize, Serialize};
 
-/// Rows for people; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all.
 const ROWS: usize = 16;
 
-/// The time of one NPU by what it went into.
+/// The time of one NPU by category.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuRow {
-    /// The rank on it.
+    /// The rank on the NPU.
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
-    /// Its class.
+    /// Name of the NPU's class.
     pub class: String,
     /// Breakdown of its time, and its finish.
     #[serde(flatten)]
     pub time: NpuTime,
-    /// End of its last event in the capture, from the start of the job, if the trace says.
+    /// End of its last event in the capture, since the start of the job, if the trace states it.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// By how much it finished later than in the capture, in percent of that.
+    /// How much later than in the capture it finished, in percent of the captured time.
     #[serde(rename = "difference_percent")]
     pub difference: Option<f64>,
 }
@@ -55,7 +55,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
 
-/// A column of tables in which some makespan is a lower bound: whether that of the row's report is.
+/// Column of tables that contain a lower bound: whether the makespan of the row's report is one.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });
@@ -64,7 +64,7 @@ fn part(row: &NpuRow, part: TimeCategory) -> Span {
     row.time.parts[part as usize]
 }
 
-/// The table of where the time of each goes.
+/// Returns the table with the breakdown of each NPU's time.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     // Only pipelines have a bubble.
     let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
@@ -79,7 +79,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     headings.extend(bubble.then(|| right("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
     let mut section = ReportSection::aligned(SectionId::Ranks, headings);
-    // Neighbours that are alike share a line.
+    // Adjacent equal rows share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let runs = indexed_runs(&report.rows, |a, b| {
         a.class == b.class && parts(a) == parts(b)
@@ -100,7 +100,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// The table of where the time of the mean NPU goes.
+/// Returns the table with the breakdown of the mean NPU's time.
 pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
     let makespan = report.outcome.makespan;
     let mut section = ReportSection::new(
@@ -166,7 +166,7 @@ pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// The ranks of neighbouring rows: `3`, `0-7`, or `0 … 12 (4)` where some between have no trace.
+/// Formats the ranks of adjacent rows: `3`, `0-7`, or `0 … 12 (4)` if some ranks in between have no trace.
 fn ranks_of(run: &[NpuRow]) -> String {
     let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
     span_of(&ranks)
@@ -181,7 +181,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// The table of when each rank finished, beside the capture, if any trace says when that ended.
+/// Returns the table of finish times, next to those of the capture, if any trace states its end.
 pub(super) fn finishes(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

@@ -1,49 +1,50 @@
-//! Communications of an NPU that are under way, and the one that its time is charged to.
+//! Communications in progress on an NPU, and the one to which its time is charged.
 //!
 //! A communication waits until all of its partners have begun, and transfers from then on. An instant is charged to the
-//! transfer that started first, and while nothing transfers to the wait that started first.
+//! transfer that started first, or if nothing transfers, to the wait that started first.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Label of a communication that is over, and index of one that has not started.
+/// Label of a communication that has ended, and index of one that has not started.
 const OVER: u32 = u32::MAX;
 
-/// Progress of the communication that an instant is charged to.
+/// Progress of the communication to which an instant is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommProgress {
     /// All partners have begun.
     Transfers,
     /// A partner has not begun.
     Waits,
-    /// The same, where that is another stage of a pipeline.
+    /// A partner in another pipeline stage has not begun.
     WaitsForStage,
 }
 
 /// A communication that has started.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of what is charged, [`OVER`] when it is no more under way.
+    /// Index of the charge, or [`OVER`] after its end.
     label: u32,
     progress: CommProgress,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct OpenComms {
-    /// In the order they started; the first is under way.
+    /// Started communications in order of start; the first one has not ended.
     open: VecDeque<OpenComm>,
-    /// Number of communications that were over before the first of `open` started.
+    /// Number of communications removed from the front of `open`.
     over: u32,
-    /// By number, those that transfer, some of which may be over.
+    /// Numbers of transferring communications; some may have ended.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// Of each communication of the graph, by [`Graph::communication_index`]: its number among those that started, [`OVER`] before.
+    /// By [`Graph::communication_index`]: the number of each communication in order of start, [`OVER`] before it
+    /// starts.
     place: Box<[u32]>,
 }
 
 impl OpenComms {
-    /// Nothing of `graph` has started.
+    /// Creates the state before anything of `graph` has started.
     pub fn new(graph: &Graph) -> Self {
         Self {
             place: vec![OVER; graph.communication_count()].into(),
@@ -51,7 +52,7 @@ impl OpenComms {
         }
     }
 
-    /// The communication at `place` starts, and waits; its time is charged to `label`.
+    /// Starts the communication at `place`, which then waits; its time is charged to `label`.
     #[inline]
     pub fn start(&mut self, place: usize, label: u32, for_stage: bool) {
         self.place[place] = self.over + self.open.len() as u32;
@@ -62,7 +63,7 @@ impl OpenComms {
         self.open.push_back(OpenComm { label, progress });
     }
 
-    /// The communication at `place`, which has started, and its number.
+    /// Returns the started communication at `place`, and its number.
     #[inline]
     fn open(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];
@@ -70,7 +71,7 @@ impl OpenComms {
         Some((number, self.open.get_mut(index as usize)?))
     }
 
-    /// All partners of the communication at `place` have begun.
+    /// Records that all partners of the communication at `place` have begun.
     #[inline]
     pub fn begin(&mut self, place: usize) {
         if let Some((number, open)) = self.open(place)
@@ -82,7 +83,7 @@ impl OpenComms {
         }
     }
 
-    /// The communication at `place` is over.
+    /// Ends the communication at `place`.
     #[inline]
     pub fn end(&mut self, place: usize) {
         if let Some((_, open)) = self.open(place) {
@@ -94,7 +95,7 @@ impl OpenComms {
         }
     }
 
-    /// The label and progress of the communication that is charged, if one is under way.
+    /// Returns the label and progress of the charged communication, if one is in progress.
     #[inline]
     pub fn charged(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;
@@ -106,7 +107,7 @@ impl OpenComms {
             }
             self.transferring.pop();
         }
-        // Nothing transfers, so the first waits.
+        // Nothing transfers, so the first wait is charged.
         Some((first.label as usize, first.progress))
     }
 }

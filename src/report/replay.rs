@@ -443,9 +443,7 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which the measured times of a row were measured, if they are not the machine's. If
-/// sizes differ, the smallest and the largest are checked: an algorithm's time is a constant plus a part
-/// proportional to the buffer, so an algorithm that is fastest at both ends is fastest in between.
+/// Returns the links on which collectives of `kind` in a group were measured, if they are not the machine's.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -462,6 +460,9 @@ fn derived_from(
     })
 }
 
+/// As [`algorithm_label`], for collectives of several sizes: the labels of the smallest and the largest, if they
+/// differ. An algorithm's time is a constant plus a part proportional to the buffer, so an algorithm that is fastest
+/// at both ends is fastest in between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -1,4 +1,4 @@
-//! The report's tables as comma-separated values, one table at a time, with a header line.
+//! The report's tables as CSV, one table at a time, with a header line.
 
 use super::csv::{CsvColumn, CsvRows};
 use super::{
@@ -6,40 +6,40 @@ use super::{
     steps, unknown,
 };
 
-/// Choice of the table.
+/// A table to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
-    /// Breakdown of the time of each NPU, the finish of its rank, and that in the capture.
+    /// Breakdown of each NPU's time, and when its rank finished in the replay and in the capture.
     #[default]
     Npus,
     /// Collectives by group and kind.
     Collectives,
     /// Operators by name.
     Operators,
-    /// Profiled steps of a captured job, and where their time went.
+    /// Profiled steps of a captured job, and where their time was spent.
     Steps,
     /// Modules of a captured program, by their path.
     Modules,
-    /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
+    /// Memory of NPUs: peak, by class, its time and node, and bytes freed but never allocated.
     Memory,
-    /// Bytes over links.
+    /// Bytes on links.
     Links,
-    /// Facts that the traces leave unsaid, and how their nodes were timed.
+    /// Facts that the traces do not state, and how the affected nodes were timed.
     Unknown,
-    /// Settings that were given and change nothing, with the reason.
+    /// Given settings without effect, with the reason.
     Settings,
     /// What would help most.
     Sensitivities,
-    /// Tokens per second, money, and a run of a stated number of tokens, in one row.
+    /// Tokens per second, cost, and a run of a stated number of tokens, in one row.
     Cost,
 }
 
-/// Renders one table of `report`; times are in whole picoseconds.
+/// Renders one table of `report`; times are in integer picoseconds.
 pub fn render(report: &Report, table: CsvTable) -> String {
     of_reports(&[(None, report)], table)
 }
 
-/// Renders one table of reports with one header, each with the name of its machine in front if it has one.
+/// Renders one table of several reports with one header; each row begins with the machine's name if given.
 pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
         CsvTable::Npus => {

@@ -143,7 +143,7 @@ impl From<Bytes> for SectionCell {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,
-    /// A line below it.
+    /// Line below the row.
     pub note: Option<SectionNote>,
     /// Why the row is marked.
     pub alarm: Option<String>,

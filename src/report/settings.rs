@@ -1,7 +1,7 @@
-//! Settings that a user gave and that change nothing in a run, each with the reason.
+//! Settings that were given but have no effect on a run, each with the reason.
 //!
-//! Whether a setting has an effect is found out by the run without it: it has none where both runs have the
-//! [same results](Report::has_same_results). Reasons are computed from facts of the run.
+//! A setting is tested by a run without it: it has no effect if both runs have the [same
+//! results](Report::has_same_results). Reasons are computed from facts about the run.
 
 use super::Report;
 use super::csv::CsvColumn;
@@ -21,33 +21,33 @@ pub use machine_differences::{MachineDifference, machine_differences, reasons};
 pub use option_reasons::option_reason;
 pub use run_facts::RunFacts;
 
-/// A setting that was given and changes nothing in the run.
+/// A given setting that has no effect on the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SettingWithoutEffect {
-    /// Its key, as studies have it: `machine.dimension.nvlink.bandwidth`, `network`, `plan.zero`.
+    /// Its key, as in studies: `machine.dimension.nvlink.bandwidth`, `network`, `plan.zero`.
     pub key: String,
     /// Its value, as given.
     pub value: String,
-    /// The reason, from facts of the run.
+    /// The reason, computed from facts about the run.
     pub reason: String,
 }
 
-/// Settings that were given, as a run has found them.
+/// The result of testing the given settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct GivenSettings {
-    /// Settings that change nothing.
+    /// Settings without effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings whose effect is unknown, because the run was not repeated without them: it is large, or one of several
-    /// launches.
+    /// Keys of settings whose effect is unknown, because the run was not repeated without them: it is too large, or one
+    /// of several launches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
 
 impl SettingWithoutEffect {
-    /// Returns it as a sentence, with the value shortened.
+    /// Returns it as a sentence; a long value is shortened.
     pub fn text(&self) -> String {
         let Self { key, value, reason } = self;
         let mut shown: String = value.chars().take(MAX_VALUE).collect();
@@ -62,7 +62,7 @@ impl SettingWithoutEffect {
     }
 }
 
-/// The option that is called `key`, if one is.
+/// Returns the option with the name `key`, if there is one.
 pub fn option_of_key(key: &str) -> Option<SettingKey> {
     let key: StrDeserializer<'_, ValueError> = key.into_deserializer();
     SettingKey::deserialize(key).ok()
@@ -75,16 +75,16 @@ pub(super) const CSV: &[CsvColumn<Report, SettingWithoutEffect>] = &[
     ("reason", |_, setting| setting.reason.as_str().into()),
 ];
 
-/// The most characters of a value that a sentence shows.
+/// Maximum number of characters of a value in a sentence.
 const MAX_VALUE: usize = 40;
 
 impl GivenSettings {
-    /// Returns true if there is nothing to say.
+    /// Returns whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
 
-    /// Returns a sentence for each setting without effect, and one for those that were not checked.
+    /// Returns a sentence for each setting without effect, and one for the untested settings.
     pub fn sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
             let keys: Vec<String> = self
@@ -110,15 +110,15 @@ impl GivenSettings {
 }
 
 impl Report {
-    /// Returns whether all that a report says of time, memory and rates is the same in both. Names of machines, models and
-    /// algorithms, numbers of NPUs, counts of how collectives were answered, and warnings are no results.
+    /// Returns whether all times, memory sizes and rates are equal in both reports. Names of machines, models and
+    /// algorithms, numbers of NPUs, counts of simulated collectives, and warnings do not count as results.
     pub fn has_same_results(&self, other: &Self) -> bool {
         self.outcome.makespan == other.outcome.makespan
             && self.mean_parts == other.mean_parts
             && self.results() == other.results()
     }
 
-    /// The report without what is no result.
+    /// Returns the report without the parts that are not results.
     fn results(&self) -> Self {
         let mut kept = self.clone();
         kept.provenance = None;

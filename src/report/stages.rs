@@ -1,29 +1,30 @@
-//! Stages of a pipeline, as far as the groups of a job tell them.
+//! Pipeline stages, as far as the groups of a job define them.
 //!
-//! A message is between two stages if a group of a pipeline has both ranks. Where no group of the job is a pipeline, it is
-//! if no smaller group whose role is known (tensor, data, context, expert) has both: messages go along the pipeline, and
-//! such groups within a stage or across its replicas. Without any roles, every rank that sends messages is a stage of its own.
-//! A collective is between stages if its group is of a pipeline, or sums what first and last stage share (embedding).
+//! A message is between two stages if a pipeline group contains both ranks. If the job has no pipeline group, it is
+//! between stages if no smaller group with a known role (tensor, data, context, expert) contains both: messages go
+//! along the pipeline, and those groups are within a stage or across its replicas. Without any roles, every rank that
+//! sends messages is a separate stage. A collective is between stages if its group is a pipeline, or if it sums what
+//! the first and the last stage share (embedding).
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::NodeKind;
 
-/// Words of roles whose groups are whole pipelines, and of those that have members of several stages.
+/// Role names of groups that are whole pipelines, and of groups with members in several stages.
 const PIPELINES: [&str; 2] = ["pipeline", "pp"];
 const ACROSS: [&str; 2] = ["embedding", "embd"];
 
-/// Which ranks are in one pipeline, and which in one stage.
+/// Which ranks belong to one pipeline, and which to one stage.
 #[derive(Debug)]
 pub struct PipelineStages<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// Members of groups whose role is known, in ascending order, without those of all ranks.
+    /// Members of groups with known roles, ascending; without groups of all ranks.
     groups: Vec<(StageRole, Vec<Rank>)>,
-    /// By rank, indices of its groups.
+    /// Indices of the groups of each rank.
     of_rank: Vec<Vec<u32>>,
-    /// Of each group of the replay, whether its members are stages.
+    /// For each group of the replay, whether its members are different stages.
     across: Vec<bool>,
-    /// Whether groups say which ranks are a pipeline.
+    /// Whether any group defines a pipeline.
     stated: bool,
 }
 
@@ -82,7 +83,7 @@ impl<'a> PipelineStages<'a> {
         stages
     }
 
-    /// Whether the partners of a send, receive or collective are other stages.
+    /// Returns whether the partners of a send, receive or collective are in other stages.
     #[inline]
     pub fn is_between(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         if kind == NodeKind::Collective {
@@ -98,7 +99,7 @@ impl<'a> PipelineStages<'a> {
         self.are_apart(of.rank, of.peers[peer as usize])
     }
 
-    /// Whether a message between two ranks is between stages.
+    /// Returns whether a message between two ranks is between stages.
     fn are_apart(&self, one: Rank, other: Rank) -> bool {
         let shared = |role: StageRole| {
             let groups = self.of_rank[one.index()].iter();

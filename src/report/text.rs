@@ -1,4 +1,4 @@
-//! Text for people: prose of at most 100 columns, and tables of at most as many as their reader has.
+//! Text for users: prose of at most 100 columns, and tables as wide as the reader's terminal.
 
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
@@ -6,22 +6,22 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use textwrap::core::display_width;
 
-/// The widest line of prose.
+/// Maximum width of a line of prose.
 pub const WIDTH: usize = 100;
 
-/// The widest line of a table in files and pipes.
+/// Maximum width of a table line in files and pipes.
 pub const TABLE_WIDTH: usize = 120;
 
 /// Styles of headings and warnings.
 #[derive(Clone, Copy, Debug)]
 pub struct TextStyle {
-    /// Heading.
+    /// Style of headings.
     pub heading: anstyle::Style,
-    /// Warning.
+    /// Style of warnings.
     pub warning: anstyle::Style,
-    /// Whether all rows are printed, however many lines that takes.
+    /// Whether all rows are printed, however many.
     pub details: bool,
-    /// Columns of a line; longer names are cut in the middle, unless all details are printed.
+    /// Maximum width of a line; longer names are shortened in the middle, unless all details are printed.
     pub width: usize,
 }
 
@@ -37,7 +37,7 @@ impl Default for TextStyle {
 }
 
 impl TextStyle {
-    /// With colours.
+    /// Returns the style with colours.
     pub fn coloured() -> Self {
         Self {
             heading: anstyle::Style::new().bold(),
@@ -46,7 +46,7 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for people, cut to `width` columns, and whole with details.
+    /// Returns `text` for users, shortened to `width` columns unless all details are printed.
     pub fn clip(&self, text: &str, width: usize) -> String {
         match self.details {
             true => self.name(text),
@@ -54,17 +54,17 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for people in a line of its own, after `indent` columns.
+    /// Returns `text` for a line of its own after `indent` columns, shortened to fit.
     pub fn clip_line(&self, text: &str, indent: usize) -> String {
         self.clip(text, self.width.saturating_sub(indent).max(1))
     }
 
-    /// Returns a name for a cell of a table, which cuts it to the width that there is.
+    /// Returns a name for a table cell; the table shortens it to the available width.
     pub fn name(&self, text: &str) -> String {
         clip(text, self.longest_name())
     }
 
-    /// Characters of a name in a table, at most.
+    /// Returns the maximum length of a name in a table, in characters.
     pub(super) fn longest_name(&self) -> usize {
         match self.details {
             true => WHOLE_NAME,
@@ -73,7 +73,7 @@ impl TextStyle {
     }
 }
 
-/// `31.1 %`.
+/// Formats a share: `31.1 %`.
 pub fn share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
@@ -81,14 +81,15 @@ pub fn share(part: Span, whole: Span) -> String {
     percent_of(part.0 as f64, whole.0 as f64)
 }
 
-/// `text` in at most `width` columns, cut in the middle; control characters are shown as spaces.
+/// Returns `text` in at most `width` columns, shortened in the middle; control characters become spaces.
 pub fn clip(text: &str, width: usize) -> String {
     cut_middle(&escaped(text), width).into_owned()
 }
 
-/// Returns `text` in at most `width` columns. The middle is left out: names of kernels differ at both ends.
+/// Returns `text` in at most `width` columns. The middle is removed, because names of kernels differ at both
+/// ends.
 pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
-    // No character is wider than two columns or has no byte.
+    // A character has at least one byte and is at most two columns wide.
     if text.len() <= width || display_width(text) <= width {
         return Cow::Borrowed(text);
     }
@@ -110,14 +111,15 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Characters of a name in a text, at most. Inputs have names of any length, and what arranges cells counts columns in 16
-/// bits.
+/// Maximum length of a name in a text, in characters. Names in inputs may have any length, and the table layout counts
+/// columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Where all details are asked for. Longer than any that a compiler makes; other formats have names of any length.
+/// Maximum length with all details. Longer than any name from a compiler, but other formats have names of any
+/// length.
 const WHOLE_NAME: usize = 1 << 14;
 
-/// `text` after `lead`, broken at spaces; further lines are indented.
+/// Returns `text` after `lead`, wrapped at spaces, with further lines indented.
 pub fn paragraph(
     out: &mut String,
     text: &str,
@@ -133,7 +135,7 @@ pub fn paragraph(
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    // A number stays with its percent sign.
+    // Keeps a number and its percent sign together.
     let words: Vec<_> = text
         .split(' ')
         .map(|word| cut_middle(word, MAX_NAME))

@@ -1,7 +1,8 @@
-//! The map of a replay on tiles: cores by stage and tensor group, links and memory ports by how busy they were.
+//! Map of a replay on tiles: cores by stage and tensor group, links and memory ports by busy time.
 //!
-//! Every mark has its numbers as attributes: `data-rank`, `data-stage` and `data-group` of cores, `data-busy` (picoseconds)
-//! of links and ports. Stages are the ranks that tensor groups and replicas join, in the order of their first ranks.
+//! Every mark has its values as attributes: `data-rank`, `data-stage` and `data-group` for cores, `data-busy`
+//! (picoseconds) for links and ports. A stage consists of the ranks connected by tensor groups and replicas; stages are
+//! sorted by their first rank.
 
 use super::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
@@ -15,22 +16,22 @@ mod families;
 
 use families::families;
 
-/// Distance of cores, and the side of one.
+/// Distance between cores, and side length of one.
 const PITCH: f64 = 26.0;
 const CORE: f64 = 16.0;
-/// Space between dies, and around all.
+/// Space between dies and around the map.
 const GAP: f64 = 6.0;
 const MARGIN: f64 = 20.0;
-/// Most cores that are drawn.
+/// Maximum number of cores drawn.
 const MOST_CORES: u32 = 1 << 16;
-/// Shades of links and ports.
+/// Number of shades for links and ports.
 const SHADES: u64 = 8;
 
-/// Draws the map of `report`, of a replay of `prepared`.
+/// Draws the map of `report`, a replay of `prepared`.
 ///
 /// # Errors
 ///
-/// A machine without tiles, with too many cores, or a network model that does not tell how busy links were.
+/// A machine without tiles or with too many cores, or a network model without busy times of links.
 pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
     let machine = prepared.machine();
     let name = machine.name();
@@ -112,7 +113,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     for link in &used.links {
         let [a, b] = [link.from, link.to];
         let d = usize::from(a[0] == b[0]);
-        // The way that closes a row or column is drawn as a stub at the core that it leads from.
+        // A link that closes a row or column is drawn as a stub at its source core.
         let closes = a[d].abs_diff(b[d]) > 1;
         let up = (b[d] > a[d]) != closes;
         let (start, length) = match (closes, up) {
@@ -123,7 +124,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
                 (lower, along(d, a[d].max(b[d])) - lower)
             }
         };
-        // Upwards on one side, downwards on the other.
+        // One direction on each side.
         let aside = along(1 - d, a[1 - d]) + if up { 3.0 } else { CORE - 6.0 };
         let frame = if d == 0 {
             Frame {
@@ -203,12 +204,12 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
 
 /// Height of a line below the map.
 const LINE: f64 = 20.0;
-/// Width of the name of a stage with its colour.
+/// Width of a stage's name with its colour.
 const STAGE: f64 = 150.0;
-/// Most lines of stages.
+/// Maximum number of legend lines.
 const MOST_LINES: usize = 8;
 
-/// Stages with their colours and numbers of cores, line by line.
+/// Legend of stages with their colours and numbers of cores, line by line.
 struct StageLegend {
     names: Vec<(Option<u32>, String)>,
     in_line: usize,
@@ -240,7 +241,7 @@ impl StageLegend {
             let x = MARGIN + (i % self.in_line) as f64 * STAGE;
             let y = top + (i / self.in_line) as f64 * LINE;
             if let Some(stage) = stage {
-                // Tensor groups take turns with two shades.
+                // Tensor groups alternate between two shades.
                 for group in 0..2 {
                     let half = Frame {
                         x: x + f64::from(group) * CORE / 2.0,
@@ -256,7 +257,7 @@ impl StageLegend {
     }
 }
 
-/// Draws the shades of a class of marks with the times that they stand for, up to `most`.
+/// Draws the shades for one class of marks with their busy times, up to `most`.
 fn draw_scale(
     svg: &mut SvgDrawing,
     y: f64,
@@ -287,24 +288,24 @@ fn draw_scale(
     svg.text((from, y + 9.0), TextAnchor::Middle, "axis", "0 %");
 }
 
-/// `12.5 %` of the makespan.
+/// Formats a share of the makespan: `12.5 %`.
 fn share(busy: Span, makespan: Span) -> String {
     percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
-/// From 1 to [`SHADES`], which is the busiest.
+/// Returns a shade from 1 to [`SHADES`] (busiest).
 fn shade(busy: Span, most: Span) -> u64 {
     let parts = u128::from(busy.0) * u128::from(SHADES);
     (parts.div_ceil(u128::from(most.0.max(1))) as u64).clamp(1, SHADES)
 }
 
-/// Colours of all classes.
+/// Returns the style sheet with the colours of all classes.
 fn style(stages: u32) -> String {
     let mut style = String::from(
         "text{font:11px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
     );
     for stage in 0..stages {
-        // Neighbouring stages are far apart on the circle of hues.
+        // Gives successive stages very different hues.
         let hue = u64::from(stage) * 137 % 360;
         let rules = write!(
             style,

@@ -1,4 +1,4 @@
-//! Links and memory ports of a machine of tiles: how long they were busy in a replay.
+//! Busy times of links and memory ports on a machine of tiles.
 
 use super::Observer;
 use super::Report;
@@ -14,15 +14,15 @@ use chakram_hardware::network::NetworkOccupancy;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// A link between neighbouring cores, in one direction unless it is half duplex.
+/// A link between adjacent cores; covers one direction unless it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkUse {
-    /// Place of the core that it leads from, x and y.
+    /// Position of its source core, x and y.
     pub from: [u32; 2],
-    /// Place of the core that it leads to.
+    /// Position of its destination core.
     pub to: [u32; 2],
-    /// Time for which it was busy.
+    /// Busy time.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
@@ -31,29 +31,29 @@ pub struct LinkUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortUse {
-    /// Place of the core at which it lies.
+    /// Position of its core.
     pub core: [u32; 2],
-    /// Time for which it was busy.
+    /// Busy time.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
 
-/// Links and ports of the machine, those that were used one by one.
+/// Links and ports of the machine; only those that were used are listed individually.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TileUse {
-    /// Number of links of the machine, faulty ones left out.
+    /// Number of links of the machine, without faulty ones.
     pub links_of_machine: u64,
     /// Number of memory ports of the machine.
     pub ports_of_machine: u64,
-    /// Links that were busy.
+    /// Links with traffic.
     pub links: Vec<LinkUse>,
-    /// Ports that were busy.
+    /// Ports with traffic.
     pub ports: Vec<PortUse>,
 }
 
 impl TileUse {
-    /// Mean time for which a link of the machine was busy, and a memory port.
+    /// Returns the mean busy time of the machine's links, and of its memory ports.
     pub fn mean_busy(&self) -> [Span; 2] {
         let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
         let links = self.links.iter().map(|link| u128::from(link.busy.0));
@@ -65,7 +65,7 @@ impl TileUse {
     }
 }
 
-/// Waits for what the network says at the end.
+/// Receives the occupancy that the network reports at the end.
 #[derive(Clone, Debug, Default)]
 pub struct TileObserver(Option<NetworkOccupancy>);
 
@@ -79,7 +79,8 @@ impl Observer for TileObserver {
 }
 
 impl TileObserver {
-    /// Returns the busy time on the machine of `prepared`, if it is one of tiles whose network tells.
+    /// Returns the busy times for the machine of `prepared`, if it has tiles and its network model reports
+    /// them.
     pub fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tiles()?);
@@ -105,7 +106,7 @@ impl TileObserver {
     }
 }
 
-/// Number of links between cores that are not faulty.
+/// Returns the number of links between cores that are not faulty.
 fn links_of(machine: &Machine) -> u64 {
     let topology = machine.topology();
     let Some(tiles) = topology.tiles() else {
@@ -120,7 +121,7 @@ fn links_of(machine: &Machine) -> u64 {
     wires * if tiles.half_duplex { 1 } else { 2 }
 }
 
-/// The table of how busy links and ports were.
+/// Returns the table of busy times of links and ports.
 pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     let used = report.tiles.as_ref();
     let used = used.filter(|tiles| !(tiles.links.is_empty() && tiles.ports.is_empty()));
@@ -152,7 +153,7 @@ pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // Of equals the first.
+    // The first of several with equal times.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

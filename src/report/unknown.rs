@@ -1,4 +1,4 @@
-//! Facts that the traces of a job leave unsaid, and how their nodes were timed.
+//! Facts that the traces of a job do not state, and how the affected nodes were timed.
 
 use super::Report;
 use super::csv::{CsvColumn, decimal};
@@ -7,7 +7,7 @@ use chakram_base::units::{Span, percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Nodes of which the traces do not say something that a price needs.
+/// Nodes whose traces lack a fact that their price needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
@@ -15,15 +15,16 @@ pub struct UnknownRow {
     pub what: UnknownFact,
     /// Number of nodes.
     pub nodes: u64,
-    /// Of those, nodes that take no time, since nothing was recorded either; others keep their recorded duration.
+    /// Nodes among them that take no time, because nothing was recorded either; the others keep their recorded
+    /// duration.
     pub without_time: u64,
-    /// Of those, kernels without a recorded duration that take as long as their bytes do, a lower bound.
+    /// Kernels among them without a recorded duration that take the time of their bytes, a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Sum of the recorded durations.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// Share of the captured time of all ranks, if the traces state that.
+    /// Share of the captured time of all ranks, if the traces state that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }
@@ -33,7 +34,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Something that a trace can leave unsaid.
+/// A fact that a trace may not state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -42,18 +43,18 @@ pub enum UnknownFact {
     Communication,
     /// Bytes of collectives and messages.
     CommunicationSize,
-    /// Durations of collectives and messages, where they last as recorded.
+    /// Durations of collectives and messages that should keep recorded times.
     CommunicationTime,
-    /// FLOPs of kernels that compute more than their bytes tell.
+    /// FLOPs of kernels whose duration their bytes alone do not determine.
     KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,
-    /// Kernels that were launched, and that the profiler dropped; no node stands for them.
+    /// Kernels that were launched but dropped by the profiler; they have no nodes.
     DroppedKernels,
 }
 
 impl UnknownFact {
-    /// Returns its word, as JSON has it.
+    /// Returns its name in JSON.
     fn word(self) -> &'static str {
         match self {
             Self::Communication => "communication",
@@ -82,7 +83,8 @@ impl UnknownFact {
     }
 }
 
-/// Returns the rows of a replay, whose ranks were captured for `captured` together, without `dropped` of their kernels.
+/// Returns the rows of a replay. `captured` is the captured time summed over ranks, `dropped` the number of kernels
+/// dropped by the profiler.
 pub(super) fn list_unknown(
     basis: &PricingCoverage,
     dropped: u64,
@@ -148,7 +150,7 @@ pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
 ];
 
 impl UnknownRow {
-    /// Returns the missing fact with its nodes.
+    /// Returns the missing fact and the affected nodes as text.
     pub(super) fn subject(&self) -> String {
         self.what.text(self.nodes)
     }
@@ -175,13 +177,13 @@ impl UnknownRow {
 }
 
 impl Report {
-    /// Returns what is not known, in one line; `None` if all is.
+    /// Returns all missing facts in one line; `None` if there are none.
     pub fn unknown_line(&self) -> Option<String> {
         let rows: Vec<String> = self.unknown.iter().map(UnknownRow::text).collect();
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns what the headline adds to the makespan if it is a lower bound.
+    /// Returns the text after the makespan in the headline if it is a lower bound.
     pub(super) fn bound_text(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
@@ -189,8 +191,8 @@ impl Report {
         }
     }
 
-    /// Returns whether nodes take no time of which neither price nor duration is known, or that of their bytes alone, so
-    /// that the makespan is a lower bound.
+    /// Returns whether the makespan is a lower bound: some nodes take no time because neither price nor duration is
+    /// known, or take only the time of their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)

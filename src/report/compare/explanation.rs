@@ -1,22 +1,23 @@
-//! Explanation of why two machines differ, in words.
+//! Explains in words why two machines differ.
 
 use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
 use crate::text::share;
 use crate::{ChargedTime, TimeCategory};
 use chakram_base::units::{self, Span, percent_change};
 
-/// Communications and operators that are named; the others are told of together.
+/// Number of communications and operators that are named; the others are summarized.
 const NAMED: usize = 3;
-/// Share of the longer makespan below which a change is mentioned in passing.
+/// Change, as a share of the longer makespan, below which it is mentioned only briefly.
 const MATTERS: f64 = 0.002;
-/// Share of the makespan above which what changes by less than `STAYS` percent is named as staying.
+/// Share of the makespan above which a part that changes by less than `STAYS` percent is listed as unchanged.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
-/// A line, and how far it is indented.
+/// A line and its indentation.
 pub(super) type IndentedLine = (usize, String);
 
-/// The whole explanation: one line that says how much, then the parts; `same` says why where nothing moved.
+/// Returns the whole explanation: one line with the total change, then the parts. `same` gives the reason if
+/// nothing changed.
 pub(super) fn explain(
     why: &MakespanExplanation,
     (first, other): (&str, &str),
@@ -59,7 +60,7 @@ pub(super) fn explain(
     lines
 }
 
-/// `96.578 ms shorter (-73.63 %), 3.79x as fast`.
+/// Formats `96.578 ms shorter (-73.63 %), 3.79x as fast`.
 pub(super) fn verdict(change: &SpanChange) -> String {
     let longer = match change.more() {
         0 => return format!("the same makespan, {}", change.after),
@@ -72,7 +73,7 @@ pub(super) fn verdict(change: &SpanChange) -> String {
     format!("{span} {longer}{percent}{}", speed.unwrap_or_default())
 }
 
-/// `-73.63 %`.
+/// Formats `-73.63 %`.
 pub(super) fn percent(change: &SpanChange) -> Option<String> {
     change.percent().map(percent_change)
 }
@@ -85,7 +86,7 @@ fn size(change: &SpanChange) -> Span {
     Span(u64::try_from(change.size()).unwrap_or(u64::MAX))
 }
 
-/// `+1.205 ms`; `0` for no change.
+/// Formats `+1.205 ms`; `0` for no change.
 pub(super) fn signed(change: &SpanChange) -> String {
     match change.more() {
         0 => "0".to_owned(),
@@ -94,7 +95,7 @@ pub(super) fn signed(change: &SpanChange) -> String {
     }
 }
 
-/// `129.966 ms → 33.785 ms`.
+/// Formats `129.966 ms → 33.785 ms`.
 fn from_to(change: &SpanChange) -> String {
     format!("{} → {}", change.before, change.after)
 }
@@ -150,7 +151,7 @@ fn communication(why: &MakespanExplanation) -> Vec<String> {
     texts
 }
 
-/// `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0 ms (…), …`.
+/// Formats `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0 ms (…), …`.
 pub(super) fn of_group(moved: &CommChange) -> String {
     let head = format!("{} {}", moved.what, signed(&moved.exposed()));
     let (before, after) = match (&moved.before, &moved.after) {
@@ -201,7 +202,7 @@ fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
     })
 }
 
-/// `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before`.
+/// Formats `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before`.
 fn instead(after: &str, before: &str, unit: &str) -> String {
     if after == before {
         format!("{after}{unit} as before")
@@ -210,7 +211,8 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Transfers between stages lengthen a bubble no more than their part of it: the rest follows from what other stages do.
+/// Explains a change of the bubble. Transfers between stages account for at most their own change; the rest follows
+/// from what other stages do.
 fn bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
@@ -246,7 +248,7 @@ fn idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Names what takes long on both machines and does not change.
+/// Names parts that are long on both machines and do not change.
 fn stays(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();
@@ -300,8 +302,8 @@ mod tests {
         }
     }
 
-    /// An all-reduce that lasts 3.0 ms, of which 0.24 ms is exposed, and then 9.9 ms with 3.861 ms
-    /// exposed; and 0.1 ms of waiting, then 0.2 ms.
+    /// An all-reduce of 3.0 ms with 0.24 ms exposed, then of 9.9 ms with 3.861 ms exposed; and 0.1 ms of
+    /// waiting, then 0.2 ms.
     fn all_reduce() -> CommChange {
         let side = |transfer, exposed, waiting, bus, algorithm: &str| CommOnMachine {
             mean: ChargedTime {
@@ -351,9 +353,9 @@ mod tests {
 
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
-        // 20 ms become 18.721: 1.279 / 20 = 6.4 % less, 20 / 18.721 = 1.068 times as fast. Of the parts,
-        // compute goes by 5, communication by 3.721; idle by 0.2 % of 20 ms = 40 us would matter, 10
-        // does not; host's 10 ms are 53 % of 18.721.
+        // 20 ms become 18.721: 1.279 / 20 = 6.4 % less, 20 / 18.721 = 1.068 times as fast. Compute falls by
+        // 5, communication rises by 3.721. The threshold for idle is 0.2 % of 20 ms = 40 us, so its change of
+        // 10 us is omitted. The host's 10 ms are 53 % of 18.721.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

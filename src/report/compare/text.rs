@@ -1,4 +1,4 @@
-//! The comparison for people: at most 100 columns.
+//! The comparison as text of at most 100 columns.
 
 use super::csv::status;
 use super::explanation::{IndentedLine, explain, percent};
@@ -16,13 +16,12 @@ use chakram_trace::format::{Dtype, escape};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
-/// Columns of the table for the names of its rows, and for each machine; as many machines as fit.
+/// Widths of the column of row names and of each machine; as many machines are shown side by side as fit.
 const NAMES: usize = 24;
 const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;
 
-/// Renders `comparison`, of which `basis` says on what durations rest, and `notes` what else is to be
-/// known.
+/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further remarks.
 pub fn render(
     comparison: &MachineComparison<'_>,
     basis: &str,
@@ -57,7 +56,7 @@ fn write_all(
     warnings(out, comparison, style)
 }
 
-/// `8 of 8 ranks, 1,024 nodes, on 2 machines`.
+/// Formats `8 of 8 ranks, 1,024 nodes, on 2 machines`.
 pub(super) fn scope(comparison: &MachineComparison<'_>) -> String {
     let workload = comparison.workload;
     let instances = workload.instances();
@@ -71,14 +70,14 @@ pub(super) fn scope(comparison: &MachineComparison<'_>) -> String {
     )
 }
 
-/// The end of the capture, if the traces say it.
+/// Returns the end of the capture, if the traces state it.
 pub(super) fn captured(comparison: &MachineComparison<'_>) -> Option<String> {
     let (_, report) = comparison.reference()?;
     let (captured, slowest) = report.last_captured()?;
     Some(format!("captured {captured} (slowest rank {slowest})"))
 }
 
-/// Writes the parts of the machines.
+/// Writes the description of the machines.
 fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
@@ -96,7 +95,7 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     Ok(())
 }
 
-/// Each machine's name and parts.
+/// Returns each machine's name and description.
 pub(super) fn machine_lines<'c>(
     comparison: &'c MachineComparison<'_>,
 ) -> impl Iterator<Item = (&'c str, String)> {
@@ -118,7 +117,7 @@ pub(super) fn machine_lines<'c>(
     })
 }
 
-/// `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
+/// Formats `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
 fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter().filter(|d| d.size > 1);
@@ -158,7 +157,7 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
     text
 }
 
-/// Writes the table, as many machines side by side as fit.
+/// Writes the table, with as many machines side by side as fit.
 fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let rows = rows(comparison);
     if rows.is_empty() {
@@ -186,7 +185,7 @@ fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle)
     Ok(())
 }
 
-/// What rows of the table mean, of those that some machine has.
+/// Returns explanations of those table rows that any machine has.
 pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -200,8 +199,8 @@ pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> 
     meanings.map(|(_, words)| words).collect()
 }
 
-/// The rows of the table: a name, and a cell for each machine; names that begin with spaces are parts of the row above. None
-/// without any report.
+/// Returns the rows of the table: a name, and a cell per machine. A name that begins with spaces is a part of the row
+/// above. Empty if there is no report.
 pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec<String>)> {
     let mut rows: Vec<(&'static str, Vec<String>)> = Vec::new();
     if comparison.reference().is_none() {
@@ -227,7 +226,7 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
         let speed = change(report).speed()?;
         Some(format!("{speed:.2}x"))
     });
-    // The baseline is the first column, whose whole name stands above; it may be too long for a row.
+    // The baseline is the first column. Its full name is above; it may be too long for a row.
     row("  vs. first machine", &|report| percent(&change(report)));
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  vs. capture", &|report| {
@@ -290,7 +289,7 @@ fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     failed.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// A sentence for each machine without a report.
+/// Returns a sentence for each machine without a report.
 pub(super) fn failure_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let failed = comparison.columns.iter().filter_map(|column| {
         let message = column.result.as_ref().err()?.to_string();
@@ -319,10 +318,10 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
     Ok(())
 }
 
-/// What the explanation sums.
+/// Explanation of the sums in the explanation.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
-/// The explanation of each machine against the first.
+/// Returns the explanation of each machine compared with the first.
 pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
     let Some((first, reference)) = comparison.reference() else {
         return Vec::new();
@@ -348,7 +347,7 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     warnings.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Warnings, each once, with the machines that they are about unless that is all.
+/// Returns each warning once, with the machines that it concerns unless it concerns all.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {

@@ -1,4 +1,4 @@
-//! Times of all nodes of a run, in the order in which they completed, and what set each free.
+//! Records the times of all nodes of a run, the order in which they completed, and which nodes released each.
 
 use super::relations::{NONE, RunNode, RunRelations};
 use crate::{CollectiveRecord, Observer};
@@ -15,34 +15,34 @@ pub struct NodeTimes {
     pub end: Time,
 }
 
-/// The nodes that set a node free, [`NONE`] where there is none.
+/// The nodes that released a node; [`NONE`] if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct FreedBy {
     /// The dependency that completed last.
     pub cause: u32,
-    /// The node before it on its lane.
+    /// The previous node on its lane.
     pub before: u32,
 }
 
-/// Keeps start and end of every node, when collectives began, and what set each node free.
+/// Records start and end of every node, when collectives began, and which nodes released each node.
 #[derive(Debug)]
 pub struct RunRecorder<'a> {
     pub(super) relations: RunRelations<'a>,
-    /// By number of the node.
+    /// By node number.
     pub(super) times: Vec<NodeTimes>,
-    /// By number of the node.
+    /// By node number.
     pub(super) freed_by: Vec<FreedBy>,
-    /// Instant when all that a collective node waits for had arrived; its start before that is known. By its place among
-    /// the collectives of all instances.
+    /// Instant at which all members of a node's collective had arrived; until that is known, the node's start. Indexed
+    /// like the collectives of all instances.
     pub(super) began: Vec<Time>,
-    /// Nodes, as they completed.
+    /// Nodes in order of completion.
     pub(super) completed: Vec<RunNode>,
-    /// The last node that completed on each lane. Nodes of a lane run one at a time, so they complete in their order.
+    /// The last completed node of each lane. Nodes of a lane run one at a time, so they complete in order.
     last_on_lane: Vec<u32>,
 }
 
 impl<'a> RunRecorder<'a> {
-    /// Watches all instances of `prepared`, unless there are too many nodes.
+    /// Creates an observer of all instances of `prepared`; `None` if there are too many nodes.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Option<Self> {
         if prepared.workload().nodes() > super::MOST_NODES {
             return None;

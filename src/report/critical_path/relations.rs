@@ -1,14 +1,15 @@
-//! What is known of the nodes of a run before it runs: their numbers, lanes, and who takes part in what.
+//! Static facts about the nodes of a run: their numbers, their lanes, and which nodes take part in the same
+//! communication.
 
 use chakram_base::ids::NodeIndex;
 use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
-/// No node, no call.
+/// No node, or no call.
 pub const NONE: u32 = u32::MAX;
 
-/// A number that is one.
+/// Returns a number as an index; `None` for [`NONE`].
 #[inline]
 pub fn known(number: u32) -> Option<usize> {
     (number != NONE).then_some(number as usize)
@@ -27,9 +28,9 @@ pub struct RunInstance<'a> {
     pub graph: &'a Graph,
     /// Number of its first node.
     pub first: u32,
-    /// Number of its first collective among those of all instances.
+    /// Index of its first collective among those of all instances.
     first_call: u32,
-    /// For each lane of its graph, the number of the NPU's lane among those of all instances, [`NONE`] for no lane.
+    /// Per lane of its graph, the index of the NPU's lane among all instances, [`NONE`] for no lane.
     lanes: Vec<u32>,
 }
 
@@ -39,20 +40,21 @@ impl RunInstance<'_> {
         self.first as usize + node.index()
     }
 
-    /// Number of the lane that a node holds, if it holds one.
+    /// Returns the index of a node's lane, if it has one.
     #[inline]
     pub fn lane(&self, node: NodeIndex) -> Option<usize> {
         known(self.lanes[self.graph.lane(node) as usize])
     }
 
-    /// Place of a collective among those of all instances.
+    /// Returns a collective's index among those of all instances.
     #[inline]
     pub fn call(&self, node: NodeIndex) -> usize {
         self.first_call as usize + self.graph.call_index(node)
     }
 }
 
-/// Nodes of all instances by number, and those of different ranks that take part in one collective or message.
+/// Numbers the nodes of all instances, and relates nodes of different ranks that take part in the same
+/// collective or message.
 #[derive(Debug)]
 pub struct RunRelations<'a> {
     pub prepared: &'a CompiledReplay<'a>,
@@ -60,13 +62,13 @@ pub struct RunRelations<'a> {
     pub instances: Vec<RunInstance<'a>>,
     /// Number of nodes.
     pub nodes: usize,
-    /// Number of collectives, one for each member.
+    /// Number of collective nodes, that is, one per member.
     pub member_calls: usize,
     /// Number of lanes.
     pub lanes: usize,
-    /// The call of a collective node, the other half of a message.
+    /// Per node: the call of a collective, or the other half of a message.
     pub peer: Vec<u32>,
-    /// Members of call `i` are those from `first_member[i]` on, and before the next.
+    /// The members of call `i` are at `first_member[i]..first_member[i + 1]`.
     first_member: Vec<u32>,
     members: Vec<u32>,
 }
@@ -126,7 +128,8 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Sums up to and with each call; members then go in from the last one on, which leaves the sums up to it.
+        // Counting sort: cumulative sums, decremented while the members are inserted from the last on, end as the
+        // start of each call.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;
@@ -163,19 +166,19 @@ impl<'a> RunRelations<'a> {
         }
     }
 
-    /// Number of collectives, one for all members.
+    /// Returns the number of collective calls, one for all members.
     pub fn call_count(&self) -> usize {
         self.first_member.len() - 1
     }
 
-    /// Nodes of the members of the call that a collective node is of, in the order of instances.
+    /// Returns the nodes of all members of a collective node's call, in the order of instances.
     pub fn members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);
         self.members[from..to].iter().map(|&member| member as usize)
     }
 
-    /// The node of a number, which is searched for among the instances.
+    /// Returns the node with a number, by searching the instances.
     pub fn node(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;

@@ -1,9 +1,9 @@
-//! Values to places, and the values that an axis names.
+//! Maps values to positions, and chooses the labelled values of an axis.
 
 use super::ValueFormat;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 
-/// A range of values on a range of places.
+/// Maps a range of values to a range of positions.
 #[derive(Clone, Copy, Debug)]
 pub struct AxisScale {
     values: (f64, f64),
@@ -12,7 +12,7 @@ pub struct AxisScale {
 }
 
 impl AxisScale {
-    /// From 0 to `most`.
+    /// A linear scale from 0 to `most`.
     pub fn linear(most: f64, places: (f64, f64)) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         Self {
@@ -22,8 +22,8 @@ impl AxisScale {
         }
     }
 
-    /// Over `values` by their ratio: powers of ten where that is above 20, from 0 where it is above 3, and else from the least to
-    /// the most of them with a little room.
+    /// A scale for values in a range: logarithmic if their ratio is above 20, from 0 if it is above 3, and otherwise
+    /// from the minimum to the maximum with a margin.
     pub fn fitting((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic((least, most), places);
@@ -44,7 +44,7 @@ impl AxisScale {
         }
     }
 
-    /// Over the powers of ten around `values`, which are above 0.
+    /// A logarithmic scale over the powers of ten around `values`, which must be positive.
     pub fn logarithmic(values: (f64, f64), places: (f64, f64)) -> Self {
         let (least, most) = (values.0.log10().floor(), values.1.log10().ceil());
         Self {
@@ -54,7 +54,7 @@ impl AxisScale {
         }
     }
 
-    /// The place of a value.
+    /// Returns the position of a value.
     pub fn place(&self, value: f64) -> f64 {
         let value = if self.logarithmic {
             value.log10()
@@ -65,7 +65,7 @@ impl AxisScale {
         from + (to - from) * ((value - least) / (most - least)).clamp(0.0, 1.0)
     }
 
-    /// The values at its ends.
+    /// Returns the values at its ends.
     pub fn bounds(&self) -> (f64, f64) {
         let (least, most) = self.values;
         match self.logarithmic {
@@ -74,12 +74,12 @@ impl AxisScale {
         }
     }
 
-    /// The values that the axis names.
+    /// Returns the values to label.
     pub fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {
             let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
-            // Within few decades the values between them are named too.
+            // Over few decades, values between the powers of ten are labelled too.
             let between: &[f64] = if most - least <= 2.0 {
                 &[1.0, 2.0, 5.0]
             } else {
@@ -97,7 +97,7 @@ impl AxisScale {
         ticks.collect()
     }
 
-    /// Draws grid lines and values below `area`.
+    /// Draws grid lines and labels below `area`.
     pub fn below(&self, svg: &mut SvgDrawing, area: Frame, format: ValueFormat<'_>) {
         let foot = area.y + area.height;
         for tick in self.ticks() {
@@ -107,7 +107,7 @@ impl AxisScale {
         }
     }
 
-    /// Draws grid lines and values left of `area`.
+    /// Draws grid lines and labels left of `area`.
     pub fn beside(&self, svg: &mut SvgDrawing, area: Frame, format: ValueFormat<'_>) {
         for tick in self.ticks() {
             let y = self.place(tick);
@@ -122,7 +122,7 @@ impl AxisScale {
     }
 }
 
-/// The next of 1, 2 and 5 times a power of ten that is not below `step`.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|times| times * power);
@@ -142,7 +142,7 @@ mod tests {
         // 11.7 / 6 = 1.95, so every 2.
         assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!((scale.place(2.0), scale.place(11.7)), (20.0, 117.0));
-        // Values that lie near one another fill the axis: 97.6 to 130.4, every 6 and a bit rounds to 10.
+        // Close values fill the axis: 97.6 to 130.4 in steps of slightly more than 6, rounded to 10.
         let scale = AxisScale::fitting((100.0, 128.0), (0.0, 1.0));
         assert_eq!(scale.ticks(), [100.0, 110.0, 120.0, 130.0]);
         let scale = AxisScale::fitting((1.0, 10.0), (0.0, 1.0));

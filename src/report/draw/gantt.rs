@@ -1,4 +1,4 @@
-//! Gantt charts: intervals, in a row for each place.
+//! Gantt charts: rows of intervals.
 
 use super::ValueFormat;
 use super::rows::RowChart;
@@ -6,16 +6,16 @@ use super::svg::{Frame, SvgDrawing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Something that runs.
+/// An interval of a row.
 #[derive(Clone, Debug)]
 pub struct GanttSpan {
-    /// Its beginning.
+    /// Start.
     pub from: u64,
-    /// Its end.
+    /// End.
     pub to: u64,
-    /// Number of its series.
+    /// Index of its series.
     pub series: usize,
-    /// Text that explains it.
+    /// Tooltip text.
     pub title: String,
 }
 
@@ -24,11 +24,11 @@ pub struct GanttSpan {
 pub struct GanttRow {
     /// Name of the row.
     pub label: String,
-    /// What runs there.
+    /// Intervals of the row.
     pub spans: Vec<GanttSpan>,
 }
 
-/// Draws rows against an axis from 0 to `end`.
+/// Draws rows over an axis from 0 to `end`.
 pub fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
@@ -43,15 +43,16 @@ pub fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -
     chart.svg.finish(name)
 }
 
-/// Width from which on a span has a title of its own.
+/// Minimum width of a span for a tooltip of its own.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow to be pointed at. Those of a series are one mark: a page has many thousands of them.
+/// Spans of a row that are too narrow to point at. They are combined into one mark per series, because a page has many
+/// thousands of them.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 
 impl CompactRow {
-    /// Draws a span, or keeps it for the end of the row.
+    /// Draws a span, or stores it until the end of the row if it is narrow.
     pub fn put(&mut self, svg: &mut SvgDrawing, at: Frame, span: &GanttSpan) {
         if at.width >= TITLED {
             svg.rect(at, &format!("c{}", span.series), &span.title, &[]);
@@ -68,7 +69,7 @@ impl CompactRow {
             .expect("a string grows as needed");
     }
 
-    /// Draws what was kept.
+    /// Draws the stored spans.
     pub fn finish(self, svg: &mut SvgDrawing) {
         for (series, marks) in self.0 {
             svg.path(&marks, &format!("c{series}"));

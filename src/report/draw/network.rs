@@ -1,16 +1,16 @@
-//! Nodes and the links between them, coloured by load: groups of nodes as circles, tiles as a grid.
+//! Networks: nodes and links, coloured by load. Groups of nodes are drawn as circles, tiles as a grid.
 
 use super::WIDTH;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use std::f64::consts::TAU;
 
-/// Side of a group's drawing, and how many are side by side.
+/// Side length of a group's drawing, and number of groups per row.
 const SIDE: f64 = 240.0;
 const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
-/// Height of a group that is a line.
+/// Height of a group drawn as a line.
 const LINE: f64 = 70.0;
-/// Most nodes around a circle whose names are legible.
+/// Maximum number of nodes around a circle for legible names.
 const NAMED: usize = 36;
 
 /// A node.
@@ -18,9 +18,9 @@ const NAMED: usize = 36;
 pub struct NetworkNode {
     /// Its name in the picture.
     pub name: String,
-    /// Text that explains it.
+    /// Tooltip text.
     pub title: String,
-    /// Whether it is a switch or a memory, which is amid its group.
+    /// Whether it is a switch or a memory, which is drawn in the middle of its group.
     pub is_hub: bool,
     /// Shade of its own load, if it has one.
     pub shade: Option<u32>,
@@ -29,29 +29,29 @@ pub struct NetworkNode {
 /// A link in one direction.
 #[derive(Clone, Debug)]
 pub struct NetworkLink {
-    /// Index of the node that it leads from.
+    /// Index of the source node.
     pub from: usize,
-    /// Index of the node that it leads to.
+    /// Index of the destination node.
     pub to: usize,
     /// Shade of its load, from 0 to 10.
     pub shade: u32,
-    /// Text that explains it.
+    /// Tooltip text.
     pub title: String,
 }
 
-/// Nodes that links join.
+/// Nodes connected by links.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkGroup {
-    /// Words above it.
+    /// Title above it.
     pub title: String,
-    /// Its nodes; those that are no hubs stand around in this order.
+    /// Its nodes; those that are not hubs are placed around the circle in this order.
     pub nodes: Vec<NetworkNode>,
     /// Its links.
     pub links: Vec<NetworkLink>,
 }
 
 impl NetworkGroup {
-    /// Returns whether links join neighbours alone, so that the nodes are in a line and not around a circle.
+    /// Returns whether links connect only adjacent nodes, so that the nodes form a line instead of a circle.
     fn is_line(&self) -> bool {
         let has_hub = self.nodes.iter().any(|node| node.is_hub);
         let mut links = self.links.iter();
@@ -59,7 +59,7 @@ impl NetworkGroup {
     }
 }
 
-/// Draws each group as a circle, hubs amid it, or as a line.
+/// Draws each group as a circle with its hubs in the middle, or as a line.
 pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
     let side = match groups.iter().all(NetworkGroup::is_line) {
@@ -118,7 +118,8 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
     svg.finish(name)
 }
 
-/// Draws nodes at places of a grid, `size` wide and high. Links that close a row or a column are stubs at both ends.
+/// Draws nodes at `places` of a grid of `size` (width, height). Links that close a row or column are drawn as stubs
+/// at both ends.
 pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
     let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);
     let place = |[x, y]: [u32; 2]| {
@@ -151,7 +152,7 @@ pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2
 }
 
 fn on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
-    // From the top, clockwise.
+    // Clockwise from the top.
     let (sin, cos) = (libm::sin(angle), libm::cos(angle));
     (middle.0 + radius * sin, middle.1 - radius * cos)
 }
@@ -171,7 +172,7 @@ fn dot(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode) {
     svg.rect(frame, &class, &node.title, &[]);
 }
 
-/// Draws a link on the right of its way, so that both directions are seen.
+/// Draws a link to the right of the line between its nodes, so that both directions are visible.
 fn line(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1e-9);

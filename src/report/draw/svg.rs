@@ -1,11 +1,11 @@
-//! An SVG element that grows by marks.
+//! An SVG element, built mark by mark.
 
 use std::fmt::Write;
 
-/// Characters of a text in a page, at most: inputs have names of any length.
+/// Maximum number of characters of a text in a page; names in inputs may have any length.
 const MAX_TEXT: usize = 1 << 14;
 
-/// `text` as it may stand in a page, in attributes too; cut where it is longer than any text for people.
+/// Escapes `text` for pages, including attributes; truncates very long texts.
 pub fn escape(text: &str) -> String {
     let (text, rest) = match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => (&text[..end], "…"),
@@ -26,12 +26,12 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Colours of a chart that stands in a file of its own.
+/// Style of a chart in a file of its own.
 const STYLE: &str = "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.grid{stroke:#ddd}\
     .c0{fill:#3569b4}.c1{fill:#d9822b}.c2{fill:#2f8f5b}.c3{fill:#8a4fa3}.c4{fill:#b3446c}.c5{fill:#4aa3a2}\
     .line{fill:none;stroke:#999;stroke-width:1.5}circle{fill-opacity:.55}";
 
-/// Makes a file of `chart`, which an SVG viewer shows without a page around it.
+/// Makes `chart` a complete file that SVG viewers can show.
 pub fn document(chart: &str) -> String {
     let head = format!("<svg xmlns=\"http://www.w3.org/2000/svg\"><style>{STYLE}</style>");
     match chart
@@ -46,18 +46,18 @@ pub fn document(chart: &str) -> String {
     }
 }
 
-/// Side of a text that its place is.
+/// Which part of a text is at its position.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
-    /// The text begins at the place.
+    /// The text begins at the position.
     Start,
-    /// The place is its middle.
+    /// The position is the middle of the text.
     Middle,
-    /// The text ends at the place.
+    /// The text ends at the position.
     End,
 }
 
-/// An SVG element of a width and height.
+/// An SVG element with a width and height.
 #[derive(Debug)]
 pub struct SvgDrawing {
     marks: String,
@@ -68,13 +68,13 @@ pub struct SvgDrawing {
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// Left edge, in units of the drawing.
+    /// Left edge, in drawing units.
     pub x: f64,
     /// Upper edge.
     pub y: f64,
-    /// Extent to the right.
+    /// Width.
     pub width: f64,
-    /// Extent downwards.
+    /// Height.
     pub height: f64,
 }
 
@@ -94,7 +94,7 @@ impl SvgDrawing {
             .expect("a string grows as needed");
     }
 
-    /// A rectangle with a title, and attributes `data-…`.
+    /// Adds a rectangle with a tooltip and `data-…` attributes.
     pub fn rect(&mut self, at: Frame, class: &str, title: &str, data: &[(&str, String)]) {
         let Frame {
             x,
@@ -111,7 +111,7 @@ impl SvgDrawing {
         self.put(format_args!("><title>{}</title></rect>", escape(title)));
     }
 
-    /// Adds a text on one line.
+    /// Adds a single-line text.
     pub fn text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
         let anchor = match anchor {
             TextAnchor::Start => "start",
@@ -132,7 +132,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds a line through points, with a title.
+    /// Adds a line through points, with a tooltip.
     pub fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         self.put(format_args!("<polyline class=\"line {class}\" points=\""));
         for (x, y) in points {
@@ -144,12 +144,12 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds filled shapes by their outlines, in the language of paths.
+    /// Adds filled shapes with outlines in SVG path syntax.
     pub fn path(&mut self, outlines: &str, class: &str) {
         self.put(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
     }
 
-    /// Adds a point, with a title.
+    /// Adds a point with a tooltip.
     pub fn circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
         self.put(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
@@ -157,7 +157,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// The element.
+    /// Returns the element, with `name` as its accessible name.
     pub fn finish(self, name: &str) -> String {
         format!(
             "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0} {:.0}\">{}</svg>",

@@ -1,4 +1,4 @@
-//! Pictures of links by load, whatever the topology of the machine.
+//! Pictures of links by load, for any topology.
 
 use super::page::{figure_with_scale, text};
 use crate::Report;
@@ -9,15 +9,15 @@ use chakram_base::units::{Bytes, Span, percent};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Groups of a dimension that are drawn, and links of a group.
+/// Maximum number of groups drawn per dimension, and of links per group.
 const GROUPS: usize = 8;
 const LINKS: usize = 512;
-/// The end of a link at a memory.
+/// Name of a link's end at a memory.
 const MEMORY: &str = "memory";
-/// Shades of a load above none.
+/// Number of shades for loads above zero.
 pub(super) const SHADES: u32 = 10;
 
-/// The pictures, of a replay whose links were counted or whose machine has tiles.
+/// Returns the pictures of a replay whose links were counted or whose machine has tiles.
 pub fn render(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| grid(tiles, report.outcome.makespan));
@@ -27,21 +27,22 @@ pub fn render(report: &Report) -> String {
     tiles + &counted
 }
 
-/// The shade of a part of the most there is.
+/// Returns the shade for `value` on a scale up to `most`.
 pub(super) fn shade_of(value: f64, most: f64) -> u32 {
     match most > 0.0 {
-        // The least that is not nothing is seen.
+        // Rounded up so that the smallest load is visible.
         true => (value / most * f64::from(SHADES)).ceil() as u32,
         false => 0,
     }
 }
 
-/// Words of a load in percent of a time.
+/// Formats a load in percent of a time.
 fn load_text(load: f64) -> String {
     percent(load)
 }
 
-/// Each dimension; of tiles, whose links are drawn as a grid, the memories alone.
+/// Returns the pictures of all dimensions; on a machine of tiles only those of the memories, because the grid
+/// shows its links.
 fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.seconds() / over.seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck().map_or(0.0, load);
@@ -90,12 +91,12 @@ fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     out
 }
 
-/// Texts below the shades of loads up to `most`.
+/// Returns the labels for shades of loads up to `most`.
 fn scale(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(load_text)
 }
 
-/// Links that join the same nodes, those with the busiest link first.
+/// Groups links that connect the same nodes; groups with the busiest link come first.
 fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
@@ -126,7 +127,7 @@ fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     groups
 }
 
-/// The number of an NPU in the name of a link's end.
+/// Returns the NPU number in the name of a link's end.
 fn npu(name: &str) -> Option<u32> {
     name.strip_prefix("NPU ")?.parse().ok()
 }
@@ -180,7 +181,7 @@ fn group_of(
     }
 }
 
-/// Tiles with their links, and the memory ports at cores.
+/// Returns tiles with their links, and the memory ports at cores.
 fn grid(tiles: &TileUse, makespan: Span) -> String {
     if tiles.links.is_empty() && tiles.ports.is_empty() {
         return String::new();
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// NPUs 0 to 2 in a line and 8 with a switch are two groups, of which the second has the busiest link.
+    /// NPUs 0 to 2 in a line and 8 NPUs with a switch are two groups; the second has the busiest link.
     #[test]
     fn links_that_join_the_same_nodes_are_a_group() {
         let rows = [
@@ -273,7 +274,7 @@ mod tests {
             .collect();
         assert_eq!(found, [vec![9], vec![5, 4]]);
         let drawn = group_of(&[&rows[2]], 0, |_| (0.5, 5));
-        // The switch is amid the NPUs, which come first.
+        // The switch is drawn in the middle but sorted after the NPUs.
         assert_eq!(
             (drawn.nodes[0].is_hub, drawn.nodes[1].is_hub),
             (false, true)
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!((drawn.links[0].from, drawn.links[0].to), (0, 1));
     }
 
-    /// Ten shades above none; the least that is not nothing has the first.
+    /// Ten shades above zero; the smallest nonzero load has the first.
     #[test]
     fn shades_are_tenths_of_the_most() {
         assert_eq!(

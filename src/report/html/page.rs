@@ -1,16 +1,16 @@
-//! Parts of a page.
+//! Building blocks of a page.
 
 use crate::draw::escape;
 use crate::section::{ReportSection, SectionCell};
 use crate::text::clip;
 use std::fmt::{Display, Write};
 
-/// `text` as it may stand in a page.
+/// Escapes `text` for use in a page.
 pub fn text(text: &str) -> String {
     escape(text)
 }
 
-/// A number of the report: the JSON pointer of it, its value, and what is shown.
+/// Returns a number from the report: its JSON pointer, its exact value, and the displayed text.
 pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     let path = escape(path);
     format!(
@@ -19,12 +19,12 @@ pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     )
 }
 
-/// A number that no report has, such as a difference: its value, and what is shown.
+/// Returns a number that is in no report, such as a difference: its exact value, and the displayed text.
 pub fn measure(value: impl Display, shown: &str) -> String {
     format!("<data data-value=\"{value}\">{}</data>", escape(shown))
 }
 
-/// A section under a heading; nothing if there is nothing in it.
+/// Returns a section with a heading; empty if `body` is empty.
 pub fn section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -32,7 +32,7 @@ pub fn section(heading: &str, id: &str, body: &str) -> String {
     format!("<section id=\"{id}\"><h2>{heading}</h2>{body}</section>")
 }
 
-/// A list of sentences; nothing without any.
+/// Returns a list of sentences; empty if there are none.
 pub fn list(sentences: impl Iterator<Item = String>, class: &str) -> String {
     let items: String = sentences
         .map(|sentence| format!("<li>{}</li>", escape(&sentence)))
@@ -43,7 +43,7 @@ pub fn list(sentences: impl Iterator<Item = String>, class: &str) -> String {
     }
 }
 
-/// A picture with its legend and what has to be said of it.
+/// Returns a picture with its legend and caption.
 pub fn figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String {
     let mut keys = String::new();
     for (series, name) in legend {
@@ -60,7 +60,8 @@ pub fn figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String 
     )
 }
 
-/// A picture whose colours are numbers, from the first of `scale` to the last.
+/// Returns a picture whose colours represent numbers, with a scale from the first to the last text of
+/// `scale`.
 pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
     let shades: String = (0..=10)
         .map(|shade| format!("<i class=\"m{shade}\"></i>"))
@@ -75,7 +76,7 @@ pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &st
     )
 }
 
-/// A table; cells are HTML.
+/// Returns a table; cells are HTML.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = headings
         .iter()
@@ -94,12 +95,12 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// A table of a report, with its sentences.
+/// Returns a table of a report with its notes.
 pub(super) fn report_table(section: &ReportSection) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {
-        // The first heading of a text is the table's name, in capitals.
+        // The first heading of a text table is the table's name in capitals.
         let heading = column.heading();
         let heading = match heading.chars().any(char::is_lowercase) {
             true => heading.to_owned(),
@@ -150,10 +151,10 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     out
 }
 
-/// Rows of a table that scrolls by itself.
+/// Number of rows above which a table scrolls separately.
 const TALL: usize = 24;
 
-/// A cell without its end. Names that are cut are whole in the title.
+/// Returns a cell without its end tag. The tooltip shows the full text of a shortened name.
 fn open_cell(cell: &SectionCell, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape(&cut(&cell.text));
@@ -167,12 +168,12 @@ fn open_cell(cell: &SectionCell, right: bool) -> String {
     }
 }
 
-/// `text` as a page shows it, cut in the middle where it is longer than any that people read.
+/// Returns `text` as a page shows it, shortened in the middle if it is very long.
 pub(super) fn cut(text: &str) -> String {
     clip(text, SHOWN)
 }
 
-/// The attribute with the whole of a text that is cut.
+/// Returns the attribute with the full text if it was shortened.
 fn whole(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(" title=\"{}\"", escape(&clip(text, 20 * SHOWN))),
@@ -180,16 +181,16 @@ fn whole(text: &str) -> String {
     }
 }
 
-/// Characters of a name on a page.
+/// Maximum length of a displayed name, in characters.
 const SHOWN: usize = 96;
 
-/// The whole page.
+/// Returns the whole page.
 pub fn page(title: &str, body: &str) -> String {
     with_head(title, "", body, "")
 }
 
-/// The whole page, whose tables are sorted and searched by a script in it. Without the script nothing is missing. Nothing
-/// is fetched: the page forbids it.
+/// Returns the whole page, with a script that sorts and searches its tables. The page is complete without the script.
+/// The page forbids loading anything from the network.
 pub fn page_with_tables(title: &str, body: &str) -> String {
     let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
                   style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";

@@ -1,8 +1,9 @@
-//! Remote memory that ranks share: what they allocate beyond the memory of their NPUs.
+//! Remote memory shared by ranks: what they allocate beyond the memory of their NPUs.
 //!
-//! Of a rank that loads from remote memory or stores to it, whose NPU has S bytes of its own and which has p bytes allocated at
-//! most, p - S are in the remote memory. Ranks reach their peaks at different times, so the sum is a bound on what the remote
-//! memory has to hold at once, and met where ranks do the same. Ranks that never reach it have their own memory alone.
+//! If a rank loads from or stores to remote memory, its NPU has S bytes of its own memory, and its peak is p bytes,
+//! then p - S bytes are in the remote memory. Ranks reach their peaks at different times, so the sum over ranks is an
+//! upper bound on the remote memory needed at once; it is exact if all ranks do the same. Ranks that never access
+//! remote memory have only their own.
 
 use super::MemoryRow;
 use crate::Report;
@@ -18,29 +19,29 @@ use chakram_trace::workload::{RankInstance, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Remote memory that holds bytes of ranks.
+/// Remote memory that contains bytes of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PoolMemory {
-    /// The first of the NPUs that it is for.
+    /// The first NPU that it serves.
     pub first_npu: Npu,
-    /// Number of ranks that have bytes in it.
+    /// Number of ranks with bytes in it.
     pub ranks: u32,
     /// Its capacity.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// The sum of the most bytes of each of them.
+    /// Sum over these ranks of the largest number of bytes in it.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
 
-/// Capacities of ranks, with their shares of remote memory.
+/// Memory capacities of ranks, including their shares of remote memory.
 #[derive(Debug)]
 pub(crate) struct RankCapacities<'a> {
     machine: &'a Machine,
     shared: Option<SharedMemory>,
     ranks: u64,
-    /// By graph whether it loads from remote memory or stores to it.
+    /// By graph, whether it loads from or stores to remote memory.
     streams: Vec<bool>,
 }
 
@@ -56,14 +57,15 @@ impl<'a> RankCapacities<'a> {
         }
     }
 
-    /// The remote memory of a rank that streams.
+    /// Returns the remote memory of a rank, if the rank uses it.
     fn shared(&self, instance: &RankInstance) -> Option<SharedMemory> {
         let streams = self.streams.get(instance.graph.index());
         self.shared
             .filter(|_| streams.is_some_and(|streams| *streams))
     }
 
-    /// Bytes of the memory of an instance on `npu`, with its share of the remote one; `None` if the NPU's own are unknown.
+    /// Returns the memory capacity of an instance on `npu`, including its share of remote memory; `None` if the NPU's
+    /// own capacity is unknown.
     pub fn of(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
         let own = self.machine.npu_memory(self.machine.class(npu))?;
         let share = self.shared(instance);
@@ -71,7 +73,7 @@ impl<'a> RankCapacities<'a> {
         Some(Bytes(own.0.saturating_add(share)))
     }
 
-    /// Bytes of a peak that the NPU's own memory does not hold, of a rank that streams.
+    /// Returns the bytes of a peak that exceed the NPU's own memory, for a rank that uses remote memory.
     pub fn beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
         self.shared(instance)?;
         let own = self.machine.npu_memory(self.machine.class(npu))?;
@@ -87,12 +89,12 @@ fn streams(graph: &Graph) -> bool {
     nodes.any(remote)
 }
 
-/// What remote memories have to hold for `rows`, those that hold something, in their order.
+/// Returns the remote memories that contain bytes of `rows`, in machine order.
 pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PoolMemory> {
     held(prepared.machine(), rows).into_values().collect()
 }
 
-/// The same, by index among the memories.
+/// Returns the same, by index of the memory.
 fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
@@ -116,7 +118,7 @@ fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     held
 }
 
-/// Finds out for ranks that have bytes in remote memory whether it holds all of them.
+/// Checks, for ranks with bytes in remote memory, whether that memory is large enough for all of them.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = held(machine, rows);
     let Some(shared) = machine.shared_memory() else {
@@ -131,18 +133,18 @@ pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
 }
 
 impl Report {
-    /// The fullest of the remote memories that hold bytes of ranks.
+    /// Returns the remote memory with the largest filled share.
     pub(super) fn fullest_pool(&self) -> Option<&PoolMemory> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }
 }
 
-/// `25.7 TB of 256.0 TB in remote memory`.
+/// Formats `25.7 TB of 256.0 TB in remote memory`.
 pub(super) fn use_text(pool: &PoolMemory) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 
-/// Says what is in remote memory, of the fullest rank and the fullest memory.
+/// Returns a note about the contents of remote memory, for the fullest rank and the fullest memory.
 pub(crate) fn note(report: &Report) -> Option<SectionNote> {
     let pool = report.fullest_pool()?;
     let ranks = report.memory.iter().filter_map(|row| row.beyond_own);

@@ -1,4 +1,4 @@
-//! Nodes that change the memory of their NPU, and whether each was issued at this very instant.
+//! Tracks nodes that change the memory of their NPU, and whether each was issued at the current instant.
 
 use super::ledger::{ByteSum, MemoryLedger};
 use super::{BytesByClass, LedgerTotals};
@@ -9,15 +9,15 @@ use chakram_engine::InstanceId;
 use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
-/// An instant that is over, and what is held after it.
+/// An ended instant, and the bytes allocated after it.
 pub type EndedInstant = (Time, BytesByClass);
 
-/// Follows what each instance allocates and frees.
+/// Tracks what each instance allocates and frees.
 #[derive(Debug)]
 pub struct MemoryTracker<'a> {
-    /// One for each instance, where all that it ever allocates and frees is below 2^63 bytes.
+    /// One per instance, if all allocations and frees together are below 2^63 bytes.
     narrow: Vec<TrackedInstance<'a, i64>>,
-    /// Otherwise, one for each instance; none at all where no node changes memory.
+    /// Otherwise one per instance; empty if no node changes memory.
     wide: Vec<TrackedInstance<'a, i128>>,
 }
 
@@ -25,15 +25,16 @@ pub struct MemoryTracker<'a> {
 struct TrackedInstance<'a, S> {
     graph: &'a Graph,
     ledger: MemoryLedger<S>,
-    /// Nodes issued at the instant of `ledger`, a bit for each node; and these nodes.
+    /// One bit per node: issued at the ledger's current instant; then a list of these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
-    /// Nodes that have completed, a bit for each, where they may come again: only the first time counts.
+    /// One bit per node: completed before. Only set if nodes may run several times; only the first run
+    /// counts.
     complete: Option<Vec<u64>>,
 }
 
 impl<'a> MemoryTracker<'a> {
-    /// Follows all instances of `prepared`, however often it is launched.
+    /// Tracks all instances of `prepared`, launched any number of times.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             narrow: Vec::new(),
@@ -41,7 +42,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Follows all instances of `prepared`, which is launched once.
+    /// Tracks all instances of `prepared`, which is launched once.
     pub fn of_one_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let graphs = prepared.workload().graphs();
         if graphs.iter().all(|graph| i64::holds(changed_bytes(graph))) {
@@ -53,7 +54,7 @@ impl<'a> MemoryTracker<'a> {
         Self::new(prepared)
     }
 
-    /// Follows the first launch of each instance of `prepared`.
+    /// Tracks the first launch of each instance of `prepared`.
     pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let mut all = Self::of_one_launch(prepared);
         all.narrow.iter_mut().for_each(TrackedInstance::count_once);
@@ -61,8 +62,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// `node` is issued. If it changes memory and an earlier instant is thereby over at which its NPU's
-    /// memory changed, that instant is given, and what is held after it.
+    /// Records that `node` is issued. If this ends an earlier instant at which the NPU's memory changed,
+    /// returns that instant and the bytes allocated after it.
     #[inline]
     pub fn issued(
         &mut self,
@@ -76,7 +77,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// `node` is complete; as [`Self::issued`].
+    /// Records that `node` completes; returns the same as [`Self::issued`].
     #[inline]
     pub fn completed(
         &mut self,
@@ -90,7 +91,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Returns the classes that the nodes of an instance ever change.
+    /// Returns which classes the nodes of an instance ever change.
     pub fn classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
@@ -99,13 +100,13 @@ impl<'a> MemoryTracker<'a> {
         std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
 
-    /// The graph of each instance and its sums.
+    /// Returns the graph and the totals of each instance.
     pub(super) fn totals(&self) -> impl Iterator<Item = (&'a Graph, LedgerTotals)> {
         let narrow = self.narrow.iter().map(|of| (of.graph, of.ledger.totals()));
         narrow.chain(self.wide.iter().map(|of| (of.graph, of.ledger.totals())))
     }
 
-    /// Ends all instants, and gives those instances whose memory changed at their last.
+    /// Ends all instants; returns the instances whose memory changed at their last one.
     pub fn end(&mut self) -> Vec<(InstanceId, EndedInstant)> {
         let narrow = self.narrow.iter_mut().map(|of| of.ledger.end());
         let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end())));
@@ -118,7 +119,7 @@ fn changes_memory(graph: &Graph) -> bool {
     !graph.memory_changes().is_empty()
 }
 
-/// Returns all instances of a program, or none where no node changes memory.
+/// Returns the state of all instances of a program; empty if no node changes memory.
 fn tracked<'a, S: ByteSum>(prepared: &'a CompiledReplay<'a>) -> Vec<TrackedInstance<'a, S>> {
     let workload = prepared.workload();
     let instances = if workload.graphs().iter().any(changes_memory) {
@@ -144,7 +145,7 @@ fn tracked<'a, S: ByteSum>(prepared: &'a CompiledReplay<'a>) -> Vec<TrackedInsta
     instances.collect()
 }
 
-/// Returns the bytes that all nodes of a graph allocate and free.
+/// Returns the total bytes that the nodes of a graph allocate and free.
 fn changed_bytes(graph: &Graph) -> u128 {
     let changes = graph.nodes().filter_map(|node| graph.memory(node));
     let bytes = changes.flat_map(|of| of.allocates.iter().chain(&of.frees));
@@ -152,7 +153,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
 }
 
 impl<S: ByteSum> TrackedInstance<'_, S> {
-    /// Has only the first completion of each node count.
+    /// Makes only the first completion of each node count.
     fn count_once(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);
     }

@@ -1,4 +1,4 @@
-//! Facts of a run from which reasons are computed.
+//! Facts about a run, from which reasons are computed.
 
 use crate::Report;
 use chakram_base::ids::Npu;
@@ -7,28 +7,28 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::{Graph, NodeKind};
 
-/// A run: what was settled before it, and its report.
+/// A run: its compiled replay and its report.
 #[derive(Clone, Copy, Debug)]
 pub struct RunFacts<'a> {
-    /// The replay.
+    /// The compiled replay.
     pub prepared: &'a CompiledReplay<'a>,
     /// Its report.
     pub report: &'a Report,
 }
 
-/// What crosses a dimension of the machine.
+/// Communication across a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
-    /// Kinds of collectives in groups that are timed by algorithms.
+    /// Number of group and kind pairs whose collectives are timed by algorithms.
     pub by_algorithms: u64,
-    /// Those that are timed by measured curves.
+    /// The same for collectives timed by measured curves.
     pub by_curves: u64,
     /// Messages between ranks, and loads and stores over the network.
     pub messages: u64,
 }
 
 impl RunFacts<'_> {
-    /// Why the network of the machine carries nothing, if so.
+    /// Returns why the machine's network carries nothing, if that is so.
     pub(super) fn without_network(&self) -> Option<String> {
         let comm = self.prepared.comm();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
@@ -38,7 +38,7 @@ impl RunFacts<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Why collectives do not depend on the machine, if so.
+    /// Returns why collectives do not depend on the machine, if that is so.
     pub(super) fn without_collectives(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
@@ -47,12 +47,12 @@ impl RunFacts<'_> {
         (comm != CommTiming::Model).then(|| format!("collectives last as {comm}"))
     }
 
-    /// Whether ranks send messages.
+    /// Returns whether ranks send messages.
     pub(super) fn has_messages(&self) -> bool {
         self.graphs().any(|graph| !graph.messages().is_empty())
     }
 
-    /// Whether loads or stores cross the network.
+    /// Returns whether loads or stores cross the network.
     fn reaches_memories(&self) -> bool {
         let machine = self.prepared.machine();
         let mut memories = machine.memories();
@@ -61,7 +61,7 @@ impl RunFacts<'_> {
         at_network && self.has_nodes(NodeKind::RemoteMemory)
     }
 
-    /// Whether a graph has a node of this kind.
+    /// Returns whether a graph has a node of this kind.
     pub(super) fn has_nodes(&self, kind: NodeKind) -> bool {
         self.graphs()
             .any(|graph| graph.nodes().any(|node| graph.kind(node) == kind))
@@ -71,13 +71,13 @@ impl RunFacts<'_> {
         self.prepared.workload().graphs().iter()
     }
 
-    /// The name of a dimension, in backquotes.
+    /// Returns the name of a dimension in backquotes.
     pub(super) fn dimension(&self, index: usize) -> String {
         let dimensions = self.prepared.machine().topology().dimensions();
         format!("`{}`", dimensions[index].name)
     }
 
-    /// Returns what crosses dimension `index`.
+    /// Returns the communication across dimension `index`.
     pub(super) fn crossing(&self, index: usize) -> DimensionUse {
         let topology = self.prepared.machine().topology();
         let mut found = DimensionUse::default();
@@ -106,7 +106,7 @@ impl RunFacts<'_> {
         found
     }
 
-    /// Why no kernel asks for rates of the NPU, if so.
+    /// Returns why no kernel uses the NPU's rates, if that is so.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.basis();
@@ -120,7 +120,7 @@ impl RunFacts<'_> {
         }
     }
 
-    /// Why no kernel is priced by curves, if so.
+    /// Returns why no kernel is priced by curves, if that is so.
     pub(super) fn without_curves(&self) -> Option<String> {
         self.without_priced_kernels().or_else(|| {
             let by_curves = self.report.kernels.by_curves;
@@ -128,7 +128,7 @@ impl RunFacts<'_> {
         })
     }
 
-    /// Whether some kernel computes in `dtype`.
+    /// Returns whether any kernel computes in `dtype`.
     pub(super) fn computes_in(&self, dtype: Dtype) -> bool {
         self.graphs().any(|graph| {
             let mut kernels = graph
@@ -138,13 +138,13 @@ impl RunFacts<'_> {
         })
     }
 
-    /// Whether a rank sits on an NPU of the class with this index.
+    /// Returns whether a rank is on an NPU of the class with this index.
     pub(super) fn uses_class(&self, class: usize) -> bool {
         let mut ranks = self.prepared.workload().instances().iter();
         ranks.any(|rank| self.prepared.machine().class(self.prepared.npu(rank.rank)) == class)
     }
 
-    /// Returns the most lanes that a rank uses.
+    /// Returns the largest number of lanes used by a rank.
     pub(super) fn lanes(&self) -> usize {
         let instances = 0..self.prepared.workload().instances().len();
         let lanes = instances.map(|instance| {

@@ -1,11 +1,12 @@
-//! Timelines as JSON in the Chrome trace format, which Perfetto, Speedscope and chrome://tracing open.
+//! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
-//! The format's unit is the microsecond, in doubles, and viewers subtract the start of the trace, and some then round to
-//! nanoseconds, or cut off what is below. Sums of decimal fractions round in each of these steps, so slices that meet would
-//! overlap if they had durations: Perfetto's trace processor, v52, dropped one of ten to twenty, and sorts slices with a
-//! duration before the path that begins with them. Slices are therefore events that begin and end, each with an instant of
-//! its own; the instants that meet are one number, which is exact: the nearest 1/1024 us (to 2^43 us, 101 days). Nodes that
-//! start and end at one such instant are moments, for viewers sort slices without duration behind others.
+//! The format's unit is the microsecond, as a double. Viewers subtract the start of the trace, and some then round or
+//! truncate to nanoseconds. Sums of decimal fractions are rounded in each of these steps, so adjacent slices with
+//! durations would overlap: Perfetto's trace processor, v52, dropped one in ten to twenty of them, and sorted slices
+//! with a duration before the path that begins with them. So slices are written as begin and end events, each with its
+//! own instant. Instants are rounded to 1/1024 us, which a double represents exactly (up to 2^43 us, 101 days), so
+//! adjacent slices share the same number. Nodes that start and end at one such instant are drawn as instants, because
+//! viewers sort slices without duration after others.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
@@ -22,7 +23,7 @@ struct Ticks(u64);
 impl Ticks {
     const PER_US: u64 = 1024;
 
-    /// The nearest to `at`.
+    /// Returns the tick nearest to `at`.
     fn of(at: Time) -> Self {
         const PS_PER_US: u128 = 1_000_000;
         let ticks = u128::from(at.0) * u128::from(Self::PER_US);
@@ -34,7 +35,7 @@ impl Ticks {
     }
 }
 
-/// Name of the slices that arrows enter.
+/// Name of the slices at the ends of arrows.
 const ARRIVAL: &str = "arrival";
 
 /// An event of the Chrome trace format.
@@ -59,7 +60,7 @@ struct TraceEvent<'e> {
     args: Option<ChromeArgs<'e>>,
 }
 
-/// Facts beside an event.
+/// Facts attached to an event.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum ChromeArgs<'e> {
@@ -102,7 +103,7 @@ impl<'e> NodeArgs<'e> {
 pub(super) struct ChromeEncoder<W> {
     out: W,
     first: bool,
-    /// The first error of `out`; nothing is written after it.
+    /// First write error; nothing is written after it.
     failed: Option<io::Error>,
 }
 
@@ -117,7 +118,7 @@ impl<W: Write> ChromeEncoder<W> {
         this
     }
 
-    /// Ends the file and gives back `out`, or the first error it had.
+    /// Finishes the file; returns `out`, or its first error.
     pub fn finish(mut self) -> io::Result<W> {
         self.raw(b"\n]}\n");
         self.failed.map_or(Ok(self.out), Err)
@@ -137,7 +138,7 @@ impl<W: Write> ChromeEncoder<W> {
         self.raw(&text);
     }
 
-    /// Draws values of a counter of a process.
+    /// Writes values of a counter of a process.
     fn values(&mut self, pid: u32, name: &str, at: Time, values: Map<String, Value>) {
         self.event(&TraceEvent {
             ph: "C",
@@ -149,7 +150,7 @@ impl<W: Write> ChromeEncoder<W> {
         });
     }
 
-    /// Names a process, or one of its tracks, and says where it stands among others.
+    /// Names a process or one of its tracks, and sets its position among the others.
     fn label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
         let names = match tid {
             None => ["process_name", "process_sort_index"],
@@ -171,8 +172,9 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// An arrow leaves the send where it begins, and enters the slice of its arrival: the last tick of the receive, because
-    /// viewers draw an arrow to the beginning of a slice, and a receive may have been posted before the send began.
+    /// Draws an arrow from the start of the send to a short slice for its arrival, the last tick of the receive. The
+    /// extra slice is needed because viewers draw an arrow to the beginning of a slice, and a receive may be posted
+    /// before the send begins.
     fn arrow(&mut self, track: TrackId, arrow: ArrowEnd, start: Ticks, end: Ticks) {
         let (phase, id, at) = match arrow {
             ArrowEnd::From(id) => ("s", id, start),
@@ -198,7 +200,7 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// An arrow from a call to what it launched leaves and enters slices at their beginnings.
+    /// Draws one end of an arrow from a call to a node that it launched, at the beginning of the slice.
     fn launch(&mut self, track: TrackId, phase: &'static str, id: u64, at: Ticks) {
         self.event(&TraceEvent {
             ph: phase,
@@ -248,7 +250,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.micros()),
-            // Speedscope finds the beginning of an end by its name and these.
+            // Speedscope matches an end to its beginning by name and arguments.
             args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
             ..TraceEvent::default()
         };
@@ -261,7 +263,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             self.arrow(track, arrow, start, end);
         }
         if lasts {
-            // An instant is no slice, so that arrows neither leave nor enter one.
+            // Arrows can only be attached to slices, so an instant gets none.
             for &id in &slice.launched {
                 self.launch(track, "s", id, start);
             }
@@ -311,7 +313,7 @@ mod tests {
 
     #[test]
     fn sums_of_rounded_instants_are_exact() {
-        // 0.1 us + 0.2 us is 0.3 us, which the sum of the nearest doubles exceeds.
+        // 0.1 us + 0.2 us is 0.3 us; the sum of the nearest doubles is larger.
         let micros = |ps| Ticks::of(Time(ps)).micros();
         let between = Ticks(307 - 102).micros();
         assert_eq!(micros(100_000) + between, micros(300_000));

@@ -1,8 +1,8 @@
-//! Counters of what is under way on a rank: bytes per second that it sends, and nodes that wait for their lane.
+//! Counters of a rank: bytes per second that it sends, and nodes that wait for their lane.
 //!
-//! What a rank sends is what its messages and collectives carry on average while they are transferred: the bytes of a message, and
-//! of a collective the bytes that cross the busiest port of a member at best, `factor x buffer`, as bus bandwidths have them. A node
-//! waits while it is ready and another holds its lane.
+//! The sending rate is the average rate of messages and collectives while they transfer. A message counts its bytes. A
+//! collective counts the bytes that must at least cross the busiest port of a member, `factor x buffer`, as for bus
+//! bandwidth. A node waits while it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -10,25 +10,25 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use std::collections::BTreeSet;
 
-/// What counters are drawn by, and the part that is drawn.
+/// The encoder that draws counters, and the time range to draw.
 type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 
-/// Nodes of a rank that wait for their lane.
+/// Number of waiting nodes of a rank.
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// The instant of their last change.
+    /// Instant of the last change.
     at: Time,
-    /// Their number before that instant, and the one that was drawn last.
+    /// Number before that instant, and the last number drawn.
     before: u64,
     drawn: u64,
 }
 
-/// What is under way on each instance.
+/// Counters of all instances.
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
     waiting: Vec<WaitingNodes>,
-    /// Changes of the bytes per second that an instance sends.
+    /// Per instance, changes of the bytes per second that it sends.
     sending: Vec<Vec<(Time, i128)>>,
 }
 
@@ -49,7 +49,7 @@ impl TimelineCounters {
         }
     }
 
-    /// Counts a node that waits from now on; draws the number of an instant that is over.
+    /// Counts a node that starts to wait; draws the number of the ended instant.
     pub fn waits(
         &mut self,
         (instance, rank): (usize, u32),
@@ -62,7 +62,7 @@ impl TimelineCounters {
         waiting.nodes.insert(node);
     }
 
-    /// Counts a node that hardware takes, if it waited.
+    /// Removes a node that was issued, if it waited.
     pub fn took(
         &mut self,
         (instance, rank): (usize, u32),
@@ -77,7 +77,7 @@ impl TimelineCounters {
         }
     }
 
-    /// Draws what is not drawn yet; `ranks` are those of the instances.
+    /// Draws everything not drawn yet; `ranks` are the ranks of the instances.
     pub fn finish(
         mut self,
         ranks: &[u32],
@@ -109,7 +109,7 @@ impl TimelineCounters {
 }
 
 impl WaitingNodes {
-    /// Draws the number of the instant of the last change, if that is over `now`.
+    /// Draws the number of the last change's instant, if `now` is later.
     fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
         if now > self.at {
             self.draw(rank, to);
@@ -117,7 +117,7 @@ impl WaitingNodes {
         }
     }
 
-    /// Draws the number of an instant that is over, if it is another than the one that was drawn.
+    /// Draws the number of an ended instant if it differs from the last one drawn.
     fn draw(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

@@ -1,27 +1,27 @@
-//! Events of a timeline, whatever the format of its file.
+//! Events of a timeline, independent of the file format.
 
 use chakram_base::units::Time;
 
-/// A track: the rank that it belongs to, and its number there.
+/// A track: its rank, and its number within the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrackId {
     pub rank: u32,
     pub lane: u32,
 }
 
-/// End of an arrow, by the number that a send and its receive share.
+/// One end of an arrow; a send and its receive share the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrowEnd {
     From(u32),
     To(u32),
 }
 
-/// Facts about a node, beside its name and times.
+/// Facts about a node in addition to its name and times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeFacts<'f> {
     /// Id in the trace.
     pub node: u64,
-    /// Name in the trace, where the slice has another.
+    /// Name in the trace, if the slice has a different name.
     pub name: Option<&'f str>,
     /// Floating-point operations of a kernel.
     pub flops: Option<u64>,
@@ -40,23 +40,23 @@ pub(super) struct TimelineSlice<'s> {
     pub end: Time,
     pub facts: NodeFacts<'s>,
     pub arrow: Option<ArrowEnd>,
-    /// Number of the arrow from the call that launched it, if one is drawn.
+    /// Id of the arrow from the call that launched it, if drawn.
     pub launch: Option<u64>,
-    /// Numbers of the arrows to what it launched.
+    /// Ids of the arrows to the nodes that it launched.
     pub launched: Vec<u64>,
 }
 
-/// A quantity that a counter shows.
+/// A quantity shown by a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimelineCounter {
     /// Bytes per second that a rank sends.
     Sending,
-    /// Nodes that are ready, and whose lane another node holds.
+    /// Nodes that are ready but whose lane is occupied.
     Waiting,
 }
 
 impl TimelineCounter {
-    /// Its name, with its unit.
+    /// Returns its name, with its unit.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sending => "sending, bytes/s",
@@ -65,24 +65,24 @@ impl TimelineCounter {
     }
 }
 
-/// Writes events in one format. Slices of a track come in the order of their times, so that a path is begun before the
-/// slices under it and ended after them.
+/// Writes events in one format. The caller sends the slices of a track sorted by time, and begins a path before the
+/// slices under it and ends it after them.
 pub(super) trait TimelineEncoder {
     /// Names a rank.
     fn rank(&mut self, rank: u32, name: &str);
-    /// Names a track of a rank, and says where it stands among the others.
+    /// Names a track of a rank and sets its position among the others.
     fn track(&mut self, track: TrackId, name: &str, order: u32);
-    /// Whether an interval is long enough to be a slice at the resolution of the format.
+    /// Returns whether an interval is long enough for a slice at the format's resolution.
     fn is_visible(&self, start: Time, end: Time) -> bool;
-    /// Draws a node; one that is too short to be a slice as an instant.
+    /// Draws a node as a slice, or as an instant if it is too short.
     fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
-    /// Begins a slice under which others will stand.
+    /// Begins a slice that will enclose others.
     fn begin(&mut self, track: TrackId, name: &str, at: Time);
-    /// Ends the last slice that was begun and has not ended.
+    /// Ends the innermost open slice.
     fn end(&mut self, track: TrackId, name: &str, at: Time);
-    /// Draws a moment.
+    /// Draws an instant of a rank.
     fn marker(&mut self, rank: u32, name: &str, at: Time);
-    /// Draws the bytes that a rank holds from `at` on, by class.
+    /// Draws the bytes allocated by a rank from `at` on, by class.
     fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
     /// Draws the value of a counter of a rank from `at` on.
     fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);

@@ -1,17 +1,18 @@
-//! Names that are paths, as slices under which nodes stand.
+//! Shows names that are paths as enclosing slices.
 
 use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
 use chakram_trace::format::origin::profiled_step;
 
-/// The most levels above a node: deeper paths stay part of its name.
+/// Maximum number of levels above a node; deeper parts of a path remain part of the name.
 const LEVELS: usize = 8;
 
 /// A range around a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingPart<'n> {
     pub name: &'n str,
-    /// Number of the node or call that it is of, by which ranges of one name are told apart; none of a part of a name.
+    /// Key of the node or call that it belongs to, which distinguishes ranges with the same name; `None` for a part of
+    /// a name.
     pub of: Option<RangeKey>,
 }
 
@@ -20,21 +21,21 @@ pub(super) struct NestingPart<'n> {
 pub(super) enum RangeKey {
     /// A node that called others.
     Node(u32),
-    /// A call of Python.
+    /// A Python call.
     Call(u32),
 }
 
-/// The ranges that are open on a lane.
+/// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaneNesting {
     open: Vec<(String, Option<RangeKey>)>,
-    /// End of the last node under it.
+    /// End of the last node in it.
     end: Time,
 }
 
 impl LaneNesting {
-    /// Opens the ranges `path` and the path of `name` in them, closing what is no part of these, and returns what is left of
-    /// the name.
+    /// Opens the ranges `path` and, inside them, the path in `name`; closes ranges that are not part of these. Returns
+    /// the rest of the name.
     pub fn enter<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
@@ -59,7 +60,7 @@ impl LaneNesting {
         leaf
     }
 
-    /// Closes all but the first `levels`.
+    /// Closes all but the outermost `levels` ranges.
     pub fn close(&mut self, to: &mut dyn TimelineEncoder, track: TrackId, levels: usize) {
         for (part, _) in self.open.drain(levels..).rev() {
             to.end(track, &part, self.end);
@@ -67,7 +68,8 @@ impl LaneNesting {
     }
 }
 
-/// The path of a name and its last part; names that are no paths of words, like those of many kernels, have no path.
+/// Splits a name into its path and its last part. Names that are not paths of words, such as many kernel names, have
+/// no path.
 fn split(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');
@@ -87,7 +89,7 @@ fn split(name: &str) -> (Vec<&str>, &str) {
     (path, rest)
 }
 
-/// Returns the step of a node named `step3/…`, as generated traces have it, or `ProfilerStep#3`, as PyTorch does.
+/// Returns the step of a node with a name such as `step3/…` (generated traces) or `ProfilerStep#3` (PyTorch).
 pub(super) fn step_of(name: &str) -> Option<u64> {
     let first = name.split('/').next()?;
     let number = first.strip_prefix("step");

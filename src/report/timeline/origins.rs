@@ -1,23 +1,23 @@
-//! Ranges around the nodes of captured threads, and arrows from calls to what they launched.
+//! Ranges around nodes of captured threads, and arrows from calls to the work that they launched.
 
 use super::nesting::{NestingPart, RangeKey};
 use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Most calls of Python around a node that are drawn, the outermost, and likewise ranges.
+/// Maximum number of Python calls drawn around a node (the outermost ones), and of ranges.
 const LEVELS: usize = 100;
 
-/// Who called whom in the captured program; of graphs that do not say it, nothing.
+/// Callers of nodes in the captured program; empty for graphs that do not record them.
 #[derive(Debug)]
 pub(super) struct TimelineOrigins<'a> {
-    /// Graph of each instance, its number, and that of the first arrow to a node of the instance.
+    /// Per instance: its graph, the graph's index, and the id of the first arrow to its nodes.
     instances: Vec<(&'a Graph, usize, u64)>,
-    /// Nodes that each node of a graph called.
+    /// Nodes called by each node of a graph.
     called: Vec<Csr>,
-    /// Of each call of Python of a graph, itself or the innermost around it that is drawn.
+    /// For each Python call of a graph: the call itself, or the innermost drawn call around it.
     drawn: Vec<Vec<u32>>,
-    /// Whether arrows leave a node of an instance, by the number of an arrow to it.
+    /// Whether an arrow to a node was begun, by arrow id.
     is_drawn: Vec<bool>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> TimelineOrigins<'a> {
         }
         let mut at = node;
         let drawn = |node: NodeIndex| Some(self.drawn[number][graph.stack(node)? as usize]);
-        // A cycle of callers has no end.
+        // The limit also ends cycles of callers.
         while path.len() < 2 * LEVELS {
             let caller = graph.caller(at);
             let around = caller.and_then(drawn);
@@ -96,7 +96,7 @@ impl<'a> TimelineOrigins<'a> {
         path.reverse();
     }
 
-    /// Returns the number of the arrow that enters a node, if one left its launch, and the numbers of those that leave it.
+    /// Returns the id of the arrow to a node, if one was begun at its launch, and the ids of the arrows from it.
     pub fn arrows(&mut self, instance: InstanceId, node: NodeIndex) -> (Option<u64>, Vec<u64>) {
         let (graph, number, first) = self.instances[instance.index()];
         let called = &self.called[number];
@@ -114,7 +114,7 @@ impl<'a> TimelineOrigins<'a> {
     }
 }
 
-/// Returns for each call of Python itself, or the innermost around it that is drawn.
+/// Returns, for each Python call, the call itself or the innermost drawn call around it.
 fn drawn_calls(graph: &Graph) -> Vec<u32> {
     let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
     for (number, call) in (0..).zip(&graph.stacks().calls) {
@@ -128,7 +128,7 @@ fn drawn_calls(graph: &Graph) -> Vec<u32> {
     drawn.into_iter().map(|(call, _)| call).collect()
 }
 
-/// Returns whether a node is work of a thread of the host, rather than what such work has launched.
+/// Returns whether a node is work of a host thread, not work that was launched.
 fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,
