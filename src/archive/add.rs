@@ -1,4 +1,4 @@
-//! Workloads that join an archive: their files, packed.
+//! Adds workloads to an archive.
 
 use super::chunk::ObjectEncoder;
 use super::document::{
@@ -16,33 +16,33 @@ use std::collections::btree_map::Entry;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Workload that is about to join an archive.
+/// A workload to be added.
 #[derive(Clone, Debug)]
 pub struct WorkloadDraft {
     /// Its name.
     pub name: String,
     /// Compression level.
     pub level: CompressionLevel,
-    /// Metadata given by people.
+    /// Metadata given by users.
     pub metadata: BTreeMap<String, MetadataValue>,
-    /// Paths that were given.
+    /// Paths, as given.
     pub sources: Vec<String>,
-    /// Its traces, and the files of jobs beside them.
+    /// Its traces, and the job files next to them.
     pub found: FoundTraces,
-    /// Other files: the name that each gets, and where it is.
+    /// Other files: name in the archive, and path.
     pub files: Vec<(String, PathBuf)>,
     /// Measured step times.
     pub measured: Option<MeasuredTimes>,
-    /// Whether it may replace one of its name.
+    /// Whether it may replace a workload with the same name.
     pub replace: bool,
 }
 
-/// Prediction that is to be kept.
+/// A prediction to be recorded.
 #[derive(Clone, Debug)]
 pub struct BaselineDraft {
     /// The workload.
     pub workload: String,
-    /// The record; its hashes are those of the texts.
+    /// The record; its hashes must be those of the texts below.
     pub record: BaselineRecord,
     /// The report, as JSON.
     pub report: Vec<u8>,
@@ -50,8 +50,8 @@ pub struct BaselineDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive `path`, all in one commit. Returns the file that keeps an unfinished tail,
-/// if there was one.
+/// Adds predictions to workloads of the archive `path` in one commit. Returns the file to which an unfinished tail was
+/// moved, if there was one.
 pub fn add_baselines(
     path: &Path,
     drafts: &[BaselineDraft],
@@ -88,20 +88,20 @@ pub fn add_baselines(
     })
 }
 
-/// Amounts of a workload that joined.
+/// Sizes of an added workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedAmounts {
-    /// Bytes of its files.
+    /// Size of its files, bytes.
     pub bytes: u64,
-    /// Bytes that were added to the archive for their objects.
+    /// Bytes added to the archive for its objects.
     pub packed: u64,
-    /// Objects that were there already.
+    /// Number of objects that were already in the archive.
     pub known: u64,
-    /// File that keeps an unfinished tail, which the workload replaced.
+    /// File to which an unfinished tail was moved, if there was one.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Packer of objects into a segment: each once, and none that the archive has.
+/// Packs objects into a segment, each once, except objects that the archive has already.
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -110,7 +110,7 @@ pub(super) struct ObjectPacker<'a, 'w> {
 }
 
 impl<'a, 'w> ObjectPacker<'a, 'w> {
-    /// Starts; objects of `archive` are not packed again.
+    /// Creates a packer; objects of `archive` are not packed again.
     pub fn new(
         archive: Option<&'a Archive>,
         out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -124,7 +124,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         }
     }
 
-    /// Packs `bytes` and returns their hash.
+    /// Packs `bytes`; returns their hash.
     pub fn pack(
         &mut self,
         bytes: &[u8],
@@ -136,7 +136,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         Ok(hash)
     }
 
-    /// The same, of bytes whose hash is known.
+    /// Packs bytes whose hash is known.
     pub fn pack_hashed(
         &mut self,
         bytes: &[u8],
@@ -167,7 +167,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
     }
 }
 
-/// Returns a name without its digits: files of one family differ in rank.
+/// Returns a name without its digits. Files of one family differ only in rank.
 pub(super) fn family(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -195,7 +195,7 @@ pub fn add(
     let kept_aside = writer.commit(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
-        // A workload that is replaced is still held against what was predicted for it.
+        // A replaced workload keeps its predictions, so that it is still compared with them.
         if let Some(own) = before.workloads().get(&draft.name) {
             entry.baselines.clone_from(&own.baselines);
             entry.measured = entry.measured.or_else(|| own.measured.clone());
@@ -250,7 +250,7 @@ fn pack_workload(
             );
             return Err(ArchiveError::refused(found, "the traces of one job"));
         }
-        // Ranks of generated jobs are often one file under several names, which need not be read again.
+        // In generated jobs many ranks are one file under several names, which need not be read again.
         let identity = chakram_trace::files::identity(&file.path);
         let same = linked.as_ref().filter(|(of, _, _)| Some(*of) == identity);
         let (hash, bytes) = match same {
@@ -326,7 +326,7 @@ fn name_of(path: &Path) -> String {
     name.unwrap_or_default()
 }
 
-/// Packs what `entry` of `from` needs.
+/// Packs the objects that `entry` of `from` needs.
 pub(super) fn repack(
     from: &Archive,
     entry: &WorkloadEntry,

@@ -1,8 +1,8 @@
-//! Chunks of an object: how its bytes become zstd frames, and how they are read back.
+//! Chunks of an object: compression of its bytes to zstd frames, and decompression.
 //!
-//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment: what the base unpacks to is
-//! then the dictionary of its frame, and of columns also what values are predicted by. Ranks of a job have the same
-//! chunk of an earlier rank as their base.
+//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked base is the
+//! dictionary of its frame; for columns, values can also be predicted from the base's. The ranks of a job use the
+//! same chunk of an earlier rank as base.
 
 use super::CompressionLevel;
 use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
@@ -17,34 +17,34 @@ mod frame;
 pub use decode::{ChunkBuffers, DecodedChunk, decompress};
 pub use frame::compress;
 
-/// Bytes of a chunk that are aimed at.
+/// Target size of a chunk, bytes.
 const TARGET: usize = 4 << 20;
-/// Bytes that a chunk may have at most, before and after it is unpacked.
+/// Maximum size of a chunk, packed or unpacked, bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Objects of a family that others may be based on.
+/// Maximum number of objects per family that can be bases.
 const BASES: usize = 8;
-/// Chunks of an object whose columns are kept for others.
+/// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
 
 /// Coding of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkCoding {
-    /// The bytes themselves, in a frame that any reader of zstd finds.
+    /// The bytes themselves, in a frame that any zstd reader finds.
     Plain,
     /// The bytes themselves, in a frame within a skippable frame.
     Bytes,
-    /// Columns of a trace, likewise.
+    /// Columns of a trace, also in a skippable frame.
     Columns,
-    /// Columns of the lines of a text, likewise.
+    /// Columns of the lines of a text, also in a skippable frame.
     Lines,
 }
 
 impl ChunkCoding {
-    /// All of them, by their numbers in archives.
+    /// All codings, indexed by their numbers in archives.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Bytes, Self::Columns, Self::Lines];
 }
 
-/// Chunk of the segment that another is based on: the object's number, and the chunk's within it.
+/// Base of a chunk: index of the object in the segment, and of the chunk within it.
 pub type ChunkRef = (u32, u32);
 
 /// Compressed chunk.
@@ -54,17 +54,17 @@ pub struct EncodedChunk {
     pub frame: Vec<u8>,
     /// Coding of its bytes.
     pub coding: ChunkCoding,
-    /// Bytes that the frame unpacks to.
+    /// Unpacked size of the frame, bytes.
     pub unpacked: u64,
-    /// Bytes of the object in it.
+    /// Number of bytes of the object in it.
     pub bytes: u64,
-    /// Records in it; 0 of what is no trace.
+    /// Number of records in it; 0 if it is not a trace.
     pub records: u64,
-    /// Chunk that it is based on.
+    /// Its base.
     pub base: Option<ChunkRef>,
 }
 
-/// Chunk that others may be based on.
+/// A chunk that can be a base.
 struct BaseChunk {
     at: ChunkRef,
     decoded: DecodedChunk,
@@ -72,23 +72,23 @@ struct BaseChunk {
     records: usize,
 }
 
-/// Object that others may be based on.
+/// An object whose chunks can be bases.
 struct BaseObject {
     family: String,
     records: usize,
     chunks: Vec<BaseChunk>,
 }
 
-/// Encoder of the objects of a workload, which share what they have in common.
+/// Encodes the objects of a workload and shares their common data.
 pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<BaseObject>,
-    /// Memory of chunks on which no other is based.
+    /// Reusable memory of chunks that are not bases.
     buffers: RefCell<ChunkBuffers>,
 }
 
 impl ObjectEncoder {
-    /// Starts without anything to share.
+    /// Creates an encoder without any bases.
     pub fn new(level: CompressionLevel) -> Self {
         Self {
             level,
@@ -97,8 +97,8 @@ impl ObjectEncoder {
         }
     }
 
-    /// Encodes the object numbered `number` of the segment. Objects of one `family` are alike; `is_trace` says whether
-    /// they are traces.
+    /// Encodes the object with index `number` in the segment. Objects of one `family` are similar; `is_trace` states
+    /// whether it is a trace.
     pub fn encode(
         &mut self,
         bytes: &[u8],
@@ -110,7 +110,8 @@ impl ObjectEncoder {
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
-        // The first of a family knows most templates; one with as many records is likely to have their order, too.
+        // The first object of a family has most templates. One with the same number of records probably has the
+        // same order too.
         let alike = self
             .bases
             .iter()
@@ -200,7 +201,7 @@ impl ObjectEncoder {
         Ok(out)
     }
 
-    /// Encodes a chunk as the bytes that it is, and keeps it for others.
+    /// Encodes a chunk as plain bytes, and keeps it as a possible base.
     fn bytes(
         &self,
         part: &[u8],
@@ -234,7 +235,7 @@ impl ObjectEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of nodes as columns, and keeps it for others.
+    /// Encodes a chunk of nodes as columns, and keeps it as a possible base.
     fn nodes(
         &self,
         records: &[&[u8]],
@@ -256,7 +257,7 @@ impl ObjectEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of a text as columns of its lines, and keeps it for others.
+    /// Encodes a chunk of a text as columns of its lines, and keeps it as a possible base.
     fn lines(
         &self,
         part: &[u8],
@@ -267,7 +268,7 @@ impl ObjectEncoder {
         self.columns(&lines, RecordKind::Lines, on, at)
     }
 
-    /// Encodes records as columns, and keeps them for others.
+    /// Encodes records as columns, and keeps them as a possible base.
     fn columns(
         &self,
         bodies: &[&[u8]],
@@ -312,7 +313,8 @@ impl ObjectEncoder {
     }
 }
 
-/// Splits a trace into its records, without their lengths; `None` if it is none, or not written in the shortest way.
+/// Splits a trace into its records, without lengths; `None` if it is not a trace, or lengths are not encoded
+/// minimally.
 fn records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     let mut rest = bytes;
@@ -329,13 +331,13 @@ fn records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// Returns the bytes of records behind their lengths.
+/// Returns the size of records including their lengths.
 fn framed_bytes(records: &[&[u8]]) -> usize {
     let framed = |record: &&[u8]| varint_length(record.len() as u64) + record.len();
     records.iter().map(framed).sum()
 }
 
-/// Takes `count` records, or as many as there are, from the beginning of a part of a trace; `count` is then what is missing.
+/// Takes up to `count` records from the front of `bytes` (a part of a trace) and subtracts their number from `count`.
 pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
     let mut at = 0;
     while *count > 0 && at < bytes.len() {
@@ -348,7 +350,7 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
     bytes.split_off(..at)
 }
 
-/// Returns how many of `records` make a chunk.
+/// Returns how many of `records` form a chunk.
 fn target_records(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {

@@ -1,11 +1,11 @@
-//! Columns of a trace: records without their numbers, which repeat, and the numbers by what they mean.
+//! Columns of a trace: records without their numbers, which repeat often, and the numbers grouped by meaning.
 //!
-//! A record is a template and the values of its slots. A template is a list of ops: literal bytes, a slot (a value of
-//! a column as a varint, or in decimal digits within a text), and the ends of a nested message, whose length follows
-//! from what is in it. Columns hold the values of one meaning (`duration_ns`, `parent`, …) over all records, as
-//! differences to a prediction, in planes of bytes.
-//! Of a chunk with a base, templates are shared and values may be predicted by those of the same record of the base.
-//! `docs/reference/archive-format.md` has the format.
+//! A record is a template and the values of its slots. A template is a list of ops: literal bytes; slots (a column's
+//! value as a varint, or in decimal digits within a text); and the ends of nested messages, whose lengths follow from
+//! their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) over all records,
+//! stored as differences from a prediction, in byte planes. A chunk with a base shares the base's templates, and its
+//! values may be predicted from those of the same record in the base. `docs/reference/archive-format.md` describes
+//! the format.
 
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteNumbers;
@@ -34,43 +34,43 @@ mod template;
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Templates of its own as they stand in it, each behind its length; none of a chunk that is read.
+    /// Encoded templates of its own, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
     shape: Arc<RecordShape>,
-    /// Number of columns, those without values included.
+    /// Number of columns, including empty ones.
     count: usize,
-    /// Values of all columns, one column behind another.
+    /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// Predictor of each column that was written, and the columns that may predict it: those of a chunk are likely to be
-    /// those of its base.
+    /// Predictor of each written column, and the columns that may predict it. A chunk is likely to use those of its
+    /// base.
     chosen: Vec<Option<Predictor>>,
     relations: Vec<Vec<usize>>,
 }
 
-/// Records that columns are made of.
+/// Kind of the records in columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// The first records of a trace: its metadata, and nodes.
+    /// The first records of a trace: its metadata record, then nodes.
     FirstNodes,
     /// Further nodes of a trace.
     Nodes,
-    /// Lines of a text, their ends included.
+    /// Lines of a text, including line ends.
     Lines,
 }
 
-/// Outlines, templates and columns by their contents, to find those of further records.
+/// Index of outlines, templates and columns by contents, to find those of further records.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
-    /// Outlines, by their keys.
+    /// Outlines, indexed by their keys' numbers.
     outlines: Vec<Arc<RecordOutline>>,
     keys: ByteNumbers,
-    /// Templates, by the number of an outline and of a variant of it.
+    /// Numbers of templates, by the number of an outline and of its variant.
     templates: ByteNumbers,
     columns: ByteNumbers,
     structural: StructuralColumns,
 }
 
-/// Memory of chunks that were read or written, for those that are next.
+/// Reusable memory of chunks that were read or written.
 #[derive(Debug, Default)]
 pub struct ColumnBuffers {
     values: Vec<Vec<u64>>,
@@ -79,13 +79,14 @@ pub struct ColumnBuffers {
     layers: Vec<TemplateLayer>,
 }
 
-/// Bytes of records that are joined at once, which stay in a processor's own cache.
+/// Bytes of records joined at once; small enough for a processor's own cache.
 const PIECE: usize = 1 << 18;
-/// Number of the column of nodes' ids.
+/// Index of the column of node ids.
 const IDS: usize = 0;
 
 impl TraceColumns {
-    /// Splits `records`, those of traces without their length prefixes. `index` gets the templates that are new.
+    /// Splits `records` into columns; records of traces have no length prefix. New templates are added to
+    /// `index`.
     pub fn split(
         records: &[&[u8]],
         kind: RecordKind,
@@ -121,7 +122,7 @@ impl TraceColumns {
         if base.is_none() && kind != RecordKind::Lines {
             index.structural = StructuralColumns::find(&index.outlines, count, &sequence, &values);
         }
-        // Outlines become templates, and values that these have are left out.
+        // Outlines become templates; values that are fixed in a template are dropped.
         let mut fixed = Vec::new();
         let (mut from, mut kept) = (0, 0);
         for number in &mut sequence {
@@ -171,13 +172,13 @@ impl TraceColumns {
         }
     }
 
-    /// Returns how many records have the template of the same record of `base`.
+    /// Returns how many records have the same template as the same record of `base`.
     pub fn alike(&self, base: &Self) -> usize {
         let pairs = self.shape.sequence().iter().zip(base.shape.sequence());
         pairs.filter(|(a, b)| a == b).count()
     }
 
-    /// Returns a column, if there is one of this number.
+    /// Returns the column with this index, if it exists.
     fn column(&self, number: usize) -> Option<ColumnSlice<'_>> {
         (number < self.count).then(|| {
             let range = self.shape.range(number);
@@ -190,7 +191,7 @@ impl TraceColumns {
         (0..self.count).filter_map(|number| self.column(number))
     }
 
-    /// Encodes the columns in the memory of `bytes`; the templates of `base` are left out.
+    /// Encodes the columns into `bytes`, reusing its memory; templates of `base` are omitted.
     pub fn encode(
         &mut self,
         base: Option<&Self>,
@@ -218,7 +219,7 @@ impl TraceColumns {
         };
         others.resize_with(self.count, Vec::new);
         let mut chosen = vec![None; self.count];
-        // What is predicted by others comes behind them.
+        // Columns predicted by other columns come after those.
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
         for number in first.chain(then) {
@@ -246,7 +247,7 @@ impl TraceColumns {
         writer
     }
 
-    /// Decodes what [`Self::encode`] wrote of a chunk of `bytes` bytes.
+    /// Decodes the output of [`Self::encode`] for a chunk of `bytes` bytes.
     pub fn decode(
         encoded: &[u8],
         base: Option<&Self>,
@@ -254,7 +255,7 @@ impl TraceColumns {
         buffers: &mut ColumnBuffers,
     ) -> Result<Self, WireError> {
         let mut input = WireReader::new(encoded);
-        // Every record takes a byte of the chunk at least, and every slot another.
+        // Limits against corrupt input: every record and every slot takes at least a byte of the chunk.
         let records = input.count(bytes)?;
         let known = base.map_or(0, |base| base.count);
         let count = input.count(known + 1 + encoded.len())?;
@@ -265,7 +266,7 @@ impl TraceColumns {
             let length = input.count(encoded.len())?;
             templates.push(input.take(length)?, count)?;
         }
-        // Columns are those of the base, that of ids, and such as new templates name, which take an op there each.
+        // Columns come from the base, the ids, or new templates, which need at least an op for each.
         if count > known + 1 + templates.own_bytes() {
             return Err(WireError("it has more columns than its templates name"));
         }
@@ -288,7 +289,7 @@ impl TraceColumns {
             return Err(shape::TOO_MANY);
         }
         let mut values = buffers.values.pop().unwrap_or_default();
-        // What was there before is overwritten, every column being there.
+        // All old values are overwritten, because every column is decoded.
         resize(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);
@@ -338,14 +339,15 @@ impl TraceColumns {
         })
     }
 
-    /// Gives its memory to chunks that are read next.
+    /// Makes its memory available to the next chunk.
     pub fn recycle(self, buffers: &mut ColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
         buffers.layers.extend(self.templates.into_layer());
     }
 
-    /// Joins the records, `bytes` bytes in all, `framed` behind their lengths, and gives them to `out` a few at a time.
+    /// Joins the records, `bytes` bytes in total, each preceded by its length if `framed`, and passes them to `out` a
+    /// few at a time.
     pub fn join<E: From<WireError>>(
         &self,
         bytes: usize,
@@ -382,7 +384,7 @@ impl TraceColumns {
         }
     }
 
-    /// Sets `ids` to the id of each record, 0 where it has none.
+    /// Sets `ids` to the id of each record; 0 if it has none.
     fn ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
         ids.resize(self.shape.sequence().len(), 0);
@@ -394,7 +396,8 @@ impl TraceColumns {
     }
 }
 
-/// Sets the length of `list` to `count`, whatever is in it. Zeros of new memory take nothing, and others would.
+/// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory is free; filling old memory
+/// is not.
 fn resize<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
@@ -404,7 +407,7 @@ fn resize<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
 }
 
 impl RecordShape {
-    /// Returns what column `number` is predicted by, but for other columns.
+    /// Returns the inputs for predicting column `number`, except other columns.
     fn view<'v>(
         &'v self,
         number: usize,
@@ -414,7 +417,7 @@ impl RecordShape {
     ) -> ColumnView<'v> {
         ColumnView {
             records: self.records(number),
-            // Ids are what others are predicted by, so they come first and by themselves.
+            // Ids predict other columns, so they are decoded first and not predicted by ids.
             ids: if number == IDS { &[] } else { ids },
             sequence: self.sequence(),
             templates: templates.len(),
@@ -424,10 +427,10 @@ impl RecordShape {
     }
 }
 
-/// Appends the templates of records, predicted by those of the base.
+/// Appends the templates of records, predicted from those of the base.
 fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     if base == Some(sequence) {
-        // Of ranks that do the same nothing is left.
+        // Ranks that do the same need no data.
         return out.bytes.extend([Predictor::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
@@ -445,7 +448,8 @@ fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWrite
     choose::encode(&wide(sequence), &view, predictors, out);
 }
 
-/// Reads the templates of `count` records into `sequence`; whether they are those of the base, all of them.
+/// Reads the templates of `count` records into `sequence`; returns whether they are exactly those of the
+/// base.
 fn decode_sequence(
     input: &mut WireReader<'_>,
     count: usize,
@@ -474,7 +478,7 @@ fn decode_sequence(
         let left = (0..width).fold(0, |all, plane| {
             all | u64::from(planes[plane * count + record]) << (8 * plane)
         });
-        // Without a base every prediction is 0, and where it has ended that before.
+        // The prediction is 0 without a base, and the previous value after the base's end.
         let predicted = match (predictor, base.get(record)) {
             (0, _) => 0,
             (_, Some(&own)) => own.into(),

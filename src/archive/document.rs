@@ -1,4 +1,4 @@
-//! Documents of an archive: what its segments say of workloads and objects, as JSON.
+//! JSON documents in an archive: what its segments state about workloads and objects.
 
 use super::metadata::MetadataValue;
 use super::{ArchiveError, CompressionLevel};
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 /// Schema of the documents.
 pub const SCHEMA: &str = "chakram.archive.1";
 
-/// Changes of a segment: the document of its `CKCT` frame.
+/// Changes made by a segment: the document of its `CKCT` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogueChange<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
-    /// Workloads that are new, or replace those of their name.
+    /// Workloads that are new, or replace those with the same name.
     pub workloads: Vec<W>,
-    /// Names of workloads that are no longer there.
+    /// Names of removed workloads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<String>,
 }
@@ -37,11 +37,11 @@ impl Default for CatalogueChange {
 pub struct SegmentStart {
     /// Schema of the documents.
     pub schema: String,
-    /// Version of the program that writes it.
+    /// Version of the program that writes the segment.
     pub tool_version: String,
-    /// Command that writes it: `add`, `merge`, `gc`, `baseline`.
+    /// Command that writes the segment: `add`, `merge`, `gc`, `baseline`.
     pub operation: String,
-    /// Workloads that it adds or replaces.
+    /// Workloads that the segment adds or replaces.
     pub workloads: Vec<String>,
 }
 
@@ -53,21 +53,21 @@ pub struct ObjectIndex {
     pub objects: Vec<ObjectRow>,
 }
 
-/// Object of a segment.
+/// An object of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectRow {
-    /// BLAKE3 hash of its bytes, in hexadecimal.
+    /// BLAKE3 hash of its contents, in hexadecimal.
     pub blake3: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// Its chunks, in order.
     pub chunks: Vec<ChunkRow>,
 }
 
-/// Chunk of an object: offset and length of its zstd frame from the start of the segment, its coding (0 plain, 1 bytes,
-/// 2 columns), the bytes that the frame unpacks to, the bytes of the object in it, the records in it, and the object
-/// and chunk that it is based on, or -1 twice.
+/// Chunk of an object. In order: offset of its zstd frame from the start of the segment; length of the frame; coding (0
+/// plain, 1 bytes, 2 columns); unpacked bytes of the frame; bytes of the object in it; records in it; object and chunk
+/// of its base, both -1 if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkRow(
     pub u64,
@@ -81,14 +81,14 @@ pub struct ChunkRow(
 );
 
 impl ChunkRow {
-    /// Returns the object and chunk that it is based on, by their numbers.
+    /// Returns the indices of the object and the chunk of its base.
     pub fn base(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
         Some((number(self.6)?, number(self.7)?))
     }
 }
 
-/// Workload: a job's traces, the files beside them, and what is known of them.
+/// A workload: a job's traces, its other files, and facts about them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadEntry {
@@ -96,19 +96,19 @@ pub struct WorkloadEntry {
     pub name: String,
     /// Compression level.
     pub level: CompressionLevel,
-    /// Metadata given by people.
+    /// Metadata given by users.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, MetadataValue>,
     /// Provenance.
     pub provenance: Provenance,
-    /// Begin of its traces' names: `PREFIX` of `PREFIX.RANK.et`.
+    /// Prefix of its traces' names: `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
-    /// Traces, by rank ascending.
+    /// Traces, sorted by rank.
     pub traces: Vec<TraceRow>,
     /// Other files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileRow>,
-    /// Recorded predictions, the latest last.
+    /// Recorded predictions, latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<BaselineRecord>,
     /// Measured step times of the job.
@@ -122,38 +122,38 @@ pub struct WorkloadEntry {
 pub struct Provenance {
     /// Version of the program that added it.
     pub tool_version: String,
-    /// Paths that were added, as they were given.
+    /// Paths that were added, as given.
     pub sources: Vec<String>,
-    /// Archive and tool version from which it was merged, if it was.
+    /// Archive and tool version that it was merged from; empty if it was added directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }
 
-/// Ranks that have the same trace.
+/// A trace, and the ranks that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRow {
     /// First rank.
     pub rank: u32,
-    /// Number of ranks from there on.
+    /// Number of consecutive ranks.
     pub ranks: u32,
-    /// End of the file's name behind `PREFIX.RANK`: `.et`, `.jsonl.gz`.
+    /// Rest of the file's name after `PREFIX.RANK`: `.et`, `.jsonl.gz`.
     pub ending: String,
-    /// The object.
+    /// Hash of the object.
     pub blake3: String,
-    /// Bytes of the object.
+    /// Size of the object, bytes.
     pub bytes: u64,
 }
 
-/// File beside the traces.
+/// A file other than a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRow {
     /// Its path, relative to the folder of the traces.
     pub name: String,
-    /// The object.
+    /// Hash of the object.
     pub blake3: String,
-    /// Bytes of the object.
+    /// Size of the object, bytes.
     pub bytes: u64,
 }
 
@@ -163,27 +163,27 @@ pub struct FileRow {
 pub struct BaselineRecord {
     /// Machine: a preset, or a file of the workload.
     pub machine: String,
-    /// Text of the machine's file, an object.
+    /// Hash of the object with the machine file's text.
     pub machine_blake3: String,
-    /// Bytes of that.
+    /// Size of that text, bytes.
     pub machine_bytes: u64,
     /// Options of the replay, as on the command line.
     pub arguments: Vec<String>,
     /// Hash of the traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Milliseconds that the replay took, rounded up, by which later checks are planned.
+    /// Duration of the replay in milliseconds, rounded up; used to plan later checks.
     pub replay_ms: u64,
-    /// Features that it covers: operators, groups, size, schema, machine.
+    /// Features that the prediction covers: operators, groups, size, schema, machine.
     pub features: Vec<String>,
-    /// Version of the program that predicted.
+    /// Version of the program that made the prediction.
     pub tool_version: String,
     /// Predicted makespan in picoseconds.
     pub makespan_ps: u64,
-    /// The report, as JSON.
+    /// Hash of the object with the report, as JSON.
     pub report: String,
-    /// Bytes of the report.
+    /// Size of the report, bytes.
     pub report_bytes: u64,
-    /// Reason for recording it.
+    /// Reason for recording it, given by the user.
     pub reason: String,
 }
 
@@ -191,11 +191,11 @@ pub struct BaselineRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTimes {
-    /// Number of steps that were measured.
+    /// Number of measured steps.
     pub steps: u64,
-    /// Their median in picoseconds.
+    /// Median in picoseconds.
     pub median_ps: u64,
-    /// Median of the absolute deviations from it in picoseconds.
+    /// Median absolute deviation from the median, in picoseconds.
     pub mad_ps: u64,
 }
 
@@ -205,7 +205,7 @@ impl WorkloadEntry {
         self.traces.iter().map(|row| u64::from(row.ranks)).sum()
     }
 
-    /// Returns the bytes of its traces, as files.
+    /// Returns the total size of its traces as files, bytes.
     pub fn trace_bytes(&self) -> u64 {
         let bytes = self
             .traces
@@ -214,7 +214,7 @@ impl WorkloadEntry {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the objects that it needs, with their lengths.
+    /// Returns the hashes and sizes of the objects that it needs.
     pub fn objects(&self) -> impl Iterator<Item = (&str, u64)> {
         let traces = self.traces.iter().map(|row| (&row.blake3[..], row.bytes));
         let files = self.files.iter().map(|row| (&row.blake3[..], row.bytes));
@@ -232,13 +232,13 @@ impl WorkloadEntry {
         blake3::hash(&text).to_hex().to_string()
     }
 
-    /// Returns the latest prediction on each machine, in the order of machines.
+    /// Returns the latest prediction for each machine, sorted by machine.
     pub fn latest_baselines(&self) -> Vec<&BaselineRecord> {
         let latest = self.baselines.iter().map(|row| (&row.machine, row));
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Fails if a name in it would lead out of a folder, ranks are there twice, or a hash is none.
+    /// Fails if a name would lead outside a folder, a rank occurs twice, or a hash is malformed.
     pub fn check(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
             Err(ArchiveError::broken(format!(
@@ -277,13 +277,13 @@ impl WorkloadEntry {
     }
 }
 
-/// Whether `name` names a file of a folder.
+/// Returns whether `name` is a valid name of a file in a folder.
 fn is_file_name(name: &str) -> bool {
     let special = name.is_empty() || name == "." || name == "..";
     !special && !name.contains(['/', '\\']) && !name.chars().any(char::is_control)
 }
 
-/// Fails if `name` is no name of a workload: parts of names with slashes between them, none of them `.` or `..`.
+/// Fails if `name` is not a valid workload name: parts separated by slashes, none of which is `.` or `..`.
 pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     if name.split('/').all(is_file_name) && !name.contains("::") && name.len() <= 255 {
         return Ok(());

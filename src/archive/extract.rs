@@ -1,4 +1,4 @@
-//! Workloads that leave an archive as files.
+//! Extracts workloads from an archive to files.
 
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
@@ -11,26 +11,26 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Ranks or nodes that are wanted.
+/// A range of ranks or nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberRange {
-    /// First of them.
+    /// First number.
     pub first: u64,
-    /// Last of them.
+    /// Last number, included.
     pub last: u64,
 }
 
-/// Part of a workload that is wanted; all of it by default.
+/// Part of a workload to extract; everything by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadPart {
-    /// Ranks.
+    /// Ranks; all if `None`.
     pub ranks: Option<NumberRange>,
-    /// Nodes of each rank by their place in its trace, the first of which is 0.
+    /// Nodes of each rank by index in its trace, from 0; all if `None`.
     pub nodes: Option<NumberRange>,
 }
 
 impl WorkloadEntry {
-    /// Returns the ranks of its traces, each with the row that has it.
+    /// Returns the ranks of its traces, each with its row.
     pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &TraceRow)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
@@ -42,11 +42,11 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns the bytes that the names of the traces of `ranks` take at least, and a file for each trace: ranks with one trace are
-    /// one file under several names.
+    /// Returns a lower bound on the disk space of the traces of `ranks`: their names, and one file per distinct trace,
+    /// because ranks with the same trace share one file under several names.
     fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
-            // A dot and a digit at least are between both.
+            // At least a dot and a digit are between prefix and ending.
             let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
             let names = row.ranks_within(ranks);
             names.saturating_mul(NAME_BYTES + letters) + INODE_BYTES * names.min(1)
@@ -54,14 +54,14 @@ impl WorkloadEntry {
         rows.fold(0, u64::saturating_add)
     }
 
-    /// Returns the file of this name.
+    /// Returns the file with this name.
     pub fn file(&self, name: &str) -> Option<&FileRow> {
         self.files.iter().find(|row| row.name == name)
     }
 }
 
 impl TraceRow {
-    /// Returns the number of its ranks that are among `wanted`.
+    /// Returns how many of its ranks are in `wanted`.
     fn ranks_within(&self, wanted: NumberRange) -> u64 {
         let first = u64::from(self.rank);
         let last = first + u64::from(self.ranks) - 1;
@@ -70,17 +70,17 @@ impl TraceRow {
     }
 }
 
-/// Bytes that a file takes at least, whatever its names: an inode of ext4.
+/// Minimum size of a file in any file system: an inode of ext4.
 const INODE_BYTES: u64 = 256;
 
-/// Bytes that a name takes in a folder beside its letters, as ext4 has it.
+/// Size of a folder entry in addition to its name, as in ext4.
 const NAME_BYTES: u64 = 8;
 
-/// Checks that nothing is lost where a file with this hash is written to `path`; `None` is a hash that is not known before.
+/// Checks that writing a file with this hash to `path` loses nothing; `None` if the hash is not known beforehand.
 ///
 /// # Errors
 ///
-/// Fails if another file is there: extraction replaces only what it would write again.
+/// Fails if a different file is there: extraction only replaces files with the same contents.
 fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -101,11 +101,12 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for the traces of `ranks` of `entry`: a line of the catalogue claims any number.
+    /// Checks that the archive is large enough for the traces of `ranks` of `entry`, because a catalogue may claim any
+    /// number.
     ///
     /// # Errors
     ///
-    /// Fails if they take more than what an archive of this size may unpack to.
+    /// Fails if they exceed what an archive of this size may unpack to.
     pub(super) fn check_ranks(
         &self,
         entry: &WorkloadEntry,
@@ -128,8 +129,8 @@ impl Archive {
         })
     }
 
-    /// Writes the traces of `part` and the other files of `entry` into `folder`, all of them or none. Returns the files. Of
-    /// a part of the ranks or nodes the job's file, which describes the whole, is left out.
+    /// Writes the traces of `part` and the other files of `entry` into `folder`, all or none; returns the files. If
+    /// only some ranks or nodes are extracted, the job's file is omitted, because it describes the whole.
     pub fn extract(
         &self,
         entry: &WorkloadEntry,
@@ -150,7 +151,7 @@ impl Archive {
         let whole = part == WorkloadPart::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
-        // A job's file names the traces, so it comes last.
+        // A job's file refers to the traces, so it is written last.
         let mut all: Vec<(String, &String, Option<NumberRange>)> = traces.chain(files).collect();
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputSet::default();
@@ -159,7 +160,7 @@ impl Archive {
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
             check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
-            // Ranks with one trace are one file under several names, as where they come from.
+            // Ranks with the same trace become one file under several names, as in the source.
             let same = before.filter(|(own, _)| *own == hash);
             let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));
             if let Some(handle) = same.transpose()?.flatten() {
@@ -185,7 +186,7 @@ impl Archive {
         Ok(written)
     }
 
-    /// Gives the metadata of a trace and these nodes of it to `out`, with their length prefixes.
+    /// Passes the metadata of a trace, and these nodes of it, to `out`, with their length prefixes.
     fn copy_nodes(
         &self,
         hash: &str,
@@ -204,7 +205,7 @@ impl Archive {
             let hint = format!("{} 0-{}", SettingKey::Nodes, all.saturating_sub(1));
             return Err(ArchiveError::refused(found, hint));
         }
-        // The metadata is the record in front of the nodes.
+        // The metadata is the record before the nodes.
         self.copy_records(hash, 0..1, out)?;
         self.copy_records(hash, nodes.first + 1..nodes.last.min(all - 1) + 2, out)
     }

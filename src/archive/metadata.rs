@@ -1,4 +1,4 @@
-//! Typed metadata of workloads, and questions about it.
+//! Typed metadata of workloads, and queries over it.
 
 use super::ArchiveError;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MetadataValue {
-    /// Text; upper and lower case are one.
+    /// Text, compared without case.
     Text(String),
     /// A number.
     Number(f64),
@@ -28,7 +28,7 @@ enum MetadataType {
     Date,
 }
 
-/// Keys with a type of their own, whatever a value looks like.
+/// Keys with a fixed type, independent of their values.
 const KEYS: [(&str, MetadataType); 12] = [
     ("cluster", MetadataType::Text),
     ("commit", MetadataType::Text),
@@ -45,7 +45,7 @@ const KEYS: [(&str, MetadataType); 12] = [
 ];
 
 impl MetadataValue {
-    /// Parses the value of `key`, whose type is that of the key, or else what the value looks like.
+    /// Parses the value of `key`. Its type is that of the key, or else is guessed from the text.
     pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
         let own = KEYS.iter().find(|(known, _)| *known == key);
         let Some((_, kind)) = own else {
@@ -93,7 +93,7 @@ impl MetadataValue {
         }
     }
 
-    /// Compares with the text of a question; `None` if they are of different types.
+    /// Compares with the text of a query; `None` if the types differ.
     fn compare(&self, text: &str) -> Option<Ordering> {
         match self {
             Self::Text(own) => Some(own.to_lowercase().cmp(&text.to_lowercase())),
@@ -113,7 +113,7 @@ impl fmt::Display for MetadataValue {
     }
 }
 
-/// Whether `text` is a date that can be: `2026-02-28`.
+/// Returns whether `text` is a valid date, such as `2026-02-28`.
 pub fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let [year, month, day] = parts[..] else {
@@ -135,7 +135,7 @@ pub fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Returns the parts of a version: numbers as numbers, of which one with more digits is larger, and then the rest.
+/// Returns the parts of a version, in a form that sorts correctly: numbers by length and digits, other text last.
 fn version(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
         .split(['.', '+', '-'])
@@ -149,23 +149,23 @@ fn version(text: &str) -> Vec<(usize, &str)> {
             (digits - leading, &part[leading..])
         })
         .collect();
-    // 2.5 and 2.5.0 are one.
+    // 2.5 and 2.5.0 are equal.
     while parts.last().is_some_and(|part| *part == (0, "")) {
         parts.pop();
     }
     parts
 }
 
-/// Question about workloads: `gpu = h100 and (framework >= 2.5 or not owner = me)`.
+/// A query over workloads: `gpu = h100 and (framework >= 2.5 or not owner = me)`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataQuery {
-    /// A key, compared with a text.
+    /// Compares a key's value with a text.
     Compare(String, Comparison, String),
-    /// Both hold.
+    /// Both are true.
     And(Box<Self>, Box<Self>),
-    /// One of them holds.
+    /// At least one is true.
     Or(Box<Self>, Box<Self>),
-    /// It does not hold.
+    /// It is false.
     Not(Box<Self>),
 }
 
@@ -174,7 +174,7 @@ pub enum MetadataQuery {
 pub enum Comparison {
     /// Equal.
     Equal,
-    /// Not equal; a key that is not there is equal to nothing.
+    /// Not equal; true for a missing key.
     NotEqual,
     /// Less.
     Less,
@@ -188,21 +188,21 @@ pub enum Comparison {
     Contains,
 }
 
-/// Parentheses and negations within one another, at most.
+/// Maximum nesting of parentheses and negations.
 const DEPTH: usize = 64;
 
-/// Facts about a workload that questions ask for.
+/// Facts about a workload that queries use.
 pub trait DescribedWorkload {
     /// Returns its name.
     fn name(&self) -> &str;
     /// Returns the number of its ranks.
     fn rank_count(&self) -> u64;
-    /// Returns the value of a key of its metadata.
+    /// Returns the metadata value of a key.
     fn value(&self, key: &str) -> Option<&MetadataValue>;
 }
 
 impl MetadataQuery {
-    /// Parses a question.
+    /// Parses a query.
     pub fn parse(text: &str) -> Result<Self, ArchiveError> {
         let tokens = tokens(text)?;
         let mut parser = QueryParser {
@@ -217,7 +217,7 @@ impl MetadataQuery {
         }
     }
 
-    /// Returns whether it holds of `workload`.
+    /// Returns whether `workload` matches.
     pub fn holds(&self, workload: &impl DescribedWorkload) -> bool {
         match self {
             Self::And(a, b) => a.holds(workload) && b.holds(workload),
@@ -251,10 +251,10 @@ impl MetadataQuery {
     }
 }
 
-/// Word or sign of a question.
+/// A word or sign of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueryToken {
-    /// A word; one in quotes is never `and`, `or` or `not`.
+    /// A word, and whether it is quoted; a quoted word is never `and`, `or` or `not`.
     Word(String, bool),
     Sign(&'static str),
 }

@@ -1,11 +1,11 @@
-//! Segments: frames of objects, and behind them what they are.
+//! Segments: frames of objects, followed by their description.
 //!
 //! ```text
 //! CKST start │ objects: plain zstd frames, or CKOB frames │ CKCT catalogue │ CKIX objects │ CKEN end
 //! ```
 //!
-//! All but plain objects lie in skippable frames of zstd, whose contents begin with four letters. Documents are JSON in
-//! zstd frames. The end has a fixed size, so that it is found from the end of a file, and points to the rest.
+//! Everything except plain objects is in skippable zstd frames, whose contents begin with four letters. Documents are
+//! JSON in zstd frames. The end has a fixed size, so it can be found from the end of a file; it points to the rest.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
@@ -22,11 +22,12 @@ use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that is written. Version 1 had no decimal numbers in templates, version 2 no sums of columns.
+/// Version of the format that is written. Version 1 had no decimal numbers in templates, version 2 no predictor by
+/// sums of columns.
 pub const VERSION: u32 = 3;
-/// Bytes of the end of a segment.
+/// Size of the end of a segment, bytes.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
-/// Letters of frames.
+/// First letters of each kind of frame.
 pub const START: [u8; 4] = *b"CKST";
 pub const OBJECT: [u8; 4] = *b"CKOB";
 pub const CATALOGUE: [u8; 4] = *b"CKCT";
@@ -36,11 +37,11 @@ pub const END: [u8; 4] = *b"CKEN";
 /// End of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentEnd {
-    /// Bytes of the segment, its end included.
+    /// Size of the segment, bytes, including its end.
     pub length: u64,
     /// Offset and length of the zstd frame of the catalogue, from the start of the segment.
     catalogue: (u64, u64),
-    /// The same of the index of objects.
+    /// The same for the index of objects.
     index: (u64, u64),
     /// BLAKE3 hash of the segment without its end.
     pub digest: [u8; 32],
@@ -62,7 +63,8 @@ impl SegmentEnd {
         out
     }
 
-    /// Parses the last bytes of a segment; `None` if they are not its end. `Err` is a version that is not known.
+    /// Parses the last bytes of a segment. Returns `None` if they are not its end, and `Err` with the version if
+    /// that is unknown.
     pub fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
         let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
@@ -95,7 +97,7 @@ impl SegmentEnd {
     }
 }
 
-/// CRC-32 of `bytes`, that of zlib.
+/// Returns the CRC-32 of `bytes`, as in zlib.
 pub fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);
@@ -132,7 +134,7 @@ impl<W: Write> SegmentWriter<W> {
         Ok(())
     }
 
-    /// Writes `contents` in a skippable frame and returns where they are.
+    /// Writes `contents` in a skippable frame; returns their offset and length.
     fn skippable(&mut self, letters: [u8; 4], contents: &[u8]) -> io::Result<(u64, u64)> {
         let size = u32::try_from(contents.len() + 4)
             .map_err(|_| io::Error::other("a frame would be larger than 4 GiB"))?;
@@ -149,12 +151,12 @@ impl<W: Write> SegmentWriter<W> {
         self.skippable(letters, &compress(&text, 9, None)?)
     }
 
-    /// Returns the number of objects that were written.
+    /// Returns the number of objects written so far.
     pub fn objects(&self) -> u32 {
         self.objects.len() as u32
     }
 
-    /// Whether the object of this hash was written.
+    /// Returns whether the object with this hash was written.
     pub fn has(&self, hash: &str) -> bool {
         self.hashes.contains(hash)
     }
@@ -199,8 +201,8 @@ impl<W: Write> SegmentWriter<W> {
         Ok(())
     }
 
-    /// Writes what the segment changes and its index. Returns the sink and the end of the segment, which is written when
-    /// the rest is safe.
+    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end, to be written once
+    /// everything else is synced.
     pub fn finish(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.document(CATALOGUE, catalogue)?;
         let index = ObjectIndex {
@@ -217,7 +219,7 @@ impl<W: Write> SegmentWriter<W> {
     }
 }
 
-/// File with segments, which is read at any place.
+/// A file with segments, with random access.
 #[derive(Debug)]
 pub struct SegmentFile {
     pub path: PathBuf,
@@ -234,7 +236,7 @@ impl SegmentFile {
         })
     }
 
-    /// Takes the lock that writers hold, to share it with other readers, until the file that is returned is closed.
+    /// Acquires the writers' lock in shared mode; it is released when the returned file is closed.
     pub fn try_lock_shared(&self) -> Result<File, TryLockError> {
         let file = File::open(&self.path).map_err(TryLockError::Error)?;
         file.try_lock_shared()?;
@@ -253,14 +255,14 @@ impl SegmentFile {
             .map_err(|error| ArchiveError::io(&self.path, "ask for the size of", error))
     }
 
-    /// Reads `length` bytes at `at`; all of them lie within the file.
+    /// Reads `length` bytes at `at`, which must all be within the file.
     pub fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         self.read_into(at, length, &mut out)?;
         Ok(out)
     }
 
-    /// The same into `out`, whose contents go.
+    /// Reads `length` bytes at `at` into `out`, replacing its contents.
     pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let io = |error| ArchiveError::io(&self.path, "read", error);
         bounds::check("a part of an archive", length, 1, "smaller archives")
@@ -271,7 +273,7 @@ impl SegmentFile {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         file.seek(SeekFrom::Start(at)).map_err(io)?;
         out.clear();
-        // Where the file is shorter than it should be, no more is asked for than it has.
+        // Limits the allocation to what the file has, in case it is shorter than stated.
         let there = file.metadata().map_err(io)?.len().saturating_sub(at);
         out.reserve_exact(length.min(there) as usize);
         (&mut *file).take(length).read_to_end(out).map_err(io)?;
@@ -282,11 +284,11 @@ impl SegmentFile {
     }
 }
 
-/// Segment of a file.
+/// A segment of a file.
 #[derive(Debug)]
 pub struct Segment {
     pub file: Arc<SegmentFile>,
-    /// Its first byte in the file.
+    /// Offset of its first byte in the file.
     pub start: u64,
     pub end: SegmentEnd,
 }
@@ -303,12 +305,12 @@ impl Segment {
             .in_file(&self.file.path)
     }
 
-    /// Reads the text of what the segment changes.
+    /// Reads the text of the catalogue.
     pub fn catalogue_text(&self) -> Result<Vec<u8>, ArchiveError> {
         self.document(self.end.catalogue, "catalogue")
     }
 
-    /// Parses the text of what the segment changes.
+    /// Parses the text of the catalogue.
     pub fn parse_catalogue<'t, W: Deserialize<'t>>(
         &self,
         text: &'t [u8],
@@ -317,7 +319,7 @@ impl Segment {
         parsed.map_err(|error| self.unreadable(self.end.catalogue.0, "catalogue", &error))
     }
 
-    /// Reads the index of its objects, and checks that chunks lie in the segment one after another.
+    /// Reads the index of its objects, and checks that chunks are consecutive within the segment.
     pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
         let text = self.document(self.end.index, "index")?;
         let index: ObjectIndex = serde_json::from_slice(&text)
@@ -357,7 +359,7 @@ impl Segment {
     }
 }
 
-/// Unpacks the frame of a document, whose size it says, within the limits of compressed input.
+/// Unpacks the frame of a document, which states its unpacked size, within the limits for compressed input.
 pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(frame);
     let size = size
@@ -378,7 +380,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     decompress(frame, size, None)
 }
 
-/// Reads what a segment, whose first bytes are `bytes`, is going to be.
+/// Parses the plan of a segment whose first bytes are `bytes`.
 pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

@@ -1,7 +1,7 @@
-//! Bytes after the last committed segment: a segment that is being written, was not finished, or is damaged.
+//! Bytes after the last committed segment: a segment that is being written, is unfinished, or is damaged.
 //!
-//! A command that is killed leaves the first frames of a segment. So does a copy that was cut. Anything else was changed
-//! after it was written, and may be all that is left of a workload.
+//! A command that is killed, or a truncated copy, leaves the first frames of a segment. Anything else was modified
+//! after it was written, and may contain the only copy of a workload.
 
 use super::ArchiveError;
 use super::document::SegmentStart;
@@ -17,35 +17,35 @@ use std::path::{Path, PathBuf};
 /// State of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailState {
-    /// Another process holds the lock of writers, so it is writing the tail.
+    /// Another process has the writers' lock, so it is writing the tail.
     Growing,
-    /// It ends before its end is whole: a command was interrupted, or a copy is cut.
+    /// It stops before the segment's end is complete: a command was interrupted, or a copy is truncated.
     Unfinished,
-    /// It is what no interruption leaves: its end is there and does not check, or its frames do not follow one another.
+    /// No interruption explains it: its end is present but invalid, or its frames are in the wrong order.
     Damaged,
 }
 
 /// Bytes after the last committed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchiveTail {
-    /// File that has it.
+    /// The file.
     pub file: PathBuf,
-    /// Its first byte in the file.
+    /// Offset of its first byte in the file.
     pub at: u64,
-    /// Its length.
+    /// Its length, bytes.
     pub bytes: u64,
-    /// Whether it ends before its end is whole.
+    /// Whether it stops before the segment's end is complete.
     pub(super) is_cut: bool,
     /// Whether a writer has the lock.
     pub(super) is_locked: bool,
-    /// Command that wrote it, if its first frame says so.
+    /// Command that wrote it, if its first frame states that.
     pub operation: Option<String>,
     /// Workloads that the command was going to add or replace.
     pub workloads: Vec<String>,
 }
 
 impl ArchiveTail {
-    /// Describes the `bytes` from byte `at` on of `file`.
+    /// Examines the `bytes` bytes at `at` of `file`.
     pub(super) fn find(file: &SegmentFile, at: u64, bytes: u64) -> Result<Self, ArchiveError> {
         let io = |error| ArchiveError::io(&file.path, "read", error);
         let start = start_of(&file.read(at, bytes.min(1 << 20))?);
@@ -53,7 +53,7 @@ impl ArchiveTail {
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
     }
 
-    /// Builds a description.
+    /// Creates a description.
     pub(super) fn new(
         file: &Path,
         range: std::ops::Range<u64>,
@@ -83,12 +83,12 @@ impl ArchiveTail {
         }
     }
 
-    /// Whether bytes of it were changed after they were written.
+    /// Returns whether it was modified after it was written.
     pub fn is_damaged(&self) -> bool {
         self.state() == TailState::Damaged
     }
 
-    /// Fails if it is damaged, as a writer must not remove it. The writer has the lock itself.
+    /// Fails if it is damaged, because a writer must not remove it then. The caller has the writers' lock.
     pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
         if self.is_cut {
             return Ok(());
@@ -106,7 +106,7 @@ impl ArchiveTail {
         Err(ArchiveError::broken(found).in_file(&self.file))
     }
 
-    /// Copies it into a new file in the folder of `beside`, whose name follows from that of `beside`, and returns the file.
+    /// Copies it to a new file next to `beside`, named after `beside`; returns the new file.
     pub(super) fn keep_aside(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
         let name = beside.file_name().unwrap_or_default();
         for number in 1u32.. {
@@ -162,10 +162,11 @@ impl fmt::Display for ArchiveTail {
     }
 }
 
-/// Whether the bytes `from..to` of `path` are the first frames of a segment, cut before the end of the segment is whole.
+/// Returns whether the bytes `from..to` of `path` are the first frames of a segment that stops before its end is
+/// complete.
 fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     let mut file = BufReader::new(File::open(path)?);
-    // An end of full length is none that is missing, wherever the frames before it lead.
+    // A complete end means that the segment is not truncated, whatever precedes it.
     if to - from >= END_BYTES {
         file.seek(SeekFrom::Start(to - END_BYTES))?;
         let mut head = [0; 12];
@@ -179,7 +180,7 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
         file,
         left: to - from,
     };
-    // Letters of frames that may come next.
+    // Kinds of frames that may come next.
     let mut next: &[[u8; 4]] = &[START];
     loop {
         if next == [END] {
@@ -200,22 +201,22 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     }
 }
 
-/// Next frame of a tail.
+/// The next frame of a tail.
 enum TailFrame {
-    /// It goes on past the end of the file.
+    /// It extends past the end of the file.
     Cut,
-    /// zstd frame.
+    /// A zstd frame.
     Plain,
-    /// Skippable frame with these letters.
+    /// A skippable frame with these letters.
     Skippable([u8; 4]),
-    /// Neither.
+    /// Neither kind of frame.
     Unknown,
 }
 
-/// Walk from frame to frame, which reads their headers.
+/// Iterates over frames by reading their headers.
 struct FrameWalk {
     file: BufReader<File>,
-    /// Bytes that are left.
+    /// Number of bytes left.
     left: u64,
 }
 
@@ -232,7 +233,7 @@ impl FrameWalk {
         Ok(Some(bytes))
     }
 
-    /// Passes over `count` bytes; `None` if fewer are left.
+    /// Skips `count` bytes; `None` if fewer are left.
     fn skip(&mut self, count: u64) -> io::Result<Option<()>> {
         if self.left < count {
             self.left = 0;
@@ -274,7 +275,7 @@ impl FrameWalk {
         Ok(whole.map(|()| TailFrame::Skippable(letters)))
     }
 
-    /// Passes over a zstd frame behind its magic number (RFC 8878, 3.1.1).
+    /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
     fn plain(&mut self) -> io::Result<Option<TailFrame>> {
         let Some([descriptor]) = self.take()? else {
             return Ok(None);

@@ -1,10 +1,10 @@
-//! JSON documents of commands: the name and version of a schema, the version of the program, and what the command found.
+//! JSON documents of commands: schema name and version, program version, and the command's results.
 
 use chakram_trace::format::json_escaped;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// A document; the fields of `body` follow those of every document.
+/// A document; the fields of `body` follow the common ones.
 #[derive(Debug, Serialize)]
 pub struct VersionedDocument<T> {
     schema: &'static str,
@@ -14,7 +14,7 @@ pub struct VersionedDocument<T> {
 }
 
 impl<T: Serialize> VersionedDocument<T> {
-    /// Puts `body` under `schema`, such as `chakram.plan.1`.
+    /// Creates a document of `body` with the schema `schema`, such as `chakram.plan.1`.
     pub fn new(schema: &'static str, body: T) -> Self {
         Self {
             schema,
@@ -23,7 +23,7 @@ impl<T: Serialize> VersionedDocument<T> {
         }
     }
 
-    /// Renders the document as [`json_text`].
+    /// Renders the document with [`json_text`].
     pub fn text(&self) -> String {
         json_text(self)
     }
@@ -34,7 +34,7 @@ impl<T: Serialize> VersionedDocument<T> {
     }
 }
 
-/// Renders a JSON document in which harmful characters are escaped, so that it can be shown on a terminal.
+/// Renders a JSON document with harmful characters escaped, so that a terminal can show it.
 pub fn json_text(document: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
     json_escaped(&text).into_owned() + "\n"

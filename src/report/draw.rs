@@ -1,8 +1,7 @@
-//! Charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel
-//! coordinates.
+//! Charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
-//! A chart is text that stands inside a page; colours come from the page, by class: `c0`, `c1`, … for series, `axis`,
-//! `grid` and `label` for the rest. Marks carry what they show as a title, and as data attributes for programs.
+//! A chart is an SVG element for use inside a page. The page defines the colours by class: `c0`, `c1`, … for series,
+//! and `axis`, `grid` and `label`. Marks state their values as a tooltip, and as data attributes for programs.
 
 mod axis;
 pub mod bars;
@@ -19,14 +18,14 @@ pub mod svg;
 
 pub use svg::{document, escape};
 
-/// Width of charts, in units of the drawing; pages scale them.
+/// Width of charts in drawing units; pages scale them.
 const WIDTH: f64 = 960.0;
-/// Width of the labels of rows.
+/// Width of row labels.
 const LABELS: f64 = 150.0;
 /// Height of a row.
 const ROW: f64 = 20.0;
-/// Height below a chart for its axis.
+/// Height below a chart for its axis labels.
 const FOOT: f64 = 26.0;
 
-/// Text of a value on an axis.
+/// Formats a value on an axis.
 pub type ValueFormat<'f> = &'f dyn Fn(f64) -> String;

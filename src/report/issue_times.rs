@@ -1,8 +1,8 @@
-//! Issue times of nodes under way, for observers that need durations.
+//! Issue times of nodes in progress, for observers that need durations.
 //!
-//! A node holds its lane until it is complete, so a time for each lane is enough; receives, which hold none, have
-//! one each. Nodes that do nothing end as they begin and may share theirs. Nothing is kept per node, whose memory
-//! would have to be fetched anew each time.
+//! A node occupies its lane until it completes, so one time per lane suffices. Receives occupy no lane and have a
+//! time each. Nodes that do nothing end when they begin and may share a lane's time. No time is stored per node,
+//! because that memory would miss the cache on every access.
 
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -10,23 +10,23 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{Graph, NodeKind};
 
-/// The instant at which each node under way was issued.
+/// The issue time of each node in progress.
 #[derive(Debug)]
 pub(super) struct IssueTimes<'a> {
     instances: Vec<TimedInstance<'a>>,
-    /// Of each instance, for each lane and then for each message of its graph.
+    /// Per instance: one time per lane, then one per message of its graph.
     at: Vec<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct TimedInstance<'a> {
     graph: &'a Graph,
-    /// Index of its first time.
+    /// Index in `at` of its first time.
     first: usize,
 }
 
 impl<'a> IssueTimes<'a> {
-    /// Room for all nodes of `prepared`.
+    /// Creates storage for all nodes of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
         let mut times = 0;
@@ -42,7 +42,7 @@ impl<'a> IssueTimes<'a> {
         }
     }
 
-    /// The graph of an instance.
+    /// Returns the graph of an instance.
     #[inline]
     pub fn graph(&self, instance: InstanceId) -> &'a Graph {
         self.instances[instance.index()].graph
@@ -58,14 +58,14 @@ impl<'a> IssueTimes<'a> {
             }
     }
 
-    /// `node` is issued `now`.
+    /// Records that `node` is issued at `now`.
     #[inline]
     pub fn set(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let place = self.place(instance, node, kind);
         self.at[place] = now;
     }
 
-    /// Returns the issue time of `node`, which is under way.
+    /// Returns the issue time of `node`, which must be in progress.
     #[inline]
     pub fn get(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Time {
         self.at[self.place(instance, node, kind)]

@@ -1,25 +1,25 @@
-//! Energy of kernels whose prices have one: those by loop nests.
+//! Energy of kernels whose price model provides it: loop nests.
 
 use crate::summary::KernelBasis;
 use chakram_base::units::{counted, joules};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Energy of the kernels that loop nests price.
+/// Energy of the kernels priced by loop nests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelEnergy {
-    /// The energy, in picojoules.
+    /// Energy in picojoules.
     #[serde(rename = "energy_pj")]
     pub energy: f64,
     /// Number of these kernels.
     pub kernels: u64,
-    /// Number of kernels of which no energy is known.
+    /// Number of kernels with unknown energy.
     pub without: u64,
 }
 
 impl KernelEnergy {
-    /// The energy of kernels with this basis; `None` where loop nests price none.
+    /// Returns the energy of kernels with this basis; `None` if loop nests price none.
     pub(super) fn of(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,
@@ -28,7 +28,7 @@ impl KernelEnergy {
         })
     }
 
-    /// The line of the text.
+    /// Returns the line of the text.
     pub(super) fn line(&self) -> String {
         let known = format!(
             "{} for {} by loop nests",

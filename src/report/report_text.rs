@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as text.
 
 use super::head::{self, HeadLine, HeadStyle};
 use super::section::ReportMedium;
@@ -7,10 +7,10 @@ use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
 
-/// The most lines of a report without details, where few warnings have to be said.
+/// Maximum number of lines of a report without details, if it has few warnings.
 const LINES: usize = 58;
 
-/// Renders `report` of a replay described by `title` and `basis`.
+/// Renders `report`; `title` and `basis` describe its replay.
 pub fn render(report: &Report, title: &str, basis: &str, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
@@ -63,7 +63,8 @@ fn write_all(
     Ok(())
 }
 
-/// Shortens the longest of `sections` until all have `lines` together, but keeps four of each, and says so.
+/// Shortens the longest of `sections` until all together have at most `lines` lines, but keeps four lines of
+/// each; notes that it did so.
 fn shorten(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()
@@ -83,7 +84,7 @@ fn shorten(sections: &mut [String], lines: usize) {
     }
 }
 
-/// Writes a line of the head, whose lead takes ten columns or more.
+/// Writes a line of the head; its label takes at least ten columns.
 fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::Result {
     let lead = match line.lead.len() {
         0..10 => format!("{:<10}", line.lead),
@@ -102,7 +103,7 @@ fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::
     }
 }
 
-/// A warning, indented and broken at spaces.
+/// Formats a warning, indented and wrapped at spaces.
 fn wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
     paragraph(out, text, "  ! ", 4, style)
 }

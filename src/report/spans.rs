@@ -1,4 +1,4 @@
-//! Intervals in which nodes ran: for what is made of a replay after it, node by node.
+//! Records the time of every node, for processing after the replay.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -12,13 +12,13 @@ use chakram_trace::graph::NodeKind;
 pub struct NodeSpan {
     /// The node.
     pub node: NodeIndex,
-    /// Its issue.
+    /// Issue time.
     pub start: Time,
-    /// Its completion.
+    /// Completion time.
     pub end: Time,
 }
 
-/// Keeps the span of every node, in the order in which nodes complete.
+/// Records the span of every node, in order of completion.
 #[derive(Debug)]
 pub struct SpanRecorder {
     /// Issue time of each node.
@@ -27,7 +27,7 @@ pub struct SpanRecorder {
 }
 
 impl SpanRecorder {
-    /// Watches all instances of `prepared`.
+    /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
@@ -37,7 +37,7 @@ impl SpanRecorder {
         }
     }
 
-    /// The nodes of an instance that completed, in that order.
+    /// Returns the completed nodes of an instance, in order of completion.
     pub fn of(&self, instance: usize) -> &[NodeSpan] {
         &self.completed[instance]
     }

@@ -1,8 +1,9 @@
-//! Groups that straddle domains of the machine, and what that costs them.
+//! Detects groups that straddle domains of the machine, and their cost.
 //!
-//! A domain is all NPUs that share their coordinates in the outer dimensions: a node, a rack. A group *straddles* if its
-//! members would fit in one domain and are in several, and groups of the same role and size are in one, or the members
-//! are spread unevenly. Groups that a plan spreads on purpose, as data parallelism over nodes, do neither.
+//! A domain is the set of NPUs with equal coordinates in the outer dimensions, such as a node or a rack. A group
+//! *straddles* if its members would fit into one domain but are in several, and in addition either other groups with
+//! the same role and size are within one domain, or its members are spread unevenly. Groups that a plan spreads
+//! deliberately, such as data parallelism over nodes, meet neither condition.
 
 use super::collectives::CollectiveRow;
 use super::summary::thousands;
@@ -11,17 +12,17 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, GroupView};
 use std::collections::BTreeMap;
 
-/// Collectives of one role, kind and size of group.
+/// Collectives with one role, kind and group size.
 type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
-/// Collectives of a family by where their groups are.
+/// Collectives of a family, by where their groups are placed.
 #[derive(Default)]
 struct FamilyPlaces<'r> {
     inside: Vec<&'r CollectiveRow>,
     across: Vec<&'r CollectiveRow>,
 }
 
-/// Returns a warning for each role and size of groups that straddle domains, with what their collectives cost more.
+/// Returns a warning for each role and size of straddling groups, with the additional cost of their collectives.
 pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) -> Vec<String> {
     let topology = prepared.machine().topology();
     let dimensions = topology.dimensions();
@@ -94,7 +95,7 @@ pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) ->
     warnings
 }
 
-/// Returns the mean transfer of a call, or `None` without calls.
+/// Returns the mean transfer time per call; `None` if there are no calls.
 fn mean_transfer(rows: &[&CollectiveRow]) -> Option<Span> {
     let calls: u64 = rows.iter().map(|row| row.tally.calls).sum();
     let transfer: u128 = rows

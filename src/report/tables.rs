@@ -1,4 +1,4 @@
-//! The tables of a report, in their order.
+//! The tables of a report, in order.
 
 use super::collectives::table;
 use super::section::{ReportMedium, ReportSection};
@@ -6,7 +6,7 @@ use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
 
-/// The tables of a report after that of the breakdown and before that of the critical path, as a text shortens them.
+/// Returns the tables between the breakdown and the critical path, in groups that a text shortens together.
 pub(crate) fn groups(
     report: &Report,
     medium: ReportMedium,

@@ -1,13 +1,14 @@
-//! Sums of a run that do not depend on one another, on two threads.
+//! Runs two independent summations over a run on two threads.
 
 use chakram_base::interrupt::inherited;
 use std::thread;
 
-/// The least number of nodes for which a thread is started: to sum them up takes a millisecond, and to start one a tenth.
+/// Minimum number of nodes for which a thread is started: summing them takes a millisecond, starting a thread a tenth
+/// of that.
 const LEAST_NODES: usize = 50_000;
 
-/// Returns the results of `here` and `beside`, which go over the `nodes` of a run, the second on a thread of its own if
-/// there are many.
+/// Returns the results of `here` and `beside`, which both iterate over the `nodes` of a run. `beside` runs on another
+/// thread if there are many nodes.
 pub fn both<A, B: Send>(
     nodes: usize,
     here: impl FnOnce() -> A,

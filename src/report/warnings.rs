@@ -1,4 +1,4 @@
-//! Warnings of a report: the reasons why its numbers may be other than they seem.
+//! Warnings of a report: reasons why its numbers may be misleading.
 
 use super::summary::thousands;
 use super::throughput::Throughput;
@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;
 
-/// Sums what was repaired in the traces of all ranks.
+/// Sums the repairs of the traces of all ranks.
 fn repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
     let workload = prepared.workload();
     let mut repairs = GraphRepairs::default();
@@ -22,7 +22,7 @@ fn repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
     repairs
 }
 
-/// Returns the warnings on `report`, of a replay of `prepared`.
+/// Returns the warnings about `report`, a replay of `prepared`.
 pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<String> {
     let mut warnings = Vec::from_iter(report.does_not_fit());
     let mut say = |count: u64, text: &str| {

@@ -1,28 +1,28 @@
-//! Splitting of a record into its template and the values of its slots.
+//! Splits a record into its template and the values of its slots.
 //!
-//! A *key* is the record with its numbers left out: tags, the pieces of texts between decimal numbers behind their
-//! lengths, and messages within messages between their tag and a zero byte, which is no tag. It is as telling as a
-//! template and quicker to make; a template is made of it where the key is new. Its first byte says what the record is:
-//! a node, metadata, or, not being written in the shortest way, a literal.
+//! A *key* is the record without its numbers: tags; texts, split at decimal numbers, with the length of each part; and
+//! nested messages, between their tag and a zero byte, which is not a valid tag. A key identifies a template but is
+//! cheaper to compute; a template is built only for a new key. The first byte of a key is the kind of the record: a
+//! node, metadata, or a literal for records that are not encoded minimally.
 
 use super::byte_numbers::ByteNumbers;
 use super::decimals;
 use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal};
 use crate::wire::{put_varint, shortest_varint};
 
-/// Path of the column of ids: a message of nodes, no name, field 1.
+/// Path of the id column: node message, no attribute name, field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
 
-/// Numbers of a text with columns of their own; the others share one.
+/// Maximum number of numbers in a text with columns of their own; further ones share one.
 const MOST_PLACES: u64 = 8;
 
-/// First byte of the key of a record that is kept as it is.
+/// First byte of the key of a record that is stored unchanged.
 const LITERAL_KEY: u8 = 0;
 /// First byte of the key of a line of a text.
 const LINE_KEY: u8 = 5;
-/// Bytes in front of a line's first number that say what its numbers mean.
+/// Number of bytes before a line's first number that identify the meaning of its numbers.
 const MEANING: usize = 24;
-/// Columns at most; further meanings share one.
+/// Maximum number of columns; further meanings share one.
 const MOST_COLUMNS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ enum MessageKind {
 }
 
 impl MessageKind {
-    /// The message in field `field`, if one is looked into.
+    /// Returns the kind of the message in field `field`, if it is parsed.
     fn within(self, field: u64) -> Option<Self> {
         match (self, field) {
             (Self::Node, 8 | 9) => Some(Self::Io),
@@ -43,20 +43,20 @@ impl MessageKind {
         }
     }
 
-    /// Whether texts in field `field` stay as they are: names of attributes, which tell columns apart, and values and
-    /// shapes of tensors, which repeat as a whole and take more as numbers.
+    /// Returns whether texts in field `field` are not split: names of attributes, which identify columns; and values
+    /// and shapes of tensors, which repeat as a whole and would be larger as numbers.
     fn keeps_text(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
 
-    /// Whether field `field` is a list of varints: the dependencies.
+    /// Returns whether field `field` is a list of varints (dependencies).
     fn is_list(self, field: u64) -> bool {
         self == Self::Node && matches!(field, 4 | 5)
     }
 }
 
-/// Appends the key of `record` to `key` and its values to `slots`. Returns whether it is written in the shortest way;
-/// otherwise both hold part of it.
+/// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally;
+/// if not, both contain only a part of it.
 pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> bool {
     let kind = if metadata {
         MessageKind::Metadata
@@ -67,20 +67,20 @@ pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<
     message(record, kind, key, slots).is_some()
 }
 
-/// Sets `key` to that of `line` of a text, and `slots` to its numbers.
+/// Appends the key of a text's `line` to `key` and its numbers to `slots`.
 pub fn line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     key.push(LINE_KEY);
     decimals::split(line, key, slots);
 }
 
-/// Sets `key` to that of `record` as a literal.
+/// Sets `key` to the literal key of `record`.
 pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.push(LITERAL_KEY);
     key.extend_from_slice(record);
 }
 
-/// Appends `part` to `key`; half of the parts are one tag, which takes less than a copy.
+/// Appends `part` to `key`. Half of the parts are a single tag, for which a push is faster than a copy.
 #[inline]
 fn append(part: &[u8], key: &mut Vec<u8>) {
     match *part {
@@ -90,7 +90,7 @@ fn append(part: &[u8], key: &mut Vec<u8>) {
 }
 
 fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> Option<()> {
-    // What lies between these is part of the key and not yet there.
+    // Bytes between `literal` and `at` belong to the key and are not appended yet.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
         let (tag, length) = shortest_varint(&bytes[at..])?;
@@ -138,23 +138,23 @@ fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u
             _ => return None,
         }
     }
-    // A fixed number may have been cut short.
+    // A fixed-size number may be truncated.
     key.extend_from_slice(bytes.get(literal..at)?);
     Some(())
 }
 
-/// Template of a key, all of whose numbers are slots.
+/// Template of a key in which every number is a slot.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOutline {
     /// Its ops.
     pub ops: Vec<u8>,
     /// Columns of its slots.
     pub slots: Vec<u32>,
-    /// Those of numbers within texts.
+    /// Columns of numbers within texts.
     pub decimals: Vec<u32>,
 }
 
-/// Outline in the making.
+/// An outline under construction.
 #[derive(Default)]
 struct OpWriter {
     out: RecordOutline,
@@ -162,7 +162,7 @@ struct OpWriter {
 }
 
 impl OpWriter {
-    /// Starts an outline of about `bytes` bytes.
+    /// Creates a writer with capacity for about `bytes` bytes.
     fn of_about(bytes: usize) -> Self {
         let mut this = Self::default();
         this.out.ops.reserve(bytes);
@@ -203,7 +203,7 @@ impl OpWriter {
 }
 
 impl RecordOutline {
-    /// Returns its ops with the values that slots have in `fixed` in their place.
+    /// Returns its ops, in which slots with a value in `fixed` are replaced by that value.
     pub fn fix(&self, fixed: &[Option<u64>]) -> Vec<u8> {
         let mut ops = OpWriter::of_about(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
@@ -226,7 +226,7 @@ impl RecordOutline {
     }
 }
 
-/// Returns the outline of `key`; columns that are new join `columns`.
+/// Returns the outline of `key`; adds new columns to `columns`.
 pub fn outline(key: &[u8], columns: &mut ByteNumbers) -> RecordOutline {
     let mut ops = OpWriter::of_about(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
@@ -249,7 +249,7 @@ pub fn outline(key: &[u8], columns: &mut ByteNumbers) -> RecordOutline {
     ops.finish()
 }
 
-/// Returns the path of the column of `field`, in an attribute of this name.
+/// Returns the path of the column for `field`, in an attribute with this name.
 fn path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
@@ -257,7 +257,7 @@ fn path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Returns the number of the column of a path.
+/// Returns the index of the column with a path, adding it if new.
 fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     let known = columns.get(&path);
     let number = known.unwrap_or_else(|| {
@@ -267,7 +267,7 @@ fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     number.into()
 }
 
-/// Appends the ops of a text: its pieces, and its numbers. `path` gives the path of its columns from its first piece.
+/// Appends the ops of a text: its parts and its numbers. `path` returns the path of the columns from the first part.
 fn text_of(
     rest: &mut &[u8],
     ops: &mut OpWriter,
@@ -280,7 +280,7 @@ fn text_of(
     ops.literal.extend_from_slice(first);
     let path = path(first);
     for number in 0..numbers {
-        // Numbers at one place of a text mean one thing; far behind, places mean little.
+        // Numbers at the same position of a text have the same meaning, except far from the start.
         let place = number.min(MOST_PLACES) as u8;
         ops.decimal(column(columns, [&path[..], &[place]].concat()));
         ops.literal.extend_from_slice(text(rest)?);
@@ -288,7 +288,7 @@ fn text_of(
     Some(())
 }
 
-/// Takes the text behind its length from the beginning of `rest`.
+/// Takes a length-prefixed text from the front of `rest`.
 fn text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
     let (size, length) = shortest_varint(rest)?;
     let (text, after) = rest[length..].split_at_checked(usize::try_from(size).ok()?)?;
@@ -296,7 +296,7 @@ fn text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
     Some(text)
 }
 
-/// Appends the ops of the message at the beginning of `rest`, which ends with it or with a zero.
+/// Appends the ops of the message at the front of `rest`, which ends with `rest` or with a zero byte.
 fn ops_of(
     rest: &mut &[u8],
     kind: MessageKind,
@@ -336,7 +336,7 @@ fn ops_of(
             }
             2 => {
                 if rest.first() == Some(&0) {
-                    // Without a number the text is as it stands, its length before it.
+                    // A text without numbers is literal, including its length.
                     *rest = &rest[1..];
                     let before = *rest;
                     text(rest)?;

@@ -1,4 +1,4 @@
-//! Predictions of a column's values, the same for writing and reading.
+//! Predictions of a column's values, shared by encoder and decoder.
 
 /// Records and values of a column.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
@@ -6,7 +6,7 @@ pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
 /// Inputs of a column's prediction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnView<'v> {
-    /// Record of each value, ascending.
+    /// Record index of each value, ascending.
     pub records: &'v [u32],
     /// Id of each record.
     pub ids: &'v [u64],
@@ -14,24 +14,24 @@ pub struct ColumnView<'v> {
     pub sequence: &'v [u32],
     /// Number of templates.
     pub templates: usize,
-    /// The same column of the base: records and values.
+    /// Other columns: index, records and values.
     pub base: Option<ColumnSlice<'v>>,
     /// Other columns, by number: records and values.
     pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
 }
 
 impl<'v> ColumnView<'v> {
-    /// Returns the values of the base if each is the counterpart of the value of its number.
+    /// Returns the base's values if they correspond one to one to the column's.
     fn aligned(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
-        // Ranks that do the same share their records.
+        // Ranks that do the same share the list of records.
         let same = std::ptr::eq(records, self.records) || records == self.records;
         same.then(|| &values[..records.len()])
     }
 }
 
 impl<'v> ColumnView<'v> {
-    /// Returns cursors of the other columns.
+    /// Returns cursors over the other columns.
     fn other_cursors(&self) -> [RecordCursor<'v>; 2] {
         self.others
             .map(|other| RecordCursor::new(other.map(|(_, column)| column)))
@@ -41,28 +41,28 @@ impl<'v> ColumnView<'v> {
 /// Prediction of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predictor {
-    /// 0.
+    /// Zero.
     Zero = 0,
-    /// The value before it, at first 0.
+    /// The previous value; 0 for the first.
     Previous = 1,
     /// The id of its record.
     Id = 2,
-    /// The value before it and the difference of their records' ids.
+    /// The previous value plus the difference between the records' ids.
     PreviousById = 3,
-    /// The last value in a record of the same template, at first 0.
+    /// The last value in a record with the same template; 0 for the first.
     Template = 4,
-    /// The value in the same record of the base; where there is none, the value before it.
+    /// The value in the same record of the base; if there is none, the previous value.
     Base = 5,
-    /// The same, and by how much the value before it exceeded its own.
+    /// As `Base`, plus the difference between the previous value and its counterpart in the base.
     BaseShifted = 6,
-    /// A thousandth of the value of another column in the same record, rounded down; 0 where there is none.
+    /// The value of another column in the same record divided by 1000, rounded down; 0 if there is none.
     Thousandth = 7,
-    /// The sum of the values of two other columns in the same record, 0 where there is none.
+    /// The sum of the values of two other columns in the same record; a missing value counts as 0.
     Sum = 8,
 }
 
 impl Predictor {
-    /// All of them.
+    /// All predictors, by number.
     pub const ALL: [Self; 9] = [
         Self::Zero,
         Self::Previous,
@@ -75,7 +75,7 @@ impl Predictor {
         Self::Sum,
     ];
 
-    /// Returns how many other columns it takes.
+    /// Returns the number of other columns that it uses.
     pub fn others(self) -> usize {
         match self {
             Self::Thousandth => 1,
@@ -84,7 +84,7 @@ impl Predictor {
         }
     }
 
-    /// Whether `view` has what it takes.
+    /// Returns whether `view` has the inputs that it needs.
     pub fn applies(self, view: &ColumnView<'_>) -> bool {
         match self {
             Self::Zero | Self::Previous => true,
@@ -96,14 +96,14 @@ impl Predictor {
     }
 }
 
-/// Values of a column that are met in the order of records.
+/// Iterates over the values of a column in record order.
 pub struct RecordCursor<'v> {
     column: ColumnSlice<'v>,
     at: usize,
 }
 
 impl<'v> RecordCursor<'v> {
-    /// Starts at the first value.
+    /// Creates a cursor at the first value.
     pub fn new(column: Option<ColumnSlice<'v>>) -> Self {
         Self {
             column: column.unwrap_or_default(),
@@ -111,7 +111,7 @@ impl<'v> RecordCursor<'v> {
         }
     }
 
-    /// The next value of `record`, each only once.
+    /// Returns the next value of `record`; each value is returned once.
     #[inline]
     pub fn next(&mut self, record: u32) -> Option<u64> {
         let (records, values) = self.column;
@@ -125,7 +125,7 @@ impl<'v> RecordCursor<'v> {
     }
 }
 
-/// Walks the column: `value` is given the number and the prediction of each value and returns the value.
+/// Iterates over the column: `value` receives the index and prediction of each value and returns the value.
 #[inline(always)]
 pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(usize, u64) -> u64) {
     let records = view.records;

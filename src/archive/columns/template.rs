@@ -1,32 +1,32 @@
-//! Templates of records: ops as they stand in a chunk, and the steps by which a record is written.
+//! Templates of records: as ops in a chunk, and as steps for writing a record.
 
 use super::record_writer::{DIGITS, LONGEST, RecordWriter};
 use crate::wire::{WireError, WireReader, put_varint};
 use std::sync::Arc;
 
-/// Templates of a chunk, by number: those of its base first, which are shared, and its own. A trace of distinct names has
-/// a template for nearly every record.
+/// Templates of a chunk by number: those shared with its base first, then its own. In a trace with distinct names
+/// almost every record has its own template.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateTable {
     layers: Vec<Arc<TemplateLayer>>,
 }
 
-/// Templates that a chunk added to those of its base. All lie in a few arrays.
+/// Templates that a chunk adds to those of its base, stored in a few arrays.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateLayer {
-    /// Number of the first.
+    /// Number of its first template.
     first: usize,
-    /// Bytes of all templates, as they stand in a chunk.
+    /// Encoded size of all its templates in a chunk, bytes.
     bytes: usize,
     steps: Vec<TemplateStep>,
     /// Literals of all steps.
     literals: Vec<u8>,
-    /// Columns of slots, in the order of the record.
+    /// Columns of slots, in record order.
     slots: Vec<u32>,
     ends: Vec<TemplateEnd>,
 }
 
-/// Ends of a template in the arrays of its layer.
+/// Ends of a template's ranges in the arrays of its layer.
 #[derive(Clone, Copy, Debug, Default)]
 struct TemplateEnd {
     steps: usize,
@@ -34,58 +34,59 @@ struct TemplateEnd {
     slots: usize,
 }
 
-/// Template as it is written.
+/// A template, as used for writing.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordTemplate<'t> {
     steps: &'t [TemplateStep],
-    /// Literals of these, and what lies behind them.
+    /// Literals of the steps; later templates' literals may follow.
     literals: &'t [u8],
-    /// Bytes of these.
+    /// Total length of the steps' literals.
     length: usize,
 }
 
-/// Part of a record as it is written: a literal, and what stands behind it.
+/// A step in writing a record: a literal, and what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TemplateStep {
-    /// Bytes of the literal.
+    /// Length of the literal.
     literal: u32,
-    /// Column of a slot.
+    /// Column of the slot, if one follows.
     column: u32,
     behind: BehindLiteral,
-    /// Bytes from the length of a field that a slot ends to the slot; 0 if it ends none.
+    /// For a slot that ends a message: distance from the message's length byte to the slot; otherwise 0.
     field: u8,
 }
 
-/// Part that follows a literal.
+/// What follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BehindLiteral {
-    /// A slot, which may end a message of nothing else but a literal, as most attributes are. The literal then holds the
-    /// message's length, one byte, which is put right when the value is known.
+    /// A slot. It may also end a message that contains nothing else but a literal, as most attributes do. The literal
+    /// then includes the message's length byte, which is corrected once the value is known.
     Slot,
     Nothing,
     Decimal,
-    /// A message. The literal ends with a byte that is left for its length.
+    /// A message. The literal ends with a byte reserved for its length.
     Open,
     Close,
 }
 
-/// Low bits of an op.
+/// Kinds of ops, in the two low bits.
 pub const LITERAL: u64 = 0;
 pub const SLOT: u64 = 1;
 pub const OPEN: u64 = 2;
 pub const CLOSE: u64 = 3;
 
-/// Returns the op of a decimal number in `column`: a close, which has no argument, with one.
+/// Returns the op of a decimal number in `column`. It is a `CLOSE` with an argument; a real close has none.
 pub fn decimal(column: u64) -> u64 {
     (column + 1) << 2 | CLOSE
 }
 
-/// Messages within messages of a record, at most.
+/// Maximum nesting of messages in a record.
 const DEPTH: usize = 16;
 const TOO_DEEP: WireError = WireError("messages of a template lie too deep");
 const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
 const NO_COLUMN: WireError = WireError("a template has a column that is not there");
-/// Bytes of a literal in a message with a slot, at most, so that the length of both takes one byte.
+/// Maximum length of the literal in a message with a slot; ensures that the message's length fits in one
+/// byte.
 const INNER: usize = 0x7f - LONGEST;
 
 impl TemplateTable {
@@ -95,7 +96,7 @@ impl TemplateTable {
         last.map_or(0, |layer| layer.first + layer.ends.len())
     }
 
-    /// Starts templates of its own behind those that it has, in the memory of `layer`.
+    /// Starts a layer of own templates after the existing ones, reusing the memory of `layer`.
     pub fn begin_layer(&mut self, mut layer: TemplateLayer) {
         layer.first = self.len();
         layer.bytes = 0;
@@ -106,12 +107,12 @@ impl TemplateTable {
         self.layers.push(Arc::new(layer));
     }
 
-    /// Returns the memory of its own templates, unless others have them, too.
+    /// Returns the memory of its own templates, unless it is shared.
     pub fn into_layer(mut self) -> Option<TemplateLayer> {
         self.layers.pop().and_then(Arc::into_inner)
     }
 
-    /// Returns the layer of template `number`, and where it begins and ends there.
+    /// Returns the layer of template `number`, and the ends of the previous and of this template in it.
     #[inline]
     fn ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
         let mut layers = self.layers.iter().rev();
@@ -122,12 +123,12 @@ impl TemplateTable {
         (layer, [before.unwrap_or_default(), layer.ends[number]])
     }
 
-    /// Returns the bytes of the templates of the last layer, as they stand in its chunk.
+    /// Returns the encoded size of the last layer's templates, bytes.
     pub fn own_bytes(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.bytes)
     }
 
-    /// Returns the columns of the slots of template `number`, in the order of the record.
+    /// Returns the columns of the slots of template `number`, in record order.
     #[inline]
     pub fn slots(&self, number: usize) -> &[u32] {
         let (layer, [from, to]) = self.ends(number);
@@ -145,7 +146,7 @@ impl TemplateTable {
         }
     }
 
-    /// Adds the template of these ops to the last layer; columns are below `columns`.
+    /// Adds a template with these ops to the last layer; column indices must be below `columns`.
     pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let layer = self.layers.last_mut().expect("a layer was begun");
         Arc::make_mut(layer).push(encoded, columns)
@@ -155,8 +156,8 @@ impl TemplateTable {
 impl TemplateLayer {
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let mut input = WireReader::new(encoded);
-        // Bytes behind the last step, and messages that have not ended: the step behind that which begins each, and where its
-        // contents begin among literals.
+        // `literal` counts bytes since the last step. `open` has each open message: the index after its first step, and
+        // where its contents begin among literals.
         let mut literal = 0;
         let mut open = [(0, 0); DEPTH];
         let mut depth = 0usize;
@@ -207,7 +208,7 @@ impl TemplateLayer {
         Ok(())
     }
 
-    /// Adds a step behind a literal, to which `more` bytes were added.
+    /// Adds a step after a literal, to which `more` bytes were added.
     fn step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
@@ -217,10 +218,10 @@ impl TemplateLayer {
         });
     }
 
-    /// Ends a message whose contents begin behind that many steps, and there among literals.
+    /// Ends a message whose contents begin after `steps` steps and at `contents` among the literals.
     fn close(&mut self, steps: usize, contents: usize, literal: &mut usize) {
         match self.steps[steps - 1..] {
-            // A message that is always the same is a literal, its length included.
+            // A message without slots is constant, so it becomes a literal, including its length.
             [open] => {
                 self.steps.pop();
                 if *literal < 0x80 {
@@ -249,14 +250,14 @@ impl TemplateLayer {
 }
 
 impl RecordTemplate<'_> {
-    /// Returns the bytes that a record takes at most while it is written.
+    /// Returns the maximum size of a record while it is written.
     #[inline]
     pub fn most(&self) -> usize {
-        // Behind each literal stands a number at most, and before all of them a length.
+        // At most one number follows each literal, and a length precedes them all.
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
-    /// Writes a record, `framed` behind its length; `value` gives the value of each slot in turn.
+    /// Writes a record, preceded by its length if `framed`; `value` returns the value of each slot in turn.
     #[inline]
     pub fn write(
         &self,
@@ -267,7 +268,7 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // Most records take as many bytes for their length as their literals and as many numbers of a byte would.
+        // Reserves space for the length. Usually the length has as many bytes as if every number took one byte.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed { out.leave(left) } else { 0 };
         for step in self.steps {

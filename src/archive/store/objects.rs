@@ -1,4 +1,4 @@
-//! Objects of an archive: where they lie, and their bytes, chunk by chunk.
+//! Objects of an archive: their locations, and their contents, chunk by chunk.
 
 use super::Archive;
 use crate::ArchiveError;
@@ -8,33 +8,33 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Index of all segments, and chunks that were read, from the first time that they are asked for.
+/// Index of all segments, and decoded chunks; filled on first use.
 #[derive(Debug, Default)]
 pub struct ObjectCache {
     indices: OnceLock<ArchiveIndex>,
-    /// Chunks that others are based on, those that were asked for last.
+    /// Recently used bases, decoded.
     decoded: Mutex<VecDeque<(ChunkPlace, Arc<DecodedChunk>)>>,
-    /// Memory that nobody uses at the moment.
+    /// Memory for reuse.
     buffers: Mutex<Vec<ChunkBuffers>>,
 }
 
-/// Location of an object: its segment, and its number there.
+/// Location of an object: index of its segment, and of the object in it.
 type ObjectPlace = (usize, usize);
-/// Location of a chunk: its object, and its number there.
+/// Location of a chunk: its object, and index of the chunk in it.
 type ChunkPlace = (ObjectPlace, usize);
 
 /// Objects of all segments.
 #[derive(Debug, Default)]
 struct ArchiveIndex {
     indices: Vec<ObjectIndex>,
-    /// Chunks that others are based on, each with the last of these.
+    /// For each base, the last chunk that depends on it.
     bases: BTreeMap<ChunkPlace, ChunkPlace>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
-/// Chunks that are kept, so that ranks with one base unpack it once.
+/// Maximum number of cached bases. With the cache, ranks with the same base unpack it once.
 const KEPT: usize = 16;
-/// Bases of bases, at most.
+/// Maximum length of a chain of bases.
 const DEPTH: usize = 8;
 
 impl Archive {
@@ -66,12 +66,12 @@ impl Archive {
         Ok(hash.and_then(|hash| places.get(hash.as_bytes()).copied()))
     }
 
-    /// Returns whether it has the object of this hash.
+    /// Returns whether the archive has the object with this hash.
     pub fn has(&self, hash: &str) -> Result<bool, ArchiveError> {
         Ok(self.place(hash)?.is_some())
     }
 
-    /// Returns the bytes that an object takes in the archive; 0 if it is not there.
+    /// Returns the packed size of an object in the archive, bytes; 0 if it does not exist.
     pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
@@ -80,11 +80,11 @@ impl Archive {
         Ok(rows.into_iter().flatten().map(|chunk| chunk.1).sum())
     }
 
-    /// Reads the object of this hash, and checks it.
+    /// Reads and verifies the object with this hash.
     ///
     /// # Errors
     ///
-    /// Fails if it is not there or damaged, or would take too much memory.
+    /// Fails if it does not exist, is damaged, or would take too much memory.
     pub fn read(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         let (segment, at) = self.expect(hash)?;
@@ -110,7 +110,7 @@ impl Archive {
         })
     }
 
-    /// Gives the bytes of an object to `out` chunk by chunk, and checks them against its hash.
+    /// Passes the bytes of an object to `out` chunk by chunk, and checks them against its hash.
     pub fn copy(
         &self,
         hash: &str,
@@ -120,7 +120,7 @@ impl Archive {
         self.copy_at((segment, at), out)
     }
 
-    /// The same of the object at a place.
+    /// As [`Self::copy`], for the object at a location.
     pub fn copy_at(
         &self,
         place: (usize, usize),
@@ -141,19 +141,19 @@ impl Archive {
         Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Returns the number of nodes of an object that is a trace; `None` of one that is kept as the bytes that it is.
+    /// Returns the number of nodes of an object that is a trace; `None` if it is stored as plain bytes.
     pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.expect(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
         let records = chunks
             .iter()
             .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
-        // Before the nodes stands the metadata.
+        // The metadata record precedes the nodes.
         Ok(records.checked_sub(1))
     }
 
-    /// Gives records of an object that is a trace to `out`, with their length prefixes. Only chunks with some of them are
-    /// read, and what they are based on; their checksums are compared, and the hash of the object is not.
+    /// Passes records of a trace object to `out`, with their length prefixes. Only the chunks that contain them, and
+    /// their bases, are read. Their checksums are verified, but not the object's hash.
     pub fn copy_records(
         &self,
         hash: &str,
@@ -194,7 +194,7 @@ impl Archive {
             .in_file(&segment.file.path)
     }
 
-    /// Gives the bytes of a chunk to `out`, whole records at a time.
+    /// Passes the bytes of a chunk to `out`, in whole records.
     fn with_chunk(
         &self,
         place: ChunkPlace,
@@ -221,7 +221,7 @@ impl Archive {
         result
     }
 
-    /// Lets go of bases that no chunk behind this one has: objects are mostly read in order.
+    /// Drops cached bases that no later chunk uses; objects are usually read in order.
     fn let_go(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -235,7 +235,7 @@ impl Archive {
             let last = index.bases.get(base);
             last.is_some_and(|last| *last <= place)
         };
-        // A base goes before its own base, whose columns it may share.
+        // A base is dropped before its own base, whose columns it may share.
         while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
             let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
             if let Some(base) = base {
@@ -244,7 +244,7 @@ impl Archive {
         }
     }
 
-    /// Decodes a chunk and those that it is based on.
+    /// Decodes a chunk and its bases.
     fn chunk(
         &self,
         place: ChunkPlace,
@@ -291,7 +291,7 @@ impl Archive {
         let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.at(object, chunk, error))?);
-        // What others are based on is needed again; the rest is not.
+        // Only bases will be needed again.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));
@@ -305,14 +305,14 @@ impl Archive {
         Ok(decoded)
     }
 
-    /// Returns the hash of the object at a place.
+    /// Returns the hash of the object at a location.
     pub fn hash_at(&self, place: (usize, usize)) -> Result<String, ArchiveError> {
         Ok(self.index()?.indices[place.0].objects[place.1]
             .blake3
             .clone())
     }
 
-    /// Returns the number of objects that the indices list, 0 if they cannot be read.
+    /// Returns the number of objects in the indices; 0 if they cannot be read.
     pub fn objects(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

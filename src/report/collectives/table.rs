@@ -1,4 +1,4 @@
-//! Collectives and exposed communication, for people. Groups that are for one thing share a row.
+//! Tables of collectives and exposed communication. Groups with the same role share a row.
 
 use super::CollectiveTally;
 use super::{CollectiveRow, LatestRank};
@@ -17,7 +17,7 @@ use chakram_trace::format::CollectiveKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Rows; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all.
 const ROWS: usize = 24;
 
 /// The columns of the table.
@@ -36,13 +36,13 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// A role, or else the index of a row.
+/// A role, or the index of a row without one.
 type RowOwner<'r> = Result<&'r str, usize>;
 
-/// Key that tells rows apart: whose they are, then what they do, among how many, and how.
+/// Key of a table row: role or row, kind, number of members, and algorithm.
 type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
 
-/// Indices of rows that are one, in the order of the first of each.
+/// Groups the indices of report rows that share a table row, in order of first occurrence.
 pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
@@ -58,10 +58,10 @@ pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     all
 }
 
-/// Meaning of the last column.
+/// Explanation of the last column.
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
-/// The table of collectives, if there are any.
+/// Returns the table of collectives, if there are any.
 pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.collectives.is_empty() {
         return Vec::new();
@@ -100,7 +100,7 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// The row of the groups at `indices`, which are for one thing, or of one.
+/// Returns the table row for the report rows at `indices`, which share a role or are one row.
 fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     let groups = || indices.iter().map(|&i| &report.collectives[i]);
     let (row, count) = (&report.collectives[indices[0]], indices.len());
@@ -119,7 +119,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     }
     let what = row.role.as_ref().unwrap_or(&row.group);
     let bus = sum.bus_bandwidth(row.kind, row.members);
-    // The report has the numbers of each group, and of several none.
+    // The report contains numbers of single groups only.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
         SectionCell::name(format!("{}, {what}", row.kind)),
@@ -160,7 +160,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     }
 }
 
-/// The table of exposed communication, if there is any.
+/// Returns the table of exposed communication, if there is any.
 pub fn exposed(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.exposed.is_empty() {
         return Vec::new();

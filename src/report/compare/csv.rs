@@ -1,4 +1,4 @@
-//! The comparison as comma-separated values: a row per machine.
+//! The comparison as CSV: one row per machine.
 
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
@@ -9,7 +9,7 @@ use crate::memory::fullest;
 use crate::report_csv::{CsvTable, of_reports};
 use chakram_engine::ReplayError;
 
-/// Renders the comparison, or a table of all reports with the machine in front.
+/// Renders the comparison, or a table of all reports with the machine's name in the first column.
 pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     match table {
         None => {
@@ -30,7 +30,7 @@ pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> St
     }
 }
 
-/// Returns the status of a replay, for programs.
+/// Returns the status of a replay for programs.
 pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",
@@ -43,7 +43,7 @@ pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
 
 type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, MachineColumn<'a>>;
 
-/// A column for each thing said of a machine; of memory only where `remembers`, of money where `is_priced`.
+/// Returns the columns for a machine; with memory columns if `remembers`, with cost columns if `is_priced`.
 fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     let mut columns: Vec<ComparisonColumn<'a>> = vec![
         ("machine", |_, column| column.name.as_str().into()),
@@ -143,7 +143,7 @@ fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     columns
 }
 
-/// A field of a report; empty where there is none.
+/// Returns a field of a report; empty if there is no report.
 fn of<'r>(
     column: &'r MachineColumn<'_>,
     field: impl FnOnce(&'r Report) -> CsvCell<'r>,

@@ -1,4 +1,5 @@
-//! The comparison as a page: the machines side by side, what moved, and the report of each with its caveats.
+//! The comparison as a page: the machines side by side, the changes, and the report of each machine with its
+//! warnings.
 
 use super::text::{
     WHY, captured, failure_lines, machine_lines, meanings, reason_lines, rows, scope, warning_lines,
@@ -9,7 +10,7 @@ use crate::html::page::{list, number, page_with_tables, section, table, text};
 use crate::html::{caveats, chapters, time_bars};
 use chakram_base::units::Span;
 
-/// Renders `comparison`, of which `basis` says on what durations rest, and `notes` what else is to be known.
+/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further remarks.
 pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String]) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p><p class=\"sub\">{}</p>",
@@ -70,14 +71,14 @@ pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String])
     page_with_tables(comparison.title, &body)
 }
 
-/// Sentences below a table.
+/// Returns the notes below a table.
 fn table_notes(sentences: &[&str]) -> String {
     let notes = sentences.iter();
     let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", text(words)));
     notes.collect()
 }
 
-/// The makespan on a machine, with its interval.
+/// Returns the tile with the makespan on a machine and its interval.
 fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_>) -> String {
     let span = |field: &str, span: Span| {
         number(
@@ -124,14 +125,14 @@ fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_
     )
 }
 
-/// All that the report of a machine says, behind its caveats, with the first chapter open.
+/// Returns a machine's whole report, warnings first, with only the first chapter expanded.
 fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
     let mut all = caveats(report, basis);
     for (i, (heading, _, chapter)) in chapters(report).enumerate() {
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
     }
-    // Pointers of the machine's report are inside the document of all.
+    // In the comparison's document, the machine's report is at this path.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
     section(&text(&format!("On {name}")), &format!("machine-{at}"), &all)
 }

@@ -1,8 +1,8 @@
-//! Money, hours and days, worked out by hand.
+//! Costs, hours and days, computed by hand.
 
 use super::*;
 
-/// 16 NPUs for 2 s, 8,000 tokens a second, at 2.5 dollars an hour.
+/// 16 NPUs for 2 s, 8,000 tokens per second, 2.5 dollars per hour.
 const BASIS: CostBasis = CostBasis {
     npus: 16.0,
     makespan: 2.0,
@@ -24,7 +24,7 @@ fn money_follows_from_hours_of_npus() {
     // 16 x 2 / 3600 = 0.00889 h, x 2.5.
     near(cost.npu_hours, 32.0 / 3600.0);
     near(cost.dollars, 80.0 / 3600.0);
-    // 40 dollars an hour, and 28.8 million tokens: 40 / 28.8 = 1.3889.
+    // 40 dollars per hour and 28.8 million tokens: 40 / 28.8 = 1.3889.
     let per_million = cost.dollars_per_million_tokens.unwrap();
     near(per_million, 40.0 / 28.8);
     let [low, high] = cost.dollars_per_million_tokens_90.unwrap();
@@ -59,7 +59,7 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
     near(low, 4e9 / 3600.0);
     near(high, 7.5e9 / 3600.0);
     assert_eq!(run.kernel_energy_j, None);
-    // 3 kW for 1.25e8 s; without a price there is no money.
+    // 3 kW for 1.25e8 s; without a price there is no cost.
     let lit = CostBasis {
         watts: Some(3000.0),
         ..BASIS

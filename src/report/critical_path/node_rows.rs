@@ -1,4 +1,4 @@
-//! Rows of nodes: when each ran, and what it waited for.
+//! Builds the rows of the node table: when each node ran, and what it waited for.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::known;
@@ -8,12 +8,12 @@ use crate::summary::kind_label;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
-    /// Returns a row for each node.
+    /// Returns a table with one row per node.
     pub fn node_table(&self) -> NodeTable {
         let workload = self.relations.prepared.workload();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
-        // Numbers of the names of each graph, which many ranks share.
+        // Text indices of the names of each graph, which many ranks share.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {
             let graph = workload.graph(instance);
@@ -57,7 +57,7 @@ impl RunRecorder<'_> {
         (rank, self.relations.graph(of.instance).id(of.node))
     }
 
-    /// Returns what set a node free to start, as the critical path is followed.
+    /// Returns the node that released a node, and how, as the critical path is followed.
     fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
         let start = self.times[number].start;
         if self.ready(number) == start {

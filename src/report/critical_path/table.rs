@@ -1,4 +1,4 @@
-//! The critical path for people.
+//! Tables of the critical path.
 
 use super::CriticalPathSummary;
 use crate::Report;
@@ -9,10 +9,10 @@ use crate::table::{left, right};
 use crate::text::share;
 use chakram_base::units::{Span, Time};
 
-/// Operators that the line below the table names.
+/// Number of operators named in the line below the table.
 const NAMED: usize = 3;
 
-/// The table of the path by category, and of the slack beside it.
+/// Returns the table of the path by category, with the slack next to it.
 pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
@@ -66,7 +66,7 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     sections
 }
 
-/// The longest pieces of the path, if pictures were asked for.
+/// Returns the table of the longest parts of the path, if pictures were requested.
 fn pieces(report: &Report) -> ReportSection {
     let makespan = report.outcome.makespan;
     let mut section = ReportSection::aligned(
@@ -105,7 +105,7 @@ fn pieces(report: &Report) -> ReportSection {
     section
 }
 
-/// Operators that are on the path longest.
+/// Returns the table of operators with the longest time on the path.
 fn operators(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
     let mut section = ReportSection::aligned(
         SectionId::CriticalPath,
@@ -130,10 +130,10 @@ fn operators(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
     section
 }
 
-/// Operators of the path that a page lists.
+/// Number of operators of the path listed on a page.
 const OPERATORS: usize = 20;
 
-/// `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
+/// Formats `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
 fn story(path: &CriticalPathSummary, makespan: Span, medium: ReportMedium) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {

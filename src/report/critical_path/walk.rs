@@ -1,4 +1,4 @@
-//! The path: causes of each start, followed back from the last completion.
+//! Follows the critical path back from the last completion, along the causes of each start.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known};
@@ -13,14 +13,15 @@ impl RunRecorder<'_> {
         self.began[self.relations.instances[of.instance.index()].call(of.node)]
     }
 
-    /// Whether a collective node waited for others until it began, and not for longer than it lasted.
+    /// Returns whether a collective node waited for other members until the collective began, and that was
+    /// before its own end.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured
             && self.began(of) <= self.times[self.relations.number(of)].end
     }
 
-    /// The other half of a message, if this one ended because of it.
+    /// Returns the other half of a message, if it determined the end of this half.
     pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
         let number = self.relations.number(of);
         let NodeTimes { start, end } = self.times[number];
@@ -38,7 +39,7 @@ impl RunRecorder<'_> {
         waited.then_some(other)
     }
 
-    /// The node from whose start on the path leads to the end of this one.
+    /// Returns the node whose start determined the end of this node; the path continues there.
     pub(super) fn origin(&self, number: usize) -> usize {
         let of = self.relations.node(number);
         match self.relations.kind(of) {
@@ -56,12 +57,12 @@ impl RunRecorder<'_> {
         }
     }
 
-    /// The node before another on its lane.
+    /// Returns the previous node on a node's lane.
     pub(super) fn before(&self, number: usize) -> Option<usize> {
         known(self.freed_by[number].before)
     }
 
-    /// Returns when all dependencies of a node were complete.
+    /// Returns when all dependencies of a node had completed.
     fn free(&self, number: usize) -> Time {
         let of = self.relations.node(number);
         let instances = self.relations.prepared.workload().instances();
@@ -74,7 +75,7 @@ impl RunRecorder<'_> {
         self.free(number) + self.relations.graph(of.instance).delay(of.node)
     }
 
-    /// Follows the path back; the first segment comes first.
+    /// Returns the path's segments in time order.
     pub(super) fn path(&self) -> Vec<RunSegment> {
         let mut path = Vec::new();
         let Some(&last) = self.completed.last() else {
@@ -104,7 +105,7 @@ impl RunRecorder<'_> {
                 .before(origin)
                 .filter(|&lane| self.times[lane].end == start);
             if self.ready(origin) != start && lane.is_none() {
-                // A collective takes its lane when all members are ready for it.
+                // A collective takes its lanes once all members are ready.
                 let parked = self.parked_with(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready(origin) != start {
@@ -136,7 +137,8 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// The member of a collective that was the last to be ready, when the members took their lanes.
+    /// Returns the member of a collective that became ready last, if the members took their lanes at that
+    /// time.
     pub(super) fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
         if self.relations.kind(self.relations.node(number)) != NodeKind::Collective {
             return None;

@@ -1,4 +1,4 @@
-//! Stacked bars, one for each row.
+//! Stacked bars, one per row.
 
 use super::ValueFormat;
 use super::rows::RowChart;
@@ -6,13 +6,13 @@ use super::rows::RowChart;
 /// A part of a bar.
 #[derive(Clone, Debug)]
 pub struct BarPart {
-    /// Number of its series.
+    /// Index of its series.
     pub series: usize,
-    /// Name of its series, as a program knows it.
+    /// Name of its series for programs.
     pub key: &'static str,
     /// Its length.
     pub value: u64,
-    /// Text that explains it.
+    /// Tooltip text.
     pub title: String,
 }
 
@@ -21,11 +21,11 @@ pub struct BarPart {
 pub struct BarRow {
     /// Name of the bar.
     pub label: String,
-    /// Its parts, from the axis outwards.
+    /// Its parts, starting at the axis.
     pub parts: Vec<BarPart>,
 }
 
-/// Draws bars against an axis from 0 to `most`.
+/// Draws bars over an axis from 0 to `most`.
 pub fn chart(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), most, format);
     for (i, row) in rows.iter().enumerate() {

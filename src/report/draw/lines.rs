@@ -1,4 +1,4 @@
-//! Values over time, which stay until the next.
+//! Step charts: values over time, constant until the next.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing};
@@ -12,19 +12,19 @@ const LEFT: f64 = 80.0;
 pub struct LineSeries {
     /// Name of the line.
     pub label: String,
-    /// Instants and the values from then on.
+    /// Instants, and the values from then on.
     pub points: Vec<(u64, u64)>,
 }
 
-/// Colours of lines; grey is for idle time.
+/// Colour series of lines; grey is reserved for idle time.
 const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
 
-/// Returns the number of the colour of a line, for legends.
+/// Returns the colour series of a line, for legends.
 pub fn colour(line: usize) -> usize {
     COLOURS[line % COLOURS.len()]
 }
 
-/// Draws lines up to `end`, and a dashed one at `limit` if values come near it.
+/// Draws lines up to `end`, and a dashed line at `limit` if values come near it.
 pub fn chart(
     name: &str,
     series: &[LineSeries],

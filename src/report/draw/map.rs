@@ -1,13 +1,14 @@
-//! A value for each pair, as shades.
+//! Heat maps: a value per pair, as shades.
 
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 
-/// Side of the map.
+/// Side length of the map.
 const SIDE: f64 = 480.0;
 const LEFT: f64 = 80.0;
 const HEAD: f64 = 24.0;
 
-/// Draws rows of values; `label` names rows and columns, and `describe` a cell by row and column.
+/// Draws rows of values. `label` returns the label of a row or column, `describe` the tooltip of a cell by
+/// row and column.
 pub fn chart(
     name: &str,
     values: &[Vec<u64>],
@@ -19,7 +20,7 @@ pub fn chart(
     let cell = (SIDE / count as f64).min(48.0);
     let side = cell * count as f64;
     let mut svg = SvgDrawing::new(LEFT + side + 8.0, HEAD + side + 8.0);
-    // Labels that would run into one another are left out.
+    // Labels that would overlap are omitted.
     let every = (16.0 / cell).ceil().max(1.0) as usize;
     for i in (0..values.len()).step_by(every) {
         let middle = (i as f64 + 0.5) * cell;
@@ -56,7 +57,7 @@ pub fn chart(
             if *value == 0 {
                 continue;
             }
-            // Ten shades; the least that is not nothing is seen.
+            // Ten shades, rounded up so that the smallest nonzero value is visible.
             let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
             svg.rect(at, &format!("m{shade}"), &describe(i, j), &[]);
         }

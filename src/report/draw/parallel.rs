@@ -1,4 +1,4 @@
-//! Parallel coordinates: an axis for each property, a line for each thing.
+//! Parallel coordinates: one axis per property, one line per item.
 
 use super::svg::{SvgDrawing, TextAnchor};
 use super::{FOOT, WIDTH};
@@ -7,27 +7,27 @@ const HEIGHT: f64 = 300.0;
 const TOP: f64 = 30.0;
 const SIDE: f64 = 70.0;
 
-/// A property: its name, and its values from the bottom to the top.
+/// A property: its name, and its labelled values from bottom to top.
 #[derive(Clone, Debug)]
 pub struct CoordinateAxis {
     /// Name of the property.
     pub name: String,
-    /// Places of its values, as those of lines, and their texts.
+    /// Positions (on the scale of the lines) and labels of its values.
     pub values: Vec<(f64, String)>,
 }
 
-/// A thing: for each axis the place of its value, from 0 at the bottom to 1 at the top.
+/// An item: per axis the position of its value, from 0 (bottom) to 1 (top).
 #[derive(Clone, Debug)]
 pub struct CoordinateLine {
-    /// A place for each axis.
+    /// One position per axis.
     pub places: Vec<f64>,
-    /// Number of its series.
+    /// Index of its series.
     pub series: usize,
-    /// Text that explains it.
+    /// Tooltip text.
     pub title: String,
 }
 
-/// Draws lines over axes; those that come later lie above.
+/// Draws lines over axes; later lines are on top.
 pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> String {
     let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
     let gap = (WIDTH - 2.0 * SIDE) / (axes.len().max(2) - 1) as f64;
@@ -40,10 +40,10 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
     }
     for (i, axis) in axes.iter().enumerate() {
         svg.line((x(i), TOP), (x(i), HEIGHT), "grid");
-        // Neighbours at two heights, so that long names do not meet.
+        // Adjacent names are at two heights, so that long ones do not overlap.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
         svg.text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
-        // Names of values keep a distance that can be read.
+        // Labels keep a legible distance.
         let mut free = f64::INFINITY;
         for (place, value) in &axis.values {
             if y(*place) > free {
@@ -77,7 +77,7 @@ mod tests {
             title: "row <1>".to_owned(),
         };
         let svg = chart("p", &[axis("a"), axis("b")], &[line]);
-        // From the bottom of the first to the top of the last.
+        // From the bottom of the first axis to the top of the last.
         assert!(
             svg.contains("class=\"line c3\" points=\"70.0,300.0 890.0,30.0 \""),
             "{svg}"

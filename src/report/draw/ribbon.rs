@@ -1,25 +1,24 @@
-//! One row of time: what runs one after another, with the places between which it changes.
+//! Ribbon charts: one row of consecutive intervals, with marks where the place changes.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH, gantt};
 
-/// Height of the names of places, and of the row.
+/// Height of the place names and of the row.
 const NAMES: f64 = 18.0;
 const HEIGHT: f64 = 34.0;
 const SIDE: f64 = 20.0;
 
-/// A stretch of the row at one place.
+/// A part of the row at one place.
 #[derive(Clone, Debug)]
 pub struct RibbonStretch {
     /// Name of the place.
     pub place: String,
-    /// What runs there.
+    /// Intervals in this part.
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws stretches against an axis from 0 to `end`. A mark stands where one ends and the next begins; names stand where there
-/// is room for them.
+/// Draws `stretches` over an axis from 0 to `end`. Boundaries between them are marked; names are shown where they fit.
 pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFormat<'_>) -> String {
     let mut svg = SvgDrawing::new(WIDTH, NAMES + HEIGHT + FOOT);
     let area = Frame {
@@ -51,7 +50,7 @@ pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFor
         if i > 0 {
             svg.line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
         }
-        // Letters are about 7 units wide. Where there is no room for a name, there may be for its last word.
+        // Letters are about 7 units wide. If the whole name does not fit, its last word may.
         let whole = &stretch.place[..];
         let last = whole.rsplit(' ').next().unwrap_or_default();
         let width = |name: &str| 7.0 * name.chars().count() as f64;

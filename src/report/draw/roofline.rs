@@ -1,4 +1,5 @@
-//! Kernels against the peaks of their NPUs: FLOPs per second by FLOPs per byte, on logarithmic axes.
+//! Roofline charts: kernels relative to the peaks of their NPUs, FLOPs per second over FLOPs per byte, on
+//! logarithmic axes.
 
 use super::ValueFormat;
 use super::axis::AxisScale;
@@ -8,18 +9,18 @@ use super::svg::TextAnchor;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 96.0;
 
-/// The peaks that bound kernels.
+/// Peak rates that limit kernels.
 #[derive(Clone, Debug)]
 pub struct RooflineBound {
-    /// Name of the bound, for its line.
+    /// Name, for its line.
     pub name: String,
-    /// Bytes per second of the memory.
+    /// Memory bandwidth, bytes per second.
     pub bytes_per_s: f64,
-    /// FLOPs per second.
+    /// Peak rate, FLOPs per second.
     pub flops_per_s: f64,
 }
 
-/// Draws `points`, whose values are FLOPs per byte and FLOPs per second, under `roofs`.
+/// Draws `points` (FLOPs per byte, FLOPs per second) under `roofs`.
 pub fn chart(
     name: &str,
     points: &[ScatterPoint],
@@ -42,7 +43,7 @@ pub fn chart(
     let floor = up.bounds().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
-        // Where the memory's line enters the picture: at its left side or at its foot.
+        // The memory's line enters the picture at the left or at the bottom.
         let enters = low.max(floor / roof.bytes_per_s).min(ridge);
         let line = [
             (enters, enters * roof.bytes_per_s),
@@ -66,9 +67,10 @@ pub fn chart(
 mod tests {
     use super::*;
 
-    /// 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. Axes go from 10 to 1000 FLOPs per byte over 824 units from 96, and
-    /// from 10 to 100 TFLOP/s over 314 units up from 340: the roof enters at (10, 10 TFLOP/s), bends in the middle, at 508,
-    /// and ends at the right side, 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is half-way up.
+    /// 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The axes cover 10 to 1000 FLOPs per byte over 824 units from
+    /// 96, and 10 to 100 TFLOP/s over 314 units up from 340. So the roof enters at (10, 10 TFLOP/s), bends in the
+    /// middle, at 508, and ends at the right edge, 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is
+    /// at half height.
     #[test]
     fn the_roof_bends_where_both_peaks_meet() {
         let point = |x: f64, y: f64| ScatterPoint {

@@ -1,18 +1,18 @@
-//! Labelled rows of rectangles against one axis, which bars and Gantt charts share.
+//! Labelled rows of rectangles over one axis, for bars and Gantt charts.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
 use crate::text::cut_middle;
 
-/// Rows under way to a drawing.
+/// A chart under construction.
 pub(super) struct RowChart {
     pub svg: SvgDrawing,
     scale: AxisScale,
 }
 
 impl RowChart {
-    /// Draws the axis, from 0 to `most`, of so many rows.
+    /// Draws the axis, from 0 to `most`, for this number of rows.
     pub fn new(rows: usize, most: u64, format: ValueFormat<'_>) -> Self {
         let height = ROW * rows as f64;
         let mut svg = SvgDrawing::new(WIDTH, height + FOOT);
@@ -36,7 +36,7 @@ impl RowChart {
             .text((LABELS - 8.0, y), TextAnchor::End, "label", &shown);
     }
 
-    /// Returns the place of what goes from one value to another in a row.
+    /// Returns the rectangle from one value to another in a row.
     pub fn frame(&self, row: usize, from: u64, to: u64) -> Frame {
         let (x, end) = (self.scale.place(from as f64), self.scale.place(to as f64));
         Frame {

@@ -1,4 +1,4 @@
-//! What a prediction rests on, and what is unknown: numbers behind sentences of the head.
+//! The basis of a prediction, and what is unknown: the numbers behind sentences of the head.
 
 use super::page::{number, section, table, text};
 use super::span;
@@ -7,7 +7,8 @@ use crate::summary::thousands;
 use crate::text::share;
 use chakram_base::units::percent;
 
-/// Tables of what times rest on and of what the traces leave unsaid, and the options and inputs.
+/// Returns tables of the basis of times and of facts that the traces do not state, and the options and
+/// inputs.
 pub fn render(report: &Report) -> String {
     let known = interval(report) + &kernels(report);
     let mut body = section("What the prediction rests on", "basis", &known);

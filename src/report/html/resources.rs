@@ -17,7 +17,7 @@ use crate::text::share;
 use chakram_base::units::{Bytes, Span};
 use chakram_trace::graph::NodeKind;
 
-/// Memory over time, and peaks.
+/// Returns the section with memory over time, and peaks.
 pub fn memory(report: &Report) -> String {
     if report.memory.is_empty() {
         return String::new();
@@ -87,10 +87,10 @@ pub fn memory(report: &Report) -> String {
     body
 }
 
-/// Points of collectives that are drawn.
+/// Maximum number of collectives drawn as points.
 const POINTS: usize = 512;
 
-/// Collectives, folded as in the table: size against bus bandwidth.
+/// Returns the section with collectives, grouped as in the table: bus bandwidth over size.
 pub fn collectives(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
@@ -151,7 +151,7 @@ pub fn collectives(report: &Report) -> String {
     body
 }
 
-/// Bytes between ranks.
+/// Returns the section with bytes between ranks.
 pub fn traffic(report: &Report) -> String {
     let traffic = report.pictures.as_ref().map(|pictures| &pictures.traffic);
     let Some(traffic) = traffic.filter(|all| all.bytes.iter().flatten().any(|&bytes| bytes > 0))
@@ -183,7 +183,8 @@ pub fn traffic(report: &Report) -> String {
     )
 }
 
-/// Kernels, folded as in the table, under the peaks of their NPUs; and how many lack FLOPs or bytes.
+/// Returns the section with kernels, grouped as in the table, under the peaks of their NPUs, and the number
+/// of kernels without FLOPs or bytes.
 pub fn roofline(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);
@@ -240,7 +241,7 @@ pub fn roofline(report: &Report) -> String {
             prefixed(roof.bytes_per_s)
         );
     }
-    // The longest are above the others.
+    // Kernels with the most time are drawn last, on top of the others.
     let drawn: Vec<_> = points.into_iter().rev().map(|(_, point)| point).collect();
     let rate = |rate: f64| format!("{}FLOP/s", prefixed(rate));
     let intensity = |value: f64| match value < 1.0 {

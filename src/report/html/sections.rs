@@ -13,13 +13,13 @@ use crate::summary::thousands;
 use crate::text::share;
 use chakram_base::units::Span;
 
-/// Rows of a picture or table.
+/// Maximum number of rows in a picture or table.
 const ROWS: usize = 64;
 
-/// Series of backward passes.
+/// Colour series of backward passes.
 const BACKWARD: usize = 5;
 
-/// Series of a category, which are its colours: idle is grey.
+/// Returns the colour series of a category; idle is grey.
 fn series_of(part: TimeCategory) -> usize {
     match part {
         TimeCategory::Compute => 0,
@@ -31,7 +31,7 @@ fn series_of(part: TimeCategory) -> usize {
     }
 }
 
-/// Categories with the numbers of their series.
+/// Returns the categories with their series.
 fn categories() -> Vec<(usize, &'static str)> {
     TimeCategory::ALL
         .iter()
@@ -39,7 +39,7 @@ fn categories() -> Vec<(usize, &'static str)> {
         .collect()
 }
 
-/// The parts of a bar of `times`, which are shares of `whole`.
+/// Returns the parts of a bar for `times`, with their shares of `whole`.
 fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {
@@ -51,7 +51,7 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     part.collect()
 }
 
-/// Times by category, each the parts of a whole, against one axis.
+/// Returns bars of time by category on one axis; each bar's parts sum to its whole.
 pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
     let whole = |times: &[Span; TimeCategory::COUNT]| {
         let sum = times
@@ -69,7 +69,7 @@ pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> St
     figure(&picture, &categories(), "")
 }
 
-/// Time by category, of the mean and of ranks; neighbours that are alike share a bar.
+/// Returns bars of time by category, for the mean and for ranks; adjacent equal ranks share a bar.
 pub fn breakdown(report: &Report) -> String {
     let makespan = report.outcome.makespan;
     let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);
@@ -98,7 +98,7 @@ pub fn breakdown(report: &Report) -> String {
     figure(&picture, &categories(), &caption)
 }
 
-/// The series of an interval: its category, but backward passes stand apart from forward ones.
+/// Returns the series of an interval: its category's, or for backward passes their own.
 fn series(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
@@ -128,7 +128,7 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     }
 }
 
-/// The legend of the series that are among `spans`.
+/// Returns the legend for the series that occur in `spans`.
 fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, &'static str)> {
     let mut used = [false; 8];
     spans.into_iter().for_each(|one| used[series(one)] = true);
@@ -141,7 +141,7 @@ fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, 
     legend
 }
 
-/// Activity of ranks.
+/// Returns the section with the activity of ranks.
 pub fn timeline(report: &Report) -> String {
     let Some(pictures) = &report.pictures else {
         return String::new();
@@ -194,7 +194,7 @@ pub fn timeline(report: &Report) -> String {
     )
 }
 
-/// The path as one ribbon over time.
+/// Returns the section with the critical path as a ribbon over time.
 pub fn critical_path(report: &Report) -> String {
     let pictures = report.pictures.as_ref();
     let Some(pictures) = pictures.filter(|pictures| !pictures.critical_path.is_empty()) else {

@@ -7,7 +7,7 @@ use chakram_base::units::{Bytes, Time};
 use chakram_trace::format::{TensorClass, escape};
 
 impl MemoryRow {
-    /// ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
+    /// Formats ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
     pub(super) fn moment(&self) -> String {
         let at = self.at.since(Time::ZERO);
         match &self.node {
@@ -18,7 +18,7 @@ impl MemoryRow {
         }
     }
 
-    /// `needs 81.5 GB of 80.0 GB`.
+    /// Formats `needs 81.5 GB of 80.0 GB`.
     pub(super) fn need(&self) -> String {
         match self.capacity {
             Some(capacity) => format!("needs {} of {capacity}", self.peak),
@@ -26,7 +26,7 @@ impl MemoryRow {
         }
     }
 
-    /// `activations 60.1 GB, weights 20.0 GB`: the classes of the peak, largest first.
+    /// Formats `activations 60.1 GB, weights 20.0 GB`: the classes of the peak, largest first.
     fn made_of(&self) -> String {
         let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();
         parts.retain(|(_, bytes)| *bytes > 0);
@@ -38,12 +38,12 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Whether the memory of no NPU is known to be less than its rank allocates.
+    /// Returns whether no NPU is known to have less memory than its rank allocates.
     pub fn fits(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }
 
-    /// Counts the ranks that need more memory than their NPUs have.
+    /// Returns the number of ranks that need more memory than their NPUs have.
     pub fn too_large(&self) -> usize {
         self.memory
             .iter()
@@ -51,7 +51,7 @@ impl Report {
             .count()
     }
 
-    /// Returns what does not fit into memory, if anything.
+    /// Returns a sentence about what does not fit into memory, if anything.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = fullest(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.too_large() as u64 - 1 {

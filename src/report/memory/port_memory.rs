@@ -1,7 +1,8 @@
-//! Memory behind ports: what the cores that use one allocate beyond their SRAM.
+//! Memory at ports: what the cores that use a port allocate beyond their SRAM.
 //!
-//! Of a core with S bytes of SRAM that has p bytes allocated at most, p - S lie in memory at the port nearest to it. Cores reach
-//! their peaks at different times, so their sum is a bound on what a port has to hold at once, and met where stages do the same.
+//! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
+//! reach their peaks at different times, so the sum over cores is an upper bound on the memory needed at a port at
+//! once; it is exact if all stages do the same.
 
 use super::MemoryRow;
 use crate::Report;
@@ -18,19 +19,19 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortMemory {
-    /// The NPU at which it lies.
+    /// The NPU of the port.
     pub npu: Npu,
-    /// Number of cores that have bytes there.
+    /// Number of cores with bytes in it.
     pub cores: u32,
     /// Its capacity.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// The sum of the most bytes of each of them.
+    /// Sum over these cores of the largest number of bytes in it.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
 
-/// Bytes of a peak of `peak` that the SRAM of an NPU does not hold, on a machine with memory ports.
+/// Returns the bytes of a peak that exceed an NPU's SRAM, on a machine with memory ports.
 pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.remote()?.ports().is_empty() {
         return None;
@@ -39,7 +40,7 @@ pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
     Some(Bytes(peak.saturating_sub(own.0)))
 }
 
-/// What ports have to hold for `rows`, those that hold something, in their order.
+/// Returns the memories at ports that contain bytes of `rows`, in machine order.
 pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
     let machine = prepared.machine();
     let Some(remote) = machine.remote() else {
@@ -69,7 +70,7 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
     held.into_values().collect()
 }
 
-/// Says what lies beyond SRAM, of the fullest core and the fullest port.
+/// Returns a note about memory beyond SRAM, for the fullest core and the fullest port.
 pub(crate) fn note(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let port = report

@@ -1,4 +1,4 @@
-//! The fullest memories, for people.
+//! The table of the fullest memories.
 
 use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
@@ -11,7 +11,7 @@ use crate::table::{left, right};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
 
-/// Rows; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all.
 const ROWS: usize = 8;
 
 /// The columns of the table.
@@ -47,7 +47,7 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// The table of memory, if anything is known of it: the fullest first.
+/// Returns the table of memory, fullest first, if anything is known about it.
 pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();
@@ -105,7 +105,7 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// Runs of neighbouring rows that are alike, each with the index of its first; the fullest first.
+/// Groups adjacent equal rows; returns each run with the index of its first row, fullest first.
 pub(crate) fn runs(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)

@@ -1,14 +1,14 @@
-//! Tables of nodes as comma-separated values.
+//! Writes tables of nodes as CSV.
 
 use super::{NodeColumn, NodeTable};
 use crate::csv::{CsvCell, CsvRows};
 use std::io::{self, Write};
 
-/// Rows that are made into text before they are written.
+/// Number of rows formatted before they are written.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
 impl NodeColumn<'_> {
-    /// Returns the cell of a row, empty where it is unknown.
+    /// Returns the cell of a row; empty if unknown.
     fn cell(&self, row: usize) -> CsvCell<'_> {
         match self {
             Self::U32(numbers) => numbers[row].into(),
@@ -21,11 +21,11 @@ impl NodeColumn<'_> {
 }
 
 impl NodeTable {
-    /// Writes the table as comma-separated values with a header; times are in picoseconds.
+    /// Writes the table as CSV with a header; times are in picoseconds.
     ///
     /// # Errors
     ///
-    /// Fails if `out` does.
+    /// Fails if writing to `out` fails.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.columns();
         let mut rows = CsvRows::new(&Self::COLUMNS.join(","));
@@ -60,7 +60,7 @@ mod tests {
             lines.next(),
             Some("0,0,\"a, b\",compute,0,18446744073709551615,compute,release,,,,")
         );
-        // 8589934592 is 1 << 33; a name that begins a formula has an apostrophe.
+        // 8589934592 is 1 << 33; a name that looks like a formula gets an apostrophe.
         assert_eq!(
             lines.next(),
             Some("1,8589934592,'=c,compute,1,18446744073709551615,compute,lane,1,7,,")

@@ -1,9 +1,9 @@
-//! Intervals of one sort after another, as many as a picture can show.
+//! A sequence of intervals by sort, limited to what a picture can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An interval of the sort `key`.
+/// An interval with the sort `key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval<K> {
     pub from: Time,
@@ -11,16 +11,16 @@ pub struct Interval<K> {
     pub key: K,
 }
 
-/// Intervals in order, each beginning where the one before ends.
+/// Contiguous intervals in order.
 #[derive(Clone, Debug)]
 pub struct Intervals<K> {
     kept: Vec<Interval<K>>,
-    /// The most that are kept while a replay runs.
+    /// Maximum number stored during a replay.
     limit: usize,
 }
 
 impl<K: Copy + Ord> Intervals<K> {
-    /// None yet, of which at most `limit` are kept.
+    /// Creates an empty sequence that stores at most `limit` intervals.
     pub const fn new(limit: usize) -> Self {
         Self {
             kept: Vec::new(),
@@ -28,7 +28,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// Goes on with `key` from the end of the last interval until `to`.
+    /// Appends an interval with `key` from the end of the last one until `to`.
     pub fn extend(&mut self, to: Time, key: K) {
         let from = self.kept.last().map_or(Time::ZERO, |last| last.to);
         if to <= from {
@@ -43,7 +43,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// The longest, each in full, at most `count`.
+    /// Returns the `count` longest intervals, unmerged.
     pub fn longest(&self, count: usize) -> Vec<Interval<K>> {
         let mut all = self.kept.clone();
         all.sort_by_key(|one| (Reverse(one.to.since(one.from)), one.from));
@@ -51,13 +51,14 @@ impl<K: Copy + Ord> Intervals<K> {
         all
     }
 
-    /// The intervals, at a resolution.
+    /// Returns the intervals at a resolution.
     pub fn finish(&self, resolution: Span) -> Vec<Interval<K>> {
         coarse(&self.kept, resolution)
     }
 }
 
-/// Neighbours that are shorter than `resolution`, as one of the sort that is longest among them.
+/// Merges adjacent intervals shorter than `resolution` into one with the sort that has the most time among
+/// them.
 fn coarse<K: Copy + Ord>(all: &[Interval<K>], resolution: Span) -> Vec<Interval<K>> {
     let mut out: Vec<Interval<K>> = Vec::new();
     let mut push = |interval: Interval<K>| match out.last_mut() {

@@ -1,4 +1,4 @@
-//! Peaks of the NPUs of a job, for the picture of its kernels.
+//! Peak rates of a job's NPUs, for the picture of its kernels.
 
 use super::{FormatPeak, NpuRoofline};
 use chakram_engine::CompiledReplay;
@@ -6,7 +6,8 @@ use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeSet;
 
-/// Returns the peaks of the classes that ranks of `prepared` are on, in the order of classes, in the formats of its kernels.
+/// Returns the peak rates of the NPU classes used by ranks of `prepared`, in class order, for the number formats of its
+/// kernels.
 pub(super) fn of(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];

@@ -1,4 +1,4 @@
-//! Bytes that ranks send to one another.
+//! Counts the bytes that ranks send to one another.
 
 use super::TrafficMatrix;
 use crate::CollectiveRecord;
@@ -8,7 +8,7 @@ use chakram_engine::ReplayGroupId;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// The most rows of the matrix.
+/// Maximum number of rows of the matrix.
 const CELLS: u32 = 64;
 
 /// Sums bytes while a replay runs.
@@ -16,7 +16,7 @@ const CELLS: u32 = 64;
 pub struct TrafficCounter {
     ranks_per_cell: u32,
     bytes: Vec<Vec<u64>>,
-    /// Buffers of collectives by group and kind.
+    /// Total buffer bytes of collectives, by group and kind.
     buffers: BTreeMap<(ReplayGroupId, CollectiveKind), u64>,
 }
 
@@ -35,25 +35,25 @@ impl TrafficCounter {
         (rank.0 / self.ranks_per_cell) as usize
     }
 
-    /// A message is sent.
+    /// Counts a sent message.
     pub fn message(&mut self, from: Rank, to: Rank, bytes: u64) {
         let (from, to) = (self.cell(from), self.cell(to));
         let sum = &mut self.bytes[from][to];
         *sum = sum.saturating_add(bytes);
     }
 
-    /// A collective is over.
+    /// Counts a completed collective.
     pub fn collective(&mut self, record: &CollectiveRecord) {
         let sum = self.buffers.entry((record.group, record.kind)).or_default();
         *sum = sum.saturating_add(record.buffer);
     }
 
-    /// The bytes of messages and collectives.
+    /// Returns the bytes of messages and collectives.
     pub fn finish(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
         let groups: Vec<_> = prepared.groups().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
-            // A member must send each of the others its part of the buffer, and in an all-reduce the sum as well.
+            // A member must send each other member that one's part of the buffer; in an all-reduce also the sums.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,
                 CollectiveKind::AllGather

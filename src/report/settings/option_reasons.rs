@@ -1,11 +1,11 @@
-//! Why an option changes nothing in a run.
+//! Reasons why an option has no effect on a run.
 
 use super::run_facts::RunFacts;
 use chakram_base::setting::SettingKey;
 use chakram_trace::graph::NodeKind;
 
-/// Returns why the option `key` changes nothing in the run; `is_default` where the run does without it what it says. It is
-/// asked only of options that are known to change nothing, so the last reason of each needs no proof of its own.
+/// Returns why the option `key` has no effect on the run; `is_default` if its value equals the run's default. Only
+/// valid for options that are known to have no effect, so the last possible reason is returned without a check.
 pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> String {
     if is_default || key == SettingKey::Launch && run.prepared.has_default_launches() {
         return "the run does the same without it".to_owned();

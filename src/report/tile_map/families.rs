@@ -1,9 +1,9 @@
-//! Stages and tensor groups of ranks, from the roles of their groups.
+//! Determines stages and tensor groups of ranks from the roles of their groups.
 
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 
-/// By rank, the number of its stage, and of its tensor group in the stage.
+/// Returns, per rank, the index of its stage and of its tensor group within the stage.
 pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let workload = prepared.workload();
     let ranks = workload.ranks() as usize;
@@ -21,7 +21,7 @@ pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     for group in of("tensor").chain(of("data")) {
         for pair in group.members.windows(2) {
             let [a, b] = [pair[0], pair[1]].map(|rank| root(&mut joined, rank.index()));
-            // The lower rank is the root, so stages are ordered by their first ranks.
+            // The lower rank is the root, so stages are sorted by their first rank.
             joined[a.max(b)] = a.min(b);
         }
     }

@@ -1,4 +1,4 @@
-//! Names of nodes for people, and the facts that stand beside them.
+//! Names of nodes for users, and the facts attached to them.
 
 use super::events::NodeFacts;
 use crate::replay::algorithm_label;
@@ -9,7 +9,7 @@ use chakram_engine::{CompiledReplay, GroupView};
 use chakram_trace::graph::NodeKind;
 use std::borrow::Cow;
 
-/// Returns a node's name, and the facts beside it; `groups` are those of the replay with their names.
+/// Returns a node's name and its facts; `groups` are the replay's groups with their names.
 pub(super) fn node<'g, 'a: 'g>(
     prepared: &'a CompiledReplay<'a>,
     groups: &'g [(String, GroupView<'a>)],

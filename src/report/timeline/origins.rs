@@ -55,8 +55,8 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a thread, outermost first: ranges and operators that called it, itself if it called
-    /// others there, and calls of Python.
+    /// Appends the ranges around a node of a thread, outermost first: the ranges and operators that called it, itself
+    /// if it called others on its thread, and Python calls.
     pub fn path(&self, instance: InstanceId, node: NodeIndex, path: &mut Vec<NestingPart<'a>>) {
         let (graph, number, _) = self.instances[instance.index()];
         let called = &self.called[number];

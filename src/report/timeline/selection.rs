@@ -1,4 +1,4 @@
-//! The part of a replay that is drawn: some ranks, and a part of the time.
+//! The drawn part of a replay: some ranks, and a time range.
 
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 /// Ranks and times to draw; everything by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineSelection {
-    /// Ranges of ranks; none stands for all ranks.
+    /// Ranges of ranks; empty for all ranks.
     pub ranks: Vec<RangeInclusive<u32>>,
-    /// Nodes that complete before are left out.
+    /// Nodes that complete before this time are not drawn.
     pub from: Time,
-    /// Nodes that start later are left out.
+    /// Nodes that start after this time are not drawn.
     pub to: Time,
 }
 
@@ -26,12 +26,12 @@ impl Default for TimelineSelection {
 }
 
 impl TimelineSelection {
-    /// Whether `rank` is drawn.
+    /// Returns whether `rank` is drawn.
     pub fn has(&self, rank: Rank) -> bool {
         self.ranks.is_empty() || self.ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// Whether something that lasts from `start` to `end` is drawn.
+    /// Returns whether an interval from `start` to `end` is drawn.
     pub fn meets(&self, start: Time, end: Time) -> bool {
         start <= self.to && end >= self.from
     }

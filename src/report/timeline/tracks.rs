@@ -1,4 +1,4 @@
-//! Tracks of ranks: their lanes, and as many for receives as overlap.
+//! Tracks of ranks: one per lane, and enough for overlapping receives.
 
 use super::TimelineWriter;
 use super::events::TrackId;
@@ -8,20 +8,20 @@ use chakram_engine::InstanceId;
 use chakram_trace::graph::Lane;
 use std::io::Write;
 
-/// Tracks of receives are numbered from here, above all lanes.
+/// Number of the first track for receives, above all lanes.
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
-/// A track of receives.
+/// A track for receives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReceiveTrack {
-    /// The node that holds it.
+    /// The receive that occupies it.
     holder: Option<NodeIndex>,
-    /// Whether anything is drawn on it.
+    /// Whether anything was drawn on it.
     named: bool,
 }
 
 impl<W: Write> TimelineWriter<'_, W> {
-    /// Names processes and tracks, in the order in which they should stand.
+    /// Names processes and tracks, in display order.
     pub(super) fn tracks(&mut self) {
         let prepared = self.prepared;
         let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -53,7 +53,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         }
     }
 
-    /// The lowest free track of receives for `node`.
+    /// Assigns the lowest free receive track to `node`.
     pub(super) fn take_receive_track(&mut self, instance: InstanceId, node: NodeIndex) {
         let tracks = &mut self.receives[instance.index()];
         let free = tracks.iter().position(|track| track.holder.is_none());
@@ -64,7 +64,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         tracks[free].holder = Some(node);
     }
 
-    /// Frees the track of `node` and returns its number.
+    /// Frees the track of `node`; returns the track's number.
     pub(super) fn free_receive_track(&mut self, instance: InstanceId, node: NodeIndex) -> u32 {
         let tracks = &mut self.receives[instance.index()];
         let found = tracks.iter().position(|track| track.holder == Some(node));
@@ -73,7 +73,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         RECEIVE_TRACKS + found as u32
     }
 
-    /// Names a track of receives when it is drawn for the first time.
+    /// Names a receive track when it is first drawn.
     pub(super) fn name_receive_track(&mut self, instance: InstanceId, track: TrackId) {
         let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
             return;

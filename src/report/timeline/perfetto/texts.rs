@@ -1,18 +1,18 @@
-//! Texts that packets name by numbers.
+//! Interned texts, which packets refer to by id.
 
 use super::schema::InternedText;
 use std::collections::BTreeMap;
 
-/// Texts of one sort with their numbers.
+/// Texts of one kind, with their ids.
 #[derive(Debug, Default)]
 pub struct TextNumbers {
     known: BTreeMap<String, u64>,
-    /// Those that no packet has carried yet.
+    /// Texts that no packet has defined yet.
     pub fresh: Vec<InternedText>,
 }
 
 impl TextNumbers {
-    /// Returns the number of a text, a new one if it has none.
+    /// Returns the id of a text, which is assigned on first use.
     pub fn number(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {
             return *known;
