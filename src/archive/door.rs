@@ -1,4 +1,4 @@
-//! `ARCHIVE::WORKLOAD` in place of a path: traces that commands read out of an archive.
+//! `ARCHIVE::WORKLOAD` in place of a path: commands read traces directly from an archive.
 
 use super::ArchiveError;
 use super::store::Archive;
@@ -41,15 +41,15 @@ impl From<ArchiveError> for TraceError {
     }
 }
 
-/// Splits `ARCHIVE::REST`; `None` if `path` is none, or a file of that very name is there.
+/// Splits `ARCHIVE::REST`; `None` if `path` has another form, or a file with that exact name exists.
 fn split(path: &Path) -> Option<(PathBuf, &str)> {
     let (archive, rest) = path.to_str()?.split_once("::")?;
     let named = !archive.is_empty() && !rest.is_empty() && !path.exists();
     named.then(|| (PathBuf::from(archive), rest))
 }
 
-/// Finds the traces that `ARCHIVE::WORKLOAD` names; `None` if `path` is a path of files. The traces are read when they
-/// are opened.
+/// Finds the traces of `ARCHIVE::WORKLOAD`; `None` if `path` is an ordinary path. The traces are read when they are
+/// opened.
 pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
     let Some((archive, name)) = split(path) else {
         return Ok(None);
@@ -58,7 +58,7 @@ pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
     find_in(&archive, name).map(Some)
 }
 
-/// Finds the traces of the workload `name` of an archive that is open.
+/// Finds the traces of the workload `name` of an open archive.
 pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
     let entry = archive.workload(name)?;
     archive.check_ranks(entry, None)?;
@@ -83,8 +83,7 @@ pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceE
     Ok(found)
 }
 
-/// Reads the file that `ARCHIVE::WORKLOAD/FILE` names; `None` if `path` is no such path, or the workload has no such
-/// file.
+/// Reads the file `ARCHIVE::WORKLOAD/FILE`; `None` if `path` has another form, or the workload has no such file.
 pub fn read_path(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
     let Some((archive, rest)) = split(path) else {
         return Ok(None);

@@ -1,7 +1,7 @@
-//! Archives that are folders: files of one segment each, and a manifest that names them.
+//! Archives as folders: packs (files with one segment each), and a manifest that lists them.
 //!
-//! The manifest is two lines: JSON, and the CRC-32 of that line. It is replaced by renaming, so a reader sees the
-//! archive before a commit or after it.
+//! The manifest has two lines: JSON, and the CRC-32 of that line. It is replaced by renaming, so a reader sees
+//! the archive either before or after a commit.
 
 use super::document::{SCHEMA, SegmentStart};
 use super::segment::{Segment, SegmentFile, crc32, start_of};
@@ -16,9 +16,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Manifest of a folder.
+/// Name of the manifest.
 const MANIFEST: &str = "manifest";
-/// File that a writer locks.
+/// Name of the file that writers lock.
 pub const LOCK: &str = "lock";
 const PACKS: &str = "packs";
 
@@ -26,7 +26,7 @@ const PACKS: &str = "packs";
 #[serde(deny_unknown_fields)]
 struct Manifest {
     schema: String,
-    /// Number of the next pack; none is ever used again.
+    /// Number of the next pack; numbers are never reused.
     next: u64,
     packs: Vec<PackRow>,
 }
@@ -34,7 +34,7 @@ struct Manifest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PackRow {
-    /// Name in the folder of packs.
+    /// File name in the folder of packs.
     file: String,
     bytes: u64,
     /// BLAKE3 hash of the segment without its end.
@@ -99,7 +99,7 @@ pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveE
             "chakram archive create",
         ));
     }
-    // Between the manifest and its packs a `gc` may come.
+    // A `gc` may remove packs between reading the manifest and opening them.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
@@ -139,7 +139,7 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
     Ok(all)
 }
 
-/// Finds a pack that a command wrote and did not commit: the next number is that of its file.
+/// Finds a pack that a command wrote but did not commit; its file has the manifest's next number.
 fn uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
@@ -194,7 +194,7 @@ fn write_pack(
     })
 }
 
-/// Writes a pack and returns the manifest with it, the last of its packs.
+/// Writes a pack; returns the manifest with that pack appended.
 fn with_pack(
     path: &Path,
     start: SegmentStart,
@@ -207,7 +207,7 @@ fn with_pack(
     Ok(manifest)
 }
 
-/// Adds a pack; the folder is locked.
+/// Adds a pack. The folder must be locked.
 pub fn add(
     path: &Path,
     start: SegmentStart,
@@ -216,7 +216,7 @@ pub fn add(
     with_pack(path, start, body)?.write(path)
 }
 
-/// Replaces all packs by one; the folder is locked.
+/// Replaces all packs by one. The folder must be locked.
 pub fn replace(
     path: &Path,
     start: SegmentStart,
@@ -226,7 +226,7 @@ pub fn replace(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write(path)?;
-    // All before it are of no use, those too that a command which was interrupted left.
+    // All other packs are unused now, including those of interrupted commands.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

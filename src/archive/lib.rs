@@ -1,8 +1,8 @@
-//! Archives: many workloads in a file or a folder, checked, compressed and immutable.
+//! Archives: many workloads in a file or a folder, verified, compressed and immutable.
 //!
-//! An archive is a sequence of *segments*, one after another in a file (`.etz`) or each a file of its own in a folder.
-//! A segment holds objects, which are named by their BLAKE3 hash and stored once, and says which workloads
-//! it adds, replaces and drops. `docs/reference/archive-format.md` is the specification.
+//! An archive is a sequence of *segments*, one after another in a file (`.etz`), or as separate files in a folder. A
+//! segment contains objects, which are named by their BLAKE3 hash and stored once, and lists the workloads that it
+//! adds, replaces and drops. `docs/reference/archive-format.md` is the specification.
 
 mod add;
 mod chunk;
@@ -39,21 +39,21 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Name endings of archives that are one file.
+/// Extension of single-file archives.
 pub const ENDING: &str = ".etz";
 
-/// Callback after each object of a workload, for the progress of long work.
+/// Called after each object of a workload, for progress displays.
 pub type ObjectDone<'a> = &'a dyn Fn();
 
 /// Compression level of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompressionLevel {
-    /// Traces as zstd frames one after another, which `zstd -d` reads as well.
+    /// Traces as consecutive zstd frames, which `zstd -d` can also read.
     Plain,
-    /// Columns, and zstd's level 3.
+    /// Columns with zstd level 3.
     Default,
-    /// Columns, and zstd's level 19.
+    /// Columns with zstd level 19.
     Best,
 }
 
@@ -82,33 +82,33 @@ impl CompressionLevel {
     }
 }
 
-/// An archive that cannot be used.
+/// Error with an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// Its bytes are not what they were, or never were an archive.
+    /// Its bytes were changed, or it never was an archive.
     #[error("{}{found}", Self::place(.file.as_deref(), *.at))]
     Broken {
         /// The archive, or a file of it.
         file: Option<PathBuf>,
-        /// Byte of the file.
+        /// Offset in the file.
         at: Option<u64>,
-        /// Finding.
+        /// What was found.
         found: String,
     },
-    /// It is sound, but cannot do what is asked.
+    /// It is valid, but the operation is not possible.
     #[error("{found}\n  try: {hint}")]
     Refused {
-        /// Finding.
+        /// What was found.
         found: String,
-        /// Suggested remedy.
+        /// What to try.
         hint: String,
     },
-    /// The operating system refused.
+    /// An operating system error.
     #[error("{}: cannot {doing} it", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// Attempted operation, to follow "cannot".
+        /// The attempted operation; completes a message that begins with "cannot".
         doing: &'static str,
         /// Error of the operating system.
         source: io::Error,
@@ -152,7 +152,7 @@ impl ArchiveError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Adds the file, unless the error names one.
+    /// Adds the file, unless the error already names one.
     fn in_file(mut self, path: &Path) -> Self {
         match &mut self {
             Self::Broken { file, .. } => drop(file.get_or_insert_with(|| path.to_owned())),
@@ -162,7 +162,7 @@ impl ArchiveError {
         self
     }
 
-    /// Puts what it is about in front of what was refused.
+    /// Puts the subject `name` before the finding of a refusal.
     fn about(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape(name));
@@ -170,7 +170,7 @@ impl ArchiveError {
         self
     }
 
-    /// Adds the byte, unless the error names one.
+    /// Adds the offset, unless the error already has one.
     fn at_byte(mut self, byte: u64) -> Self {
         if let Self::Broken { at, .. } = &mut self {
             at.get_or_insert(byte);

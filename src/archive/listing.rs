@@ -1,4 +1,4 @@
-//! Listings: what questions and tables ask of workloads, read without the rest of them.
+//! Listings: the facts about workloads that queries and tables need, read without the rest.
 
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{DescribedWorkload, MetadataValue};
@@ -26,30 +26,30 @@ impl DescribedWorkload for WorkloadEntry {
     }
 }
 
-/// Line of a list: a workload without its files, baselines and provenance.
+/// A row of a listing: a workload without its files, baselines and provenance.
 #[derive(Debug, Deserialize)]
 pub struct ListedWorkload<'t> {
     /// Its name.
     #[serde(borrow)]
     pub name: Cow<'t, str>,
-    /// Metadata, by key.
+    /// Metadata by key.
     #[serde(borrow, default)]
     pub metadata: ListedMetadata<'t>,
-    /// Ranks, and bytes of their traces.
+    /// Number of ranks, and size of their traces.
     #[serde(rename = "traces")]
     pub amounts: TraceAmounts,
 }
 
-/// Metadata in the order of its keys.
+/// Metadata sorted by key.
 #[derive(Debug, Default)]
 pub struct ListedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 
 /// Sums over the traces of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceAmounts {
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u64,
-    /// Bytes of their traces, as files.
+    /// Size of their traces as files, bytes.
     pub bytes: u64,
 }
 
@@ -68,7 +68,7 @@ impl DescribedWorkload for ListedWorkload<'_> {
     }
 }
 
-/// Text that is not copied unless it has escapes.
+/// Text that is only copied if it contains escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct BorrowedText<'t>(#[serde(borrow)] Cow<'t, str>);
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for TraceAmounts {
     }
 }
 
-/// Catalogues of an archive, of which the lines of a list are read.
+/// Catalogues of an archive, from which listings are read.
 #[derive(Debug)]
 pub struct ArchiveListing {
     catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
@@ -137,7 +137,7 @@ impl ArchiveListing {
     ///
     /// # Errors
     ///
-    /// Fails if it is none, or a catalogue cannot be unpacked.
+    /// Fails if it is not an archive, or a catalogue cannot be unpacked.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = located(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
@@ -152,17 +152,17 @@ impl ArchiveListing {
         })
     }
 
-    /// Returns what is behind the last committed segment.
+    /// Returns the bytes after the last committed segment, if there are any.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }
 
-    /// Returns the bytes of its segments.
+    /// Returns the total size of its segments, bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
-    /// Returns its workloads by name.
+    /// Returns its workloads, by name.
     ///
     /// # Errors
     ///

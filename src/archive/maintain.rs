@@ -1,4 +1,4 @@
-//! Archives that are joined, and archives without what need not be kept.
+//! Merges archives, and removes what need not be kept.
 
 use super::add::{ObjectPacker, repack};
 use super::document::{CatalogueChange, WorkloadEntry};
@@ -9,18 +9,18 @@ use super::{ArchiveError, ObjectDone};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Workloads of a merge by their fate.
+/// Result of a merge, by workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeResult {
-    /// Names of those that joined.
+    /// Names of added workloads.
     pub added: Vec<String>,
-    /// Names of those that were there, the same.
+    /// Names of workloads that were there already and are the same.
     pub known: Vec<String>,
-    /// File that keeps an unfinished tail, which they replaced.
+    /// File to which an unfinished tail was moved, if there was one.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Adds the workloads of `sources` to the archive `into`, in one commit. Where names meet, the workloads must be the same.
+/// Adds the workloads of `sources` to the archive `into` in one commit. Workloads with the same name must be the same.
 pub fn merge(
     into: &Path,
     sources: &[Archive],
@@ -32,7 +32,7 @@ pub fn merge(
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
-        // What its end had would be missing without a word.
+        // Otherwise the contents of a damaged tail would be missing silently.
         source.tail().map_or(Ok(()), ArchiveTail::check_removable)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
@@ -84,7 +84,7 @@ pub fn merge(
     Ok(result)
 }
 
-/// Whether two workloads are the same but for where they come from.
+/// Returns whether two workloads are equal except for their provenance.
 fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
     let plain = |entry: &WorkloadEntry| WorkloadEntry {
         provenance: super::document::Provenance::default(),
@@ -94,20 +94,20 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
     plain(a) == plain(b)
 }
 
-/// Workloads and bytes that a collection dropped and left.
+/// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CollectResult {
-    /// Workloads whose retention is over.
+    /// Workloads dropped because their retention expired.
     pub dropped: Vec<String>,
-    /// Bytes before.
+    /// Size before, bytes.
     pub before: u64,
-    /// Bytes after.
+    /// Size after, bytes.
     pub after: u64,
-    /// File that keeps an unfinished tail.
+    /// File to which an unfinished tail was moved, if there was one.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Returns the workloads whose retention is over on the day `as_of`: their last day is before it.
+/// Returns the workloads whose retention has expired on the day `as_of`, that is, whose last day is earlier.
 pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
         return Err(ArchiveError::refused(
@@ -123,7 +123,7 @@ pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveErr
     Ok(names.map(|entry| entry.name.clone()).collect())
 }
 
-/// Rewrites the archive `path` as one segment without the workloads `dropped`, and without objects that nobody needs.
+/// Rewrites the archive `path` as one segment, without the workloads `dropped` and without unused objects.
 pub fn collect(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,

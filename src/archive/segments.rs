@@ -1,4 +1,4 @@
-//! Segments of a file, found from its end.
+//! Finds the segments of a file, starting from its end.
 
 use super::ArchiveError;
 use super::segment::{END_BYTES, MAGIC, Segment, SegmentEnd, SegmentFile, VERSION};
@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use std::fs::TryLockError;
 use std::sync::Arc;
 
-/// Finds the segments of a file, first to last, and the tail behind them.
+/// Finds the segments of a file in order, and the tail after them.
 pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
     let (found, tail) = committed_segments(&file)?;
     if tail == 0 {
         return Ok((found, None));
     }
-    // A writer holds the lock until its segment is committed.
+    // A writer keeps the lock until its segment is committed.
     let lock = file.try_lock_shared();
     let (found, bytes) = match lock {
-        // What was found before the lock was taken may be committed by now.
+        // Bytes that looked like a tail before the lock was taken may be committed now.
         Ok(_) => committed_segments(&file)?,
         Err(_) => (found, tail),
     };
@@ -28,16 +28,16 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
     match ArchiveTail::find(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
-        // A writer that failed removes it while it is read.
+        // A failing writer may remove the tail while it is read.
         Err(_) if is_locked => Ok((found, None)),
         Err(error) => Err(error),
     }
 }
 
-/// Finds the segments of a file, first to last, and the number of bytes behind them.
+/// Finds the segments of a file in order, and the number of bytes after them.
 ///
-/// The last segment is the last from which ends lead back to byte 0: a tail may hold an end that is none of this
-/// archive, of another archive that is kept in it.
+/// The last segment is the last one from which segment ends lead back to byte 0. This is necessary because a
+/// tail may contain the end of another archive that is stored inside it.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.length()?;
     let mut failed = BTreeSet::new();
@@ -50,7 +50,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
         }
         match chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
-            // Of bytes that are all committed, a segment is damaged.
+            // The file ends with a segment's end, so there is no tail and a segment must be damaged.
             Err(error) if end == length => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
         }
@@ -58,7 +58,8 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
     }
 }
 
-/// Follows the ends of segments from byte `end` back to byte 0. Places from which none leads there join `failed`.
+/// Follows the ends of segments from byte `end` back to byte 0. Offsets from which this fails are added to
+/// `failed`.
 fn chain(
     file: &Arc<SegmentFile>,
     end: u64,
@@ -100,12 +101,12 @@ fn chain(
     Ok(found)
 }
 
-/// Returns where the last end within the first `length` bytes ends; 0 if there is none.
+/// Returns the offset after the last segment end within the first `length` bytes; 0 if there is none.
 fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
-    /// Bytes that are searched at once, at most.
+    /// Maximum number of bytes searched at once.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;
-    // Of a sound file this is the end alone.
+    // In an intact file this window contains exactly the end.
     let mut window = END_BYTES;
     loop {
         let from = to.saturating_sub(window);
@@ -119,7 +120,7 @@ fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
         if from == 0 {
             return Ok(0);
         }
-        // An end may lie across the border.
+        // An end may cross the boundary of two windows.
         to = from + END_BYTES - 1;
         window = (window * 16).min(WINDOW);
     }

@@ -1,4 +1,4 @@
-//! Archive as it lies on disk, a file of segments or a folder of such files with a manifest: what is committed.
+//! The committed state of an archive on disk: a file of segments, or a folder of such files with a manifest.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
 use super::segment::{Segment, SegmentFile};
@@ -15,13 +15,13 @@ mod writer;
 
 pub use writer::{ArchiveWriter, CommitPlan, create};
 
-/// Archive that is open for reading. It shows what was committed when it was opened.
+/// An archive open for reading, in the state that was committed when it was opened.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
     is_folder: bool,
     segments: Vec<Segment>,
-    /// What is behind the last segment.
+    /// Bytes after the last segment.
     tail: Option<ArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
     cache: ObjectCache,
@@ -32,7 +32,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Fails if it is none, or its catalogue is damaged.
+    /// Fails if it is not an archive, or its catalogue is damaged.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = located(path)?;
         let mut workloads = BTreeMap::new();
@@ -52,27 +52,27 @@ impl Archive {
         })
     }
 
-    /// Returns its path, as it was opened.
+    /// Returns the path with which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns what is behind the last committed segment.
+    /// Returns the bytes after the last committed segment, if there are any.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }
 
-    /// Returns its workloads by name.
+    /// Returns its workloads, by name.
     pub fn workloads(&self) -> &BTreeMap<String, WorkloadEntry> {
         &self.workloads
     }
 
-    /// Returns its segments, first to last.
+    /// Returns its segments in order.
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Returns the bytes of its segments.
+    /// Returns the total size of its segments, bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end.length).sum()
     }
@@ -97,7 +97,7 @@ impl Archive {
     }
 }
 
-/// Finds the segments of the archive `path`, a file or a folder, and the tail behind them.
+/// Finds the segments of the archive `path` (a file or a folder), and the tail after them.
 pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if path.is_dir() {
         return folder::open(path);
@@ -115,7 +115,7 @@ pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     Ok((found, tail))
 }
 
-/// Applies what a segment changes to the workloads of those before it.
+/// Applies the changes of a segment to the workloads of the earlier segments.
 pub(super) fn committed<N: Ord + Borrow<str>, W>(
     workloads: &mut BTreeMap<N, W>,
     change: CatalogueChange<W>,
@@ -136,7 +136,7 @@ pub(super) fn committed<N: Ord + Borrow<str>, W>(
     let entries = change.workloads.into_iter();
     let named = entries.map(|entry| (name(&entry), entry));
     if workloads.is_empty() {
-        // All at once takes less than one by one.
+        // Collecting all at once is faster than inserting one by one.
         *workloads = named.collect();
     } else {
         workloads.extend(named);

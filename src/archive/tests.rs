@@ -1,4 +1,4 @@
-//! Archives that claim more than they have.
+//! Archives that claim more than they contain.
 
 use super::chunk::{ChunkCoding, EncodedChunk};
 use super::document::{CatalogueChange, SCHEMA, SegmentStart};
@@ -6,7 +6,7 @@ use super::segment::SegmentWriter;
 use super::{Archive, ArchiveError};
 use std::time::Instant;
 
-/// Writes an archive of one object with these chunks.
+/// Writes an archive with one object that has these chunks.
 fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
     let start = SegmentStart {
         schema: SCHEMA.to_owned(),
@@ -52,7 +52,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
             assert!(started.elapsed().as_secs() < 5);
         }
     }
-    // Many chunks of little.
+    // Many small chunks.
     let chunks = (0..8).map(|_| chunk(100, 60 << 20, ChunkCoding::Columns));
     let file = claim(chunks.collect(), 8 * (60 << 20));
     assert!(
@@ -61,7 +61,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
             .read(&"00".repeat(32))
             .is_err()
     );
-    // Another sum than that of the chunks.
+    // A size that is not the sum of the chunks.
     let file = claim(vec![chunk(100, 100, ChunkCoding::Bytes)], TERA);
     let error = Archive::open(file.path())
         .unwrap()
@@ -75,7 +75,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
 
 #[test]
 fn columns_that_claim_many_records_take_no_more_than_they_have() {
-    // 2^40 records of nothing in a chunk of 100 bytes.
+    // 2^40 empty records in a chunk of 100 bytes.
     let mut columns = Vec::new();
     super::wire::put_varint(&mut columns, 1 << 40);
     columns.resize(100, 0);

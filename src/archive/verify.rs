@@ -1,50 +1,50 @@
-//! Verification: every byte of an archive against its checksums, and every object against its name.
+//! Verification: compares every byte of an archive with its checksums, and every object with its hash.
 
 use super::store::Archive;
 use super::tail::{ArchiveTail, TailState};
 use super::{ArchiveError, ObjectDone, segment};
 use std::collections::BTreeMap;
 
-/// Findings of a verification.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveVerdict {
-    /// Segments, objects and bytes of objects that were checked.
+    /// Number of segments checked.
     pub segments: u64,
-    /// Objects that were read.
+    /// Number of objects read.
     pub objects: u64,
-    /// Bytes of these, unpacked.
+    /// Unpacked size of these objects, bytes.
     pub bytes: u64,
-    /// Damage, in words.
+    /// Descriptions of the damage.
     pub faults: Vec<String>,
-    /// Workloads that cannot be had whole.
+    /// Workloads that cannot be extracted completely.
     pub lost: Vec<String>,
-    /// What is behind the last committed segment.
+    /// Bytes after the last committed segment, if there are any.
     pub tail: Option<ArchiveTail>,
 }
 
 impl ArchiveVerdict {
-    /// Whether all that was committed is whole.
+    /// Returns whether everything committed is intact.
     pub fn is_sound(&self) -> bool {
         let is_damaged = self.tail.as_ref().is_some_and(ArchiveTail::is_damaged);
         self.faults.is_empty() && self.lost.is_empty() && !is_damaged
     }
 
-    /// Whether a command was interrupted before it was done.
+    /// Returns whether a command was interrupted before it committed.
     pub fn is_unfinished(&self) -> bool {
         let tail = self.tail.as_ref();
         tail.is_some_and(|tail| tail.state() == TailState::Unfinished)
     }
 }
 
-/// Faults that are listed at most.
+/// Maximum number of faults listed.
 const FAULTS: usize = 20;
 
 impl Archive {
-    /// Reads every byte and compares it with what the archive says of itself.
+    /// Reads every byte and compares it with the archive's checksums.
     ///
     /// # Errors
     ///
-    /// Fails if the archive cannot be read at all; what is wrong with its contents is in the verdict.
+    /// Fails if the archive cannot be read at all; damage of its contents is reported in the result.
     pub fn verify(&self, done: ObjectDone<'_>) -> Result<ArchiveVerdict, ArchiveError> {
         let mut verdict = ArchiveVerdict {
             tail: self.tail().cloned(),

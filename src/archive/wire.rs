@@ -1,21 +1,21 @@
-//! Varints, of which this format has the shortest forms only, and a reader of bounded counts.
+//! Varints, of which the format allows only minimal encodings, and a reader with bounds on counts.
 
 use chakram_trace::format::wire::decode_varint;
 
 pub use chakram_trace::format::encoder::{put_varint, varint_length};
 
-/// Bytes that are no columns; says what is wrong.
+/// Error for invalid encoded data; describes the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(pub &'static str);
 
-/// Reader of a byte string.
+/// Reads a byte string from front to back.
 #[derive(Debug)]
 pub struct WireReader<'a> {
     rest: &'a [u8],
 }
 
-/// Reads a varint in its shortest form from the beginning of `bytes`: its value and its length.
+/// Reads a minimally encoded varint from the front of `bytes`; returns its value and its length.
 #[inline(always)]
 pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     match *bytes {
@@ -71,7 +71,7 @@ impl<'a> WireReader<'a> {
         Err(WireError("there is more than was announced"))
     }
 
-    /// Whether everything was read.
+    /// Returns whether everything was read.
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
@@ -88,7 +88,7 @@ mod tests {
             put_varint(&mut bytes, value);
             assert_eq!(shortest_varint(&bytes), Some((value, bytes.len())));
             assert_eq!(varint_length(value), bytes.len());
-            // Cut short it has no end.
+            // A truncated varint has no end.
             assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
         }
         // 0 with a second group of zeros; 2^64 in ten groups; eleven groups.

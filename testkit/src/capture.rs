@@ -1,32 +1,31 @@
-//! Captures as PyTorch's profiler writes them, of a job that is simulated here, with the truth.
+//! Captures in the form of PyTorch's profiler, of a job that is simulated here, with the ground truth.
 //!
-//! A capture is two files per rank: the host's operators from `ExecutionTraceObserver`, and the
-//! timeline from Kineto. Converters can be tried and measured on them without PyTorch, at any size,
-//! and held against [`Truth`], which knows when everything happened.
+//! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
+//! from Kineto. With them converters can be tested at any size without PyTorch, and compared with [`Truth`],
+//! which has the time of every event.
 //!
 //! # The job
 //!
-//! Every rank trains layers of a normalization and a perceptron with two matrices. A rank's thread
-//! goes through its program in order; durations come from round constants and from the sizes of the
-//! tensors (`cost.rs`), stretched by the rank's factor and a pseudo-random part. Ranks meet in
-//! collectives: one begins to transfer when its last member has started, and ends on all at once,
-//! but for a few nanoseconds.
+//! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A rank's
+//! thread executes its program in order. Durations are computed from round constants and the sizes of the
+//! tensors (`cost.rs`), and stretched by the rank's factor and a pseudo-random part. Ranks meet in
+//! collectives: the transfer begins when the last member has started, and ends on all members at the same
+//! time, within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, two workers per group take collectives in order, the thread goes on, and
-//!   stands still in the end until the gradients are reduced. In a pipeline, messages are
-//!   annotations on the thread itself.
-//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream; collectives run
-//!   on a stream of their group's, and streams wait for one another through events. The host waits
-//!   only at the end of a step.
+//! - On a CPU with Gloo, two workers per group execute collectives in order. The thread continues, and waits
+//!   at the end until the gradients are reduced. In a pipeline, messages are annotations on the thread
+//!   itself.
+//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream. Collectives run on their
+//!   group's stream, and streams wait for one another through events. The host waits only at the end of a
+//!   step.
 //!
 //! # Where it differs from PyTorch
 //!
-//! Workers of Gloo record no operators of their own, and their annotations never become parents of
-//! others in the host's file. Ids of correlation and of external events have no gaps within a
-//! block, and the allocator never gives a freed storage to another tensor. Communicators are not
-//! set up, buckets are not rebuilt, there is no clock drift, and the memory of a GPU moves without
-//! allocations. On GPUs only the calls that the job needs are recorded: launches, copies, events,
-//! and one synchronization per step.
+//! Workers of Gloo record no operators of their own, and their annotations never become parents of others in
+//! the host's file. Correlation ids and external ids have no gaps within a block, and the allocator never
+//! gives a freed storage to another tensor. Communicators are not set up, buckets are not rebuilt, clocks do
+//! not drift, and GPU memory changes without allocations. On GPUs only the calls that the job needs are
+//! recorded: launches, copies, events, and one synchronization per step.
 
 use cost::draw;
 use layout::Layout;
@@ -67,22 +66,22 @@ pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
 
 /// Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
-/// Start of the job, behind that.
+/// Start of the job, relative to `BASE`.
 const EPOCH: u64 = 4_313_706_734_900_000;
-/// The process of rank 0; the others follow.
+/// Process id of rank 0; those of other ranks follow.
 const PID: u64 = 19_340;
 
-/// A job that has been simulated and can be written.
+/// A simulated job that can be written.
 #[derive(Debug)]
 pub struct Capture {
     options: Options,
     layout: Layout,
-    /// One for all ranks, or one for each stage.
+    /// One program for all ranks, or one per stage.
     programs: Vec<Program>,
     outcome: Outcome,
 }
 
-/// Simulates the job that `options` describe.
+/// Simulates the job described by `options`.
 pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> {
     options.validate()?;
     let mut layout = Layout::new(options);
@@ -108,7 +107,7 @@ pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> 
 }
 
 impl Capture {
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> u32 {
         self.options.ranks
     }
@@ -116,7 +115,7 @@ impl Capture {
     /// Writes the host's file of `rank`.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The errors of `sink`.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -128,7 +127,7 @@ impl Capture {
     /// Writes Kineto's file of `rank`.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The errors of `sink`.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -137,10 +136,10 @@ impl Capture {
         kineto::write(self, rank, sink)
     }
 
-    /// Writes `host.RANK.json` and `kineto.RANK.json` of every rank into `folder`, which is there.
+    /// Writes `host.RANK.json` and `kineto.RANK.json` of every rank into `folder`, which must exist.
     ///
     /// # Errors
-    /// Those of files.
+    /// File errors.
     pub fn write(&self, folder: &Path) -> Result<()> {
         for rank in 0..self.ranks() {
             let file = |what| File::create(folder.join(format!("{what}.{rank}.json")));
@@ -155,12 +154,12 @@ impl Capture {
         Ok(())
     }
 
-    /// The program of `rank`, with what its groups and devices are called.
+    /// Returns the program of `rank`, with the names of its groups and devices.
     fn program(&self, rank: u32) -> Program {
         step::program(&self.options, &self.layout, rank).0
     }
 
-    /// The program of `rank` but for names.
+    /// Returns the program of `rank` before names are filled in.
     fn shared_program(&self, rank: u32) -> &Program {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
@@ -169,7 +168,7 @@ impl Capture {
         clock(&self.options, rank)
     }
 
-    /// Returns how far the clock of `rank` is ahead.
+    /// Returns how far the clock of `rank` is ahead, ns.
     fn offset(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

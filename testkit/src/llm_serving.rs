@@ -1,9 +1,9 @@
-//! An engine of language models, step by step: what the fast one is held against.
+//! An oracle for engines of language models, which runs step by step.
 //!
-//! Written from a description of the rules alone. Nothing is fast: the free list is a vector that is searched, content of
-//! blocks is a list of tokens that is compared as a whole, queues are vectors that are sorted, and time is a sum.
+//! Written only from a description of the rules. Nothing is optimized: the free list is a vector that is searched,
+//! block contents are token lists compared as a whole, queues are sorted vectors, and time is a sum.
 
-/// A token: two are alike if their numbers are.
+/// A token; equal numbers are equal tokens.
 pub type Token = u64;
 
 /// A request.
@@ -11,12 +11,12 @@ pub type Token = u64;
 pub struct PlainLlmRequest {
     pub arrival: u64,
     pub prompt: Vec<Token>,
-    /// Tokens of the answer, all of them.
+    /// All tokens of the answer.
     pub answer: Vec<Token>,
     pub priority: i64,
 }
 
-/// Rules and times.
+/// Rules and times of the engine.
 #[derive(Clone, Debug)]
 pub struct PlainEngine {
     pub blocks: usize,
@@ -29,13 +29,13 @@ pub struct PlainEngine {
     pub caching: bool,
     pub by_priority: bool,
     pub whole_must_fit: bool,
-    /// Blocks that stay free when a request is admitted beside others.
+    /// Blocks that must stay free when a request is admitted while others run.
     pub watermark: usize,
-    /// Requests join only when nothing runs.
+    /// Whether requests join only when nothing runs.
     pub is_static: bool,
-    /// Requests have blocks for all of their tokens from the beginning.
+    /// Whether a request gets blocks for all of its tokens on admission.
     pub reserves_whole: bool,
-    /// Times of a step, a token, a request, and a token that is read.
+    /// Times per step, per token, per request, and per token read.
     pub times: [u64; 4],
 }
 
@@ -44,11 +44,11 @@ pub struct PlainEngine {
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// Requests with the tokens computed before and those of the step, in order.
+    /// In order: request, its tokens computed before, and its tokens in the step.
     pub parts: Vec<(usize, usize, usize)>,
-    /// Requests that were put back, in order.
+    /// Preempted requests, in order.
     pub put_back: Vec<usize>,
-    /// Free blocks when it begins.
+    /// Number of free blocks at its start.
     pub free: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct PlainLlmTimes {
     pub first: u64,
     pub last: u64,
     pub tokens: usize,
-    /// Known tokens when it was first admitted.
+    /// Number of cached tokens when it was first admitted.
     pub hit: usize,
     pub put_back: usize,
     pub is_refused: bool,
@@ -68,7 +68,7 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     holders: usize,
-    /// All tokens up to its last, where they are known.
+    /// All tokens up to the block's last, if known.
     content: Option<Vec<Token>>,
     /// When it got its content.
     since: u64,
@@ -76,7 +76,7 @@ struct Cell {
 
 struct Memory {
     cells: Vec<Cell>,
-    /// Free cells, the next first.
+    /// Free cells; the first one is taken next.
     free: Vec<usize>,
     clock: u64,
 }
@@ -127,7 +127,7 @@ struct Served {
     was_admitted: bool,
 }
 
-/// Serves requests, which are in the order of arrival, and returns each step and the times of each request.
+/// Serves requests, which must be sorted by arrival; returns every step, and the times of each request.
 pub fn serve_step_by_step(
     engine: &PlainEngine,
     requests: &[PlainLlmRequest],
@@ -192,7 +192,7 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // Those that run, in the order of their admission.
+        // Running requests, in the order of admission.
         let mut queue = running.clone();
         queue.reverse();
         'next: while let Some(who) = queue.pop() {
@@ -247,7 +247,7 @@ pub fn serve_step_by_step(
         if engine.by_priority {
             waiting.sort_by_key(|&who| (requests[who].priority, who));
         }
-        // Those that wait.
+        // Waiting requests.
         let may_join = !engine.is_static || joined_before == 0;
         while put_back.is_empty()
             && may_join
@@ -319,7 +319,8 @@ pub fn serve_step_by_step(
             budget -= count;
         }
         if parts.is_empty() {
-            // The first that runs put itself back: nothing is computed, and the next step is composed at once.
+            // The first running request preempted itself: nothing is computed, and the next step is composed
+            // at once.
             assert!(!put_back.is_empty(), "a step with something to do");
             continue;
         }

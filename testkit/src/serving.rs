@@ -1,34 +1,35 @@
-//! Requests on processors, one task or one request at a time: what closed forms and policies are held against.
+//! Oracles for serving: requests on processors, one task or one request at a time, to check analytical models and
+//! policies.
 //!
-//! Times are picoseconds. Nothing is fast here: cores are a list, queues are searched from end to end, and the next
-//! instant is the least of everything that is pending.
+//! Times are picoseconds. Nothing is optimized: cores are a list, queues are searched completely, and the next
+//! instant is the minimum of all pending ones.
 
-/// Equal tasks that are ready when earlier jobs of the request are complete.
+/// Equal tasks that become ready when earlier jobs of the request are complete.
 #[derive(Clone, Debug)]
 pub struct TaskJob {
     pub tasks: u64,
     pub length: u64,
-    /// Numbers of earlier jobs.
+    /// Indices of these earlier jobs.
     pub after: Vec<usize>,
 }
 
-/// A request of jobs.
+/// A request that consists of jobs.
 #[derive(Clone, Debug)]
 pub struct TaskRequest {
-    /// Instant at which its first jobs are ready.
+    /// Time at which its first jobs are ready.
     pub ready: u64,
     pub jobs: Vec<TaskJob>,
 }
 
-/// Ends of requests whose tasks are dealt one by one to `cores` cores in turn. Of one instant, jobs whose predecessors
-/// ended come before those of new requests, earlier requests first.
+/// Returns the ends of requests whose tasks are assigned one by one to `cores` cores in turn. At the same instant,
+/// jobs whose predecessors ended come before jobs of new requests, and earlier requests come first.
 pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
-        // The job that is ready first, by instant, then old before new, then request and number.
+        // The next job: by ready time, continued requests before new ones, then by request and index.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {
@@ -55,8 +56,8 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     ends.iter().map(last).collect()
 }
 
-/// Waits of a queue before one server (Lindley, 1952): that of a request is what is left of the one before it and of its
-/// length when the next arrives.
+/// Returns the waiting times in a queue with one server (Lindley, 1952). A request waits for the remainder of its
+/// predecessor's wait and length at its own arrival.
 pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
@@ -75,16 +76,16 @@ pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainPolicy {
     FirstCome,
-    /// Least time left.
+    /// Shortest remaining time.
     Shortest,
-    /// Least level less the levels that waiting made up for, at this time for one.
+    /// Lowest effective level: the level minus one for each such time spent waiting, if given.
     Priority(Option<u64>),
     Deadline,
-    /// The most in a batch, and the longest wait for others.
+    /// Maximum batch size, and maximum wait for other requests.
     Batching(usize, u64),
 }
 
-/// A request that takes a processor alone, for one job after another.
+/// A request that occupies a processor alone, for one job after another.
 #[derive(Clone, Debug)]
 pub struct PlainRequest {
     pub ready: u64,
@@ -100,35 +101,36 @@ pub struct PlainTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
-    /// Requests that were served together.
+    /// Number of requests that were served together.
     pub together: usize,
 }
 
-/// A batch that a processor serves.
+/// A batch being served by a processor.
 #[derive(Clone, Debug)]
 struct PlainFlight {
     requests: Vec<usize>,
-    /// The next job.
+    /// Index of the next job.
     job: usize,
-    /// End of the present job.
+    /// End of the current job.
     end: u64,
     /// Order in which flights began.
     serial: usize,
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Debug)]
 struct PlainWaiting {
     request: usize,
-    /// The next job, and since when it is put back.
+    /// For a preempted request: the next job, since when it waits, and its serial number.
     stopped: Option<(usize, u64, usize)>,
 }
 
-/// Serves `requests`, in order of `ready`, on `processors`, one request or batch at a time each. In batches the jobs of a
-/// batch of n last n times as long. With `preemption`, of that cost, a request is put back at the end of a job.
+/// Serves `requests`, sorted by `ready`, on `processors`, each with one request or batch at a time. In a batch of n
+/// requests, a job takes n times as long. If `preemption` gives its cost, a request may be preempted at the end of a
+/// job.
 ///
-/// Of one instant, ends of jobs come first, in the order in which requests began, each followed by the next job or
-/// request; then what is ready comes into the queue, and idle processors take from it.
+/// At the same instant, jobs end first, in the order in which their requests began, each followed by the next job or
+/// request. Then requests that are ready enter the queue, and idle processors take from it.
 pub fn serve_plainly(
     policy: PlainPolicy,
     processors: usize,
@@ -137,13 +139,13 @@ pub fn serve_plainly(
 ) -> Vec<PlainTimes> {
     let mut times = vec![PlainTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
-    // What a preempted processor spends before it begins anything.
+    // Time that a preempted processor needs before it begins anything.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaiting> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
-    // The key of a request at `now`, as a fraction of the aging time where there is one.
+    // Sort key of a request at `now`, as a fraction of the aging time if there is one.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
@@ -170,7 +172,7 @@ pub fn serve_plainly(
         let Some(now) = [ends, ready, ripe].into_iter().flatten().min() else {
             break;
         };
-        // Takes from the queue what a processor serves next.
+        // Takes from the queue the requests that a processor serves next.
         let take = |queue: &mut Vec<PlainWaiting>| -> Vec<PlainWaiting> {
             if let PlainPolicy::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
@@ -240,7 +242,7 @@ pub fn serve_plainly(
             .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
-        // Requests that are complete make room before those at a border are looked at.
+        // Requests that are complete free their processors before requests at a job's end are considered.
         let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending
             .into_iter()

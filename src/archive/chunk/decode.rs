@@ -1,4 +1,4 @@
-//! Chunks as they are read: what their frames unpack to, and the bytes that their columns join to.
+//! Decodes chunks: unpacks their frames, and joins columns to the original bytes.
 
 use super::{ChunkCoding, LARGEST};
 use crate::ArchiveError;
@@ -8,40 +8,39 @@ use std::cell::RefCell;
 use std::io;
 use zstd::zstd_safe::{DCtx, get_error_name};
 
-/// Chunk as it is read: what its frame unpacks to, and its columns.
+/// A decoded chunk: its unpacked frame, and its columns.
 #[derive(Debug)]
 pub struct DecodedChunk {
     pub(super) unpacked: Vec<u8>,
     pub(super) columns: Option<TraceColumns>,
-    /// Whether records of the columns stand behind their lengths.
+    /// Whether records in the columns have length prefixes.
     pub(super) framed: bool,
 }
 
-/// Memory of chunks that were read or written, for those that are next: asking the system for it anew takes as long as
-/// unpacking.
+/// Reusable memory of chunks that were read or written. Allocating it anew takes as long as unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
-    /// Frame that is being read.
+    /// The frame being read.
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
     columns: ColumnBuffers,
-    /// Bytes of the object that were put together last.
+    /// Bytes of the object that were joined last.
     pub joined: Vec<u8>,
 }
 
 impl ChunkBuffers {
-    /// Returns memory for what a frame unpacks to, and that for its columns.
+    /// Returns memory for an unpacked frame and for its columns.
     pub fn for_columns(&mut self) -> (Vec<u8>, &mut ColumnBuffers) {
         let unpacked = self.unpacked.pop().unwrap_or_default();
         (unpacked, &mut self.columns)
     }
 }
 
-/// First bytes of dictionaries that zstd trained, which are more than content.
+/// Magic number of trained zstd dictionaries, which zstd treats differently from raw content.
 const TRAINED: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 thread_local! {
-    /// Context of frames.
+    /// Reusable decompression context.
     static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -65,16 +64,16 @@ fn decompress_into(
     }
     let wrong = |code| io::Error::other(get_error_name(code));
     out.clear();
-    // What is not written is not touched, so a claim takes no more than what is there.
+    // Reserved memory is not touched before it is written, so a false claim costs nothing.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {
-        // Content that looks like a dictionary of another kind has to be said to be content.
+        // Raw content that begins like a trained dictionary must be passed explicitly as raw content.
         Some(dictionary) if dictionary.starts_with(&TRAINED) => {
             let mut context = DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
             context.ref_prefix(dictionary).map_err(wrong)?;
             context.decompress(out, frame).map_err(wrong)?
         }
-        // A context takes longer to make than a small document to unpack, and archives have many.
+        // Archives have many small documents, and creating a context takes longer than unpacking one.
         _ => CONTEXT.with_borrow_mut(|context| {
             if context.is_none() {
                 *context = DCtx::try_create();
@@ -92,7 +91,7 @@ fn decompress_into(
 }
 
 impl DecodedChunk {
-    /// Reads a chunk of `bytes` bytes whose frame unpacks to `unpacked`.
+    /// Reads a chunk of `bytes` bytes whose frame unpacks to `unpacked` bytes.
     pub fn read(
         frame: &[u8],
         coding: ChunkCoding,
@@ -122,7 +121,7 @@ impl DecodedChunk {
         })
     }
 
-    /// Gives the bytes of the object, of which there are `bytes`, to `out`, in `joined` where they have to be put together.
+    /// Passes the `bytes` bytes of the object to `out`; uses `joined` as memory if columns must be joined.
     pub fn contents(
         &self,
         bytes: u64,
@@ -138,7 +137,7 @@ impl DecodedChunk {
         }
     }
 
-    /// Gives its memory to chunks that are read next.
+    /// Makes its memory available to the next chunk.
     pub fn recycle(self, buffers: &mut ChunkBuffers) {
         buffers.unpacked.push(self.unpacked);
         if let Some(columns) = self.columns {

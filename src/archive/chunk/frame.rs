@@ -1,4 +1,4 @@
-//! Frames of zstd as they are written: one context for all, and blocks that end where another kind of bytes begins.
+//! Writes zstd frames: reuses one context, and ends blocks where the kind of bytes changes.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,13 +7,13 @@ use zstd::zstd_safe::{
     CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, SafeResult, get_error_name,
 };
 
-/// Bytes of a part from which on it has a block of its own.
+/// Minimum size of a part that gets a block of its own, bytes.
 const PART: usize = 1 << 10;
-/// Bytes for a frame to begin with.
+/// Initial capacity for a frame, bytes.
 const ROOM: usize = 1 << 12;
 
 thread_local! {
-    /// Context of frames: to make the tables of another takes as long as to compress a chunk.
+    /// Reusable compression context: creating its tables takes as long as compressing a chunk.
     static CONTEXT: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -22,8 +22,8 @@ pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Resu
     compress_parts(bytes, &[], level, dictionary)
 }
 
-/// The same, of bytes whose parts, which end at `ends`, are each of one kind: a block of zstd has one code for its bytes, so
-/// parts that are large enough to be worth a code get blocks of their own.
+/// Compresses `bytes` whose parts, which end at `ends`, have different statistics. A zstd block has one code for its
+/// bytes, so parts that are large enough get separate blocks.
 pub fn compress_parts(
     bytes: &[u8],
     ends: &[usize],
@@ -66,7 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes, which is that of the dictionary, and the reset forgot the dictionary.
+    // SAFETY: only the lifetime changes. It is the dictionary's, and the reset has dropped the reference to
+    // the dictionary.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

@@ -1,4 +1,4 @@
-//! Objects and back again, whatever they hold.
+//! Encodes and decodes objects with arbitrary contents.
 
 use super::*;
 use crate::wire::WireError;
@@ -59,7 +59,8 @@ fn framed(records: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Fields of a message: varints, texts, fixed numbers and messages within, in any order, some written the long way.
+/// Generates fields of a message: varints, texts, fixed-size numbers and nested messages, in any order, some not
+/// encoded minimally.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let varint = |value: u64| {
         let mut out = Vec::new();
@@ -100,7 +101,7 @@ proptest! {
         tail in prop::collection::vec(any::<u8>(), 0..4),
     ) {
         let mut objects = vec![framed(&records)];
-        // Ranks that are the same but for what was exchanged, and one that breaks off.
+        // Ranks that differ only in the exchanged parts, and one that is truncated.
         for other in others {
             let mut changed = records.clone();
             for (to, from) in changed.iter_mut().step_by(2).zip(other) {
@@ -135,7 +136,7 @@ proptest! {
 
 #[test]
 fn a_short_chunk_has_the_columns_of_a_long_base() {
-    // An object of one record of two bytes, based on one whose records have eleven fields.
+    // An object with one record of two bytes, with a base whose records have eleven fields.
     let wide: Vec<u8> = (1..12).flat_map(|field| [field << 3, 1]).collect();
     let objects = [framed(&[vec![], wide]), framed(&[vec![], vec![8, 1]])];
     for level in [CompressionLevel::Default, CompressionLevel::Best] {
@@ -144,7 +145,7 @@ fn a_short_chunk_has_the_columns_of_a_long_base() {
     }
 }
 
-/// A trace of `nodes` nodes: id, dependency on the one before, and a duration that differs from rank to rank.
+/// A trace of `nodes` nodes: id, dependency on the previous node, and a duration that differs between ranks.
 fn chain(nodes: u64, rank: u64) -> Vec<u8> {
     let mut records = vec![vec![]];
     for id in 1..=nodes {
@@ -162,7 +163,7 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // A duration differs from the base's by 31 a rank modulo 256: one byte, which takes few values.
+        // Durations differ from the base's by 31 per rank modulo 256: one byte with few distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));
@@ -171,7 +172,7 @@ fn a_rank_that_differs_in_times_costs_its_times() {
 
 #[test]
 fn ranks_that_differ_in_structure_come_back() {
-    // Types that names tell. Of the second rank and the third some are others, which the first does not have.
+    // Types that follow from names. The second and third rank also have types that the first does not.
     let rank = |every: u64| {
         let mut records = vec![vec![]];
         for id in 1..2000 {
@@ -212,10 +213,10 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
     let encoded = round_trip(&[text(1), text(2)], CompressionLevel::Default, false);
     for chunks in &encoded {
         assert_eq!(chunks[0].coding, ChunkCoding::Lines);
-        // Every column is its value before plus one, or the same.
+        // Every column is its previous value plus one, or constant.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
-    // Bytes that no line tells anything about stay bytes.
+    // Random bytes stay bytes, because lines have no structure.
     let noise: Vec<u8> = (0..4096u64)
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();
@@ -242,7 +243,7 @@ fn a_frame_that_claims_too_much_is_refused() {
 
 #[test]
 fn columns_that_no_template_names_are_refused() {
-    // 60 million columns of no record and no template, behind as many bytes as would let a chunk name them.
+    // 60 million columns without records or templates, followed by enough bytes that a chunk could name them.
     let count = 60_000_000;
     let mut encoded = vec![0];
     crate::wire::put_varint(&mut encoded, count);
@@ -251,6 +252,6 @@ fn columns_that_no_template_names_are_refused() {
     let mut buffers = Default::default();
     let refused = TraceColumns::decode(&encoded, None, 0, &mut buffers).unwrap_err();
     assert_eq!(refused.0, "it has more columns than its templates name");
-    // The column of ids is always there.
+    // The id column always exists.
     assert!(TraceColumns::decode(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
 }

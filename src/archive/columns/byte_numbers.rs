@@ -1,4 +1,4 @@
-//! Numbers of byte strings. They cannot be iterated, so no order depends on a hash.
+//! Interns byte strings as numbers. They cannot be iterated, so no order depends on a hash.
 
 #![allow(
     clippy::disallowed_types,
@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Byte strings with their numbers. Copies share the strings.
+/// Byte strings with their numbers. Clones share the strings.
 #[derive(Clone, Debug, Default)]
 pub struct ByteNumbers {
     numbers: HashMap<Arc<[u8]>, u32, RandomState>,
@@ -21,12 +21,12 @@ impl ByteNumbers {
         self.numbers.len()
     }
 
-    /// Returns the number of `bytes`.
+    /// Returns the number of `bytes`, if known.
     pub fn get(&self, bytes: &[u8]) -> Option<u32> {
         self.numbers.get(bytes).copied()
     }
 
-    /// Returns the number of `bytes`, which is the next one where they are new.
+    /// Returns the number of `bytes`; a new string gets the next number.
     pub fn intern(&mut self, bytes: &[u8]) -> u32 {
         let next = self.numbers.len() as u32;
         *self.numbers.entry(bytes.into()).or_insert(next)

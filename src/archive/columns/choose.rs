@@ -1,25 +1,25 @@
-//! A column as bytes: the predictor that leaves least, and the planes of what it leaves.
+//! Encodes a column: chooses the predictor with the smallest residuals, and writes these in byte planes.
 
 use super::predict::{ColumnSlice, ColumnView, Predictor, walk};
 use crate::wire::{WireError, WireReader, put_varint};
 
-/// Predictors that are tried for columns.
+/// Predictors tried for columns.
 pub const ALL: &[Predictor] = &Predictor::ALL;
 
-/// Values at most that a predictor is chosen by.
+/// Maximum number of values used to choose a predictor.
 const SAMPLE: usize = 1 << 11;
 
-/// Moves signs to the lowest bit, so that small differences either way are small numbers.
+/// Moves the sign to the lowest bit, so that small differences of either sign become small numbers.
 fn zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
 
-/// Moves them back.
+/// Inverse of [`zigzag`].
 pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
-/// Sets `left` to what `predictor` leaves of `values`.
+/// Sets `left` to the residuals of `values` under `predictor`.
 fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>, left: &mut Vec<u64>) {
     left.clear();
     left.reserve(values.len());
@@ -29,13 +29,14 @@ fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>, left: 
     });
 }
 
-/// Returns the number of bytes of the largest of `values`.
+/// Returns the number of bytes needed by the largest of `values`.
 fn width(values: &[u64]) -> usize {
     let all = values.iter().fold(0, |all, value| all | value);
     (64 - all.leading_zeros() as usize).div_ceil(8)
 }
 
-/// Approximates 65,536 times the binary logarithm of a positive number, the same on every machine.
+/// Approximates 65,536 times the binary logarithm of a positive number; gives the same result on every
+/// machine.
 fn log2_fixed(n: u64) -> u64 {
     let whole = 63 - u64::from(n.leading_zeros());
     let fraction = if whole >= 16 {
@@ -46,7 +47,7 @@ fn log2_fixed(n: u64) -> u64 {
     (whole << 16) + (fraction & 0xffff)
 }
 
-/// Estimates the compressed size of the planes of `values`, in 65,536ths of a bit: the entropy of their bytes.
+/// Estimates the compressed size of the planes of `values` by the entropy of their bytes, in 1/65,536 bit.
 fn cost(values: &[u64]) -> u64 {
     let n = values.len() as u64;
     let planes = (0..width(values)).map(|plane| {
@@ -61,19 +62,19 @@ fn cost(values: &[u64]) -> u64 {
     planes.sum()
 }
 
-/// Columns as they stand in a chunk, and where planes of bytes end there.
+/// Encoded columns, with the ends of their byte planes.
 #[derive(Debug)]
 pub struct ColumnWriter {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Ends of planes, ascending: bytes of one plane are of one kind, and those of the next of another.
+    /// Ends of planes, ascending. The bytes of different planes have different statistics.
     pub ends: Vec<usize>,
-    /// Memory for what a predictor leaves of a column.
+    /// Reusable memory for residuals.
     pub left: Vec<u64>,
 }
 
 impl ColumnWriter {
-    /// Starts in this memory.
+    /// Starts an empty writer that reuses this memory.
     pub fn new(mut bytes: Vec<u8>, left: Vec<u64>) -> Self {
         bytes.clear();
         let ends = Vec::new();
@@ -81,7 +82,7 @@ impl ColumnWriter {
     }
 }
 
-/// Appends `values` by the best of `candidates`, which is returned.
+/// Appends `values` with the best of `candidates`, which is returned.
 pub fn encode(
     values: &[u64],
     view: &ColumnView<'_>,
@@ -117,8 +118,8 @@ pub fn encode(
     best
 }
 
-/// Reads a column into `values`, a value for each record of `view`; `others` gives a column that was read before. Returns
-/// whether every value is as predicted by its base.
+/// Reads a column into `values`, one value per record of `view`; `others` returns columns read before. Returns whether
+/// every value equals the prediction from its base.
 pub fn decode<'v>(
     input: &mut WireReader<'_>,
     values: &mut [u64],
@@ -163,7 +164,7 @@ pub fn decode<'v>(
     Ok(width == 0 && predictor == Predictor::Base)
 }
 
-/// Sets `values` to their predictions and what `W` planes add to them, in one pass.
+/// Sets `values` to their predictions plus residuals from `W` planes, in one pass.
 fn add_planes<const W: usize>(
     predictor: Predictor,
     view: &ColumnView<'_>,

@@ -1,17 +1,17 @@
-//! Decimal numbers within texts: layers, micro-batches, groups and sizes that names and values spell out.
+//! Decimal numbers within texts: layers, micro-batches, groups and sizes in names and values.
 
 use crate::wire::put_varint;
 
-/// Digits of the largest power of ten below 2^64.
+/// Number of digits of the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;
 
-/// Appends the pieces of `text` between its numbers to `key`, each behind its length and all behind the number of
-/// numbers, and the numbers to `slots`. A number has no zero in front, so that its value spells it; more than 19 digits
-/// in a row are no number.
+/// Appends to `key` the number of numbers in `text`, then the parts of the text between them, each preceded by its
+/// length; appends the numbers to `slots`. A number has no leading zero, so that its value determines its spelling.
+/// More than 19 digits in a row are not a number.
 pub fn split(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
-    // A count of one byte holds nearly always; where it does not, it is put in its place at the end.
+    // The count nearly always fits in one byte; otherwise it is inserted at the end.
     key.push(0);
     let (mut piece, mut at) = (0, 0);
     while at < text.len() {
@@ -57,7 +57,7 @@ pub fn digits(value: u64) -> usize {
 mod tests {
     use super::*;
 
-    /// Pieces and numbers of `text`.
+    /// Returns the parts and numbers of `text`.
     fn parts(text: &str) -> (Vec<u8>, Vec<u64>) {
         let (mut key, mut slots) = (Vec::new(), Vec::new());
         split(text.as_bytes(), &mut key, &mut slots);
@@ -70,7 +70,7 @@ mod tests {
             parts("mb0/layer12"),
             (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])
         );
-        // Zeros in front stay text; so does what has more digits than a value is sure to hold.
+        // Leading zeros remain text, and so do numbers with more digits than surely fit.
         assert_eq!(parts("007"), (b"\x01\x0200\0".to_vec(), vec![7]));
         assert_eq!(parts("00"), (b"\x01\x010\0".to_vec(), vec![0]));
         assert_eq!(parts(&"9".repeat(19)).1, [9_999_999_999_999_999_999]);

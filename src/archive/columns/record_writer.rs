@@ -1,79 +1,80 @@
-//! A buffer of records: lengths of messages are put in front of them when they end.
+//! A buffer for writing records, in which the lengths of messages are filled in when they end.
 
 use super::decimals::digits;
 use crate::wire::WireError;
 
-/// Writer into a buffer. Behind what may be written lies a margin, into which copies of a fixed size may reach; what they
-/// leave behind what was written is overwritten.
+/// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into the margin; their excess
+/// is overwritten by later writes.
 #[derive(Debug)]
 pub struct RecordWriter<'b> {
     buffer: &'b mut Vec<u8>,
     at: usize,
 }
 
-/// Bytes that are copied at once, which takes less than finding out how many there are.
+/// Size of a fixed-size copy, which is faster than an exact copy.
 const ONCE: usize = 64;
-/// The same of most literals.
+/// Size of a fixed-size copy for short literals, which most are.
 const SHORT: usize = 32;
 
-/// Bytes of a varint at most, and digits of a number.
+/// Maximum length of a varint, and of a number in decimal digits.
 pub const LONGEST: usize = 10;
 pub const DIGITS: usize = 20;
 
 pub const TOO_LARGE: WireError = WireError("its records are larger than it says");
 
-/// Returns the groups of seven bits of `value`, below 2^56, in bytes of their own, and how many there are.
+/// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns them and their number.
 #[inline(always)]
 fn spread(value: u64) -> (u64, usize) {
-    // Of 28 bits, then of 14, then of 7.
+    // Split into groups of 28 bits, then 14, then 7.
     let spread = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
     let spread = spread & 0x0000_3fff_0000_3fff | (spread & 0x0fff_c000_0fff_c000) << 2;
     let spread = spread & 0x007f_007f_007f_007f | (spread & 0x3f80_3f80_3f80_3f80) << 1;
     // n bits take (9 n + 64) / 64 bytes, which is exact up to 56 bits.
     let bits = 64 - (value | 1).leading_zeros();
     let length = (9 * bits + 64) / 64;
-    // All bytes but the last, which is the highest, say that another follows.
+    // Set the continuation bit in all bytes but the last (highest).
     let more = 0x0080_8080_8080_8080 >> (64 - 8 * length);
     (spread | more, length as usize)
 }
 
 impl<'b> RecordWriter<'b> {
-    /// Starts at the beginning of `buffer`, whose contents do not matter.
+    /// Starts at the beginning of `buffer`; its contents are ignored.
     pub fn new(buffer: &'b mut Vec<u8>) -> Self {
         Self { buffer, at: 0 }
     }
 
-    /// Makes room for `bytes` bytes in all.
+    /// Ensures capacity for `bytes` bytes in total.
     pub fn reserve(&mut self, bytes: usize) {
         if self.buffer.len() < bytes + ONCE {
             self.buffer.resize(bytes + ONCE, 0);
         }
     }
 
-    /// Returns how many bytes there is room for.
+    /// Returns the remaining capacity, bytes.
     #[inline]
     pub fn room(&self) -> usize {
         self.buffer.len().saturating_sub(self.at + ONCE)
     }
 
-    /// Returns what was written.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> &[u8] {
         &self.buffer[..self.at]
     }
 
-    /// Starts at the beginning again.
+    /// Restarts at the beginning.
     pub fn restart(&mut self) {
         self.at = 0;
     }
 
-    /// Leaves `bytes` bytes for a length, and returns where what it is the length of begins.
+    /// Reserves `bytes` bytes for a length; returns where the contents begin.
     #[inline(always)]
     pub fn leave(&mut self, bytes: usize) -> usize {
         self.at += bytes;
         self.at
     }
 
-    /// Puts the length of what begins at `from` into the bytes that were left for it, which may be more or less than it takes.
+    /// Writes the length of the contents that begin at `from` before them. If it needs more or fewer bytes than the
+    /// `left` reserved ones, the contents are moved.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread((self.at - from) as u64);
@@ -90,7 +91,7 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Copies `N` bytes behind what was written, unless there are less or no room for so many.
+    /// Copies `N` bytes to the current position. Returns false if `from` or the buffer has fewer bytes left.
     #[inline(always)]
     fn copy<const N: usize>(&mut self, from: &[u8]) -> bool {
         let place = self.buffer.get_mut(self.at..);
@@ -117,7 +118,7 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Copies `bytes` behind what was written.
+    /// Copies exactly `bytes` to the current position.
     #[inline(never)]
     fn exact(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at..self.at + bytes.len());
@@ -125,8 +126,8 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint; if it ends a message, the length of the message, one byte, stands `length` bytes before it, and
-    /// `length` is 0 if it ends none.
+    /// Writes a varint. If it ends a message, also writes the message's length, one byte, `length` bytes before it;
+    /// `length` is 0 if it does not.
     #[inline(always)]
     pub fn varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
@@ -135,7 +136,7 @@ impl<'b> RecordWriter<'b> {
             return self.long_varint(value, length);
         }
         let (bytes, own) = spread(value);
-        // If it ends no message, this is overwritten.
+        // If it ends no message, the varint overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
     use crate::wire::put_varint;
 
-    /// A buffer of what was there before, with room for `bytes` bytes.
+    /// Creates a buffer with capacity for `bytes` bytes, filled with old data.
     fn buffer(bytes: usize) -> Vec<u8> {
         vec![0xff; bytes + ONCE]
     }
@@ -187,7 +188,7 @@ mod tests {
         for &value in &values {
             put_varint(&mut expected, value);
             out.varint(value, 0).unwrap();
-            // A message of "ab" and the value, behind its length.
+            // A message of "ab" and the value, preceded by its length.
             let at = expected.len();
             expected.extend_from_slice(b"\0ab");
             put_varint(&mut expected, value);
@@ -215,7 +216,7 @@ mod tests {
         let mut out = RecordWriter::new(&mut buffer);
         let from = out.leave(1);
         (0..129).for_each(|_| out.literal(b"a", 1).unwrap());
-        // A length of two bytes moves what it is the length of, and there is no room left.
+        // A length of two bytes moves the contents, for which there is no room.
         assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
 

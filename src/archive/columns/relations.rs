@@ -1,16 +1,18 @@
-//! Relations of columns within records, by which one is predicted by others: guessed from a few records of a chunk.
+//! Relations between columns of a record, through which others can predict a column; guessed from a sample of a
+//! chunk's records.
 
 use super::predict::{ColumnSlice, RecordCursor};
 
-/// Records that are looked at, spread over the chunk, since traces begin otherwise than they go on.
+/// Number of sampled records. They are spread over the chunk, because traces begin differently than they
+/// continue.
 const SAMPLE: usize = 512;
-/// Records of the sample, as far apart, by which a relation is given up if none agrees.
+/// Number of sampled records checked first; a relation is dropped if none of them fits.
 const GLANCE: usize = 16;
-/// Numbers from which on a column is worth a sum.
+/// Minimum values for which predicting a column by a sum is worthwhile.
 const LARGE: u64 = 1 << 8;
 
-/// Returns for each column those that it is likely to be predicted by: one whose values are about a thousand times its
-/// own, or two of which its own are the sums. None of these is predicted by others itself, and the first column is not.
+/// Returns, for each column, the columns that probably predict it: one column with about 1000 times its values, or two
+/// columns whose sum it is. A predicting column is not predicted by others itself. The first column is never predicted.
 pub fn relations<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,
@@ -49,7 +51,7 @@ pub fn relations<'c>(
     found
 }
 
-/// Returns the first value of a column in each record of the sample, 0 where there is none.
+/// Returns the first value of a column in each sampled record; 0 if there is none.
 fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
     let mut cursor = RecordCursor::new(Some(column));
@@ -57,11 +59,11 @@ fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
 }
 
-/// Values of a column's sample that are not 0, by their places.
+/// Nonzero values of a column's sample, with their positions.
 #[derive(Debug)]
 struct PresentValues {
     all: Vec<(usize, u64)>,
-    /// A few of them, or none if they are too few to be told from others.
+    /// A few of them for quick checks; empty if there are too few to be significant.
     few: Vec<(usize, u64)>,
 }
 
@@ -77,10 +79,10 @@ impl PresentValues {
         }
     }
 
-    /// Returns whether most are as predicted.
+    /// Returns whether most values equal the prediction.
     fn agree(&self, predicted: impl Fn(usize) -> u64) -> bool {
         let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
-        // Of many pairs few are worth more than a glance.
+        // Most pairs are rejected by the quick check.
         (self.few.is_empty() || self.few.iter().any(|value| same(&value)))
             && 2 * self.all.iter().filter(same).count() > self.all.len()
     }
@@ -92,8 +94,8 @@ mod tests {
 
     #[test]
     fn sums_and_thousandths_are_found() {
-        // Ids; a duration and a delay in nanoseconds, the latter in every third record; the duration in microseconds; both
-        // together, but for the first records; and what has nothing to do with the others.
+        // In order: ids; a duration and a delay in nanoseconds, the latter in every third record; the duration in
+        // microseconds; the sum of both, except in the first records; unrelated values.
         let records: Vec<u32> = (0..4000).collect();
         let thirds: Vec<u32> = (0..4000).step_by(3).collect();
         let mixed = |i: u32, n: u64| u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> n;

@@ -1,16 +1,16 @@
-//! The shape of a chunk: the template of each record, and by it the record of each value.
+//! The shape of a chunk: the template of each record, and hence the record of each value.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;
 use std::ops::Range;
 
-/// Templates of records, and records of values. Ranks that do the same share one.
+/// Templates of records, and records of values. Ranks that do the same share one shape.
 #[derive(Debug, Default)]
 pub struct RecordShape {
     sequence: Vec<u32>,
-    /// Begin of each column among all values, and the end of the last.
+    /// Start of each column among all values, and the end of the last.
     starts: Vec<usize>,
-    /// Record of each value, one column behind another.
+    /// Record of each value, column by column.
     records: Vec<u32>,
 }
 
@@ -24,12 +24,12 @@ impl RecordShape {
         &self.sequence
     }
 
-    /// Returns the same to be set; [`Self::place`] is to follow.
+    /// Returns the sequence for setting it; call [`Self::place`] afterwards.
     pub fn sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
-    /// Finds the records of the values of `columns` columns, of which there may be `most`.
+    /// Computes the records of the values of `columns` columns; fails if there are more than `most` values.
     pub fn place(
         &mut self,
         templates: &TemplateTable,
@@ -47,7 +47,7 @@ impl RecordShape {
             let slots = templates.slots(number);
             all = all.saturating_add(count.saturating_mul(slots.len()));
             for &column in slots {
-                // A column's end stands where the next one begins.
+                // The entry after a column's start temporarily is the column's end.
                 let end = self.starts.get_mut(column as usize + 1);
                 *end.ok_or(WireError("a template has a column that is not there"))? += count;
             }
@@ -70,7 +70,7 @@ impl RecordShape {
         Ok(())
     }
 
-    /// Sets `out` to `values`, which are given record by record, column by column.
+    /// Sets `out` to `values` in column order; `values` are in record order.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
         super::resize(out, values.len());
@@ -83,12 +83,12 @@ impl RecordShape {
         }
     }
 
-    /// Returns the number of values.
+    /// Returns the number of values in all columns.
     pub fn values(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns where the values of a column are among all.
+    /// Returns the range of a column among all values.
     #[inline]
     pub fn range(&self, column: usize) -> Range<usize> {
         match self.starts.get(column..column.saturating_add(2)) {
@@ -102,7 +102,7 @@ impl RecordShape {
         &self.records[self.range(column)]
     }
 
-    /// Returns where the columns begin among all values.
+    /// Returns the start of each column among all values.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }

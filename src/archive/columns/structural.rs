@@ -1,23 +1,26 @@
-//! Columns of few values that the rest of a record nearly always tells: types, lanes, flags. Their values stand in
-//! templates rather than in columns, of which records then have fewer.
+//! Structural columns: columns with few distinct values that the rest of a record nearly always determines, such
+//! as types, lanes and flags. Their values are stored in templates instead of columns, which reduces the number of
+//! values per record.
 
 use super::parse::RecordOutline;
 use std::sync::Arc;
 
-/// Columns whose values are part of templates, and these values. Others of such a column stay in it.
+/// Structural columns, and the values that templates contain. A record with another value in such a column
+/// stores it in the column.
 #[derive(Clone, Debug, Default)]
 pub struct StructuralColumns {
-    /// Values by column; none of one that is not structural.
+    /// Values by column; empty for columns that are not structural.
     values: Vec<Vec<u64>>,
 }
 
-/// Values of a structural column at most, so that a place among them takes three bits.
+/// Maximum number of distinct values of a structural column, so that an index needs three bits.
 const FEW: usize = 7;
-/// Values of a structural column for each that is different, at least.
+/// Minimum number of occurrences per distinct value of a structural column.
 const OFTEN: usize = 32;
 
 impl StructuralColumns {
-    /// Finds those of records, which are given by the number of each one's outline, and all their values.
+    /// Finds the structural columns of records, given the outline number of each record, and all their
+    /// values.
     pub fn find(
         outlines: &[Arc<RecordOutline>],
         columns: usize,
@@ -25,7 +28,7 @@ impl StructuralColumns {
         values: &[u64],
     ) -> Self {
         let mut found = vec![Vec::new(); columns];
-        // Texts have names of groups, in which other ranks differ.
+        // Numbers in texts are excluded: they include names of groups, which differ between ranks.
         let texts = outlines.iter().flat_map(|outline| &outline.decimals);
         texts.for_each(|&column| found[column as usize] = vec![0; FEW + 1]);
         let mut counts = vec![0usize; columns];
@@ -34,7 +37,7 @@ impl StructuralColumns {
             *all += outline.slots.len();
             Some(*all)
         }));
-        // Places of the values of each slot of an outline.
+        // Per slot of an outline, a bit set of the values that occur.
         let mut seen = vec![0u8; starts[outlines.len()]];
         let mut rest = values;
         for &number in sequence {
@@ -63,7 +66,7 @@ impl StructuralColumns {
         }
         for (column, values) in found.iter_mut().enumerate() {
             let often = counts[column] >= OFTEN * values.len();
-            // Every other value of an outline is a template more.
+            // Each additional value per outline costs one more template.
             if values.len() > FEW || !often || 4 * pairs[column] > 5 * told[column] {
                 values.clear();
             }
@@ -71,8 +74,8 @@ impl StructuralColumns {
         Self { values: found }
     }
 
-    /// Sets `fixed` to what stands in the template of a record, for each of its slots, and returns a number that tells it
-    /// from other templates of the outline.
+    /// Sets `fixed` to the values in the template of a record, `None` for slots with values in columns. Returns a
+    /// number that distinguishes the template from others with the same outline.
     pub fn fix(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
         let mut variant = 1;
         fixed.clear();
@@ -98,7 +101,8 @@ mod tests {
 
     #[test]
     fn values_that_outlines_tell_are_structural() {
-        // Two outlines of three columns: a type, which the outline tells; a number from 0 to 2, which it does not; a time.
+        // Two outlines with three columns: a type, which the outline determines; a number from 0 to 2, which it does
+        // not determine; a time.
         let outline = || {
             Arc::new(RecordOutline {
                 ops: Vec::new(),
@@ -115,11 +119,11 @@ mod tests {
         let mut fixed = Vec::new();
         let one = found.fix(&[0, 1, 2], &[5, 1, 7], &mut fixed);
         assert_eq!(fixed, [Some(5), None, None]);
-        // What was not there before is no structure.
+        // A new value is not structural.
         let other = found.fix(&[0, 1, 2], &[6, 1, 7], &mut fixed);
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);
-        // Numbers of texts are none, whatever their values.
+        // Numbers in texts are never structural.
         let text = RecordOutline {
             decimals: vec![0],
             ..RecordOutline::default()
@@ -127,7 +131,7 @@ mod tests {
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
         let found = StructuralColumns::find(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
-        // Of few records nothing is known.
+        // Few records prove nothing.
         let found = StructuralColumns::find(&outlines, 3, &sequence[..60], &values[..180]);
         assert!(found.values.iter().all(Vec::is_empty));
     }

@@ -1,4 +1,4 @@
-//! Writers of an archive, one at a time: a segment is appended, or all are replaced by one.
+//! Writes an archive, one writer at a time: appends a segment, or replaces all segments by one.
 
 use super::Archive;
 use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Stage of a commit.
+/// Plan of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitPlan {
     /// The command: `add`, `baseline`, `gc`, `merge`.
@@ -30,20 +30,20 @@ impl CommitPlan {
     }
 }
 
-/// Archive that is open for writing; no other process writes it meanwhile.
+/// An archive open for writing; its lock excludes other writers.
 #[derive(Debug)]
 pub struct ArchiveWriter {
     archive: Arc<Archive>,
-    /// The file, or the lock of a folder, which is locked.
+    /// The locked file: the archive itself, or the lock file of a folder.
     lock: File,
 }
 
 impl ArchiveWriter {
-    /// Waits until nobody writes the archive `path`, and opens it.
+    /// Waits for other writers of the archive `path`, and opens it.
     ///
     /// # Errors
     ///
-    /// Fails if there is none, or it has a damaged end, which a writer would remove.
+    /// Fails if it does not exist, or has a damaged tail, which a writer would remove.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
@@ -62,7 +62,7 @@ impl ArchiveWriter {
             })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io(&target, "lock", error))?;
-            // Whoever held the lock may have put another file in its place.
+            // The previous holder of the lock may have replaced the file.
             let same = chakram_trace::files::identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open(path)?);
@@ -75,13 +75,13 @@ impl ArchiveWriter {
         }
     }
 
-    /// Returns what is committed.
+    /// Returns the committed state.
     pub fn archive(&self) -> Arc<Archive> {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. Nothing changes unless this succeeds. Returns the file that keeps an unfinished tail, which makes
-    /// place for the segment.
+    /// Adds a segment. On failure nothing changes. Returns the file to which an unfinished tail was moved to make room
+    /// for the segment.
     pub fn commit(
         mut self,
         plan: &CommitPlan,
@@ -102,14 +102,14 @@ impl ArchiveWriter {
         self.restore_unless(result, aside)
     }
 
-    /// Copies an unfinished tail into a file of its own, which is returned.
+    /// Copies an unfinished tail to a file of its own; returns the file.
     fn keep_tail_aside(&self) -> Result<Option<PathBuf>, ArchiveError> {
         let tail = self.archive.tail.as_ref();
         tail.map(|tail| tail.keep_aside(&self.archive.path))
             .transpose()
     }
 
-    /// Returns `aside` if `result` is good, and otherwise puts the tail back in place.
+    /// Returns `aside` if `result` is a success; otherwise restores the tail.
     fn restore_unless(
         &mut self,
         result: Result<(), ArchiveError>,
@@ -130,7 +130,7 @@ impl ArchiveWriter {
                 }
                 std::fs::remove_file(aside)
             };
-            // The copy stays where that fails.
+            // If that fails, the copy remains.
             let _: io::Result<()> = put_back();
         }
         result.map_err(|error| error.in_file(&self.archive.path))?;
@@ -152,7 +152,7 @@ impl ArchiveWriter {
         let tail = write_segment(&mut out, plan.start(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
-        // The end may only be there when all that it speaks of is.
+        // The end must not reach the disk before everything that it refers to.
         file.sync_data().map_err(io)?;
         file.write_all(&tail).map_err(io)?;
         file.sync_data().map_err(io)
@@ -171,7 +171,7 @@ impl ArchiveWriter {
             false => write_file(path, plan.start(), body),
         };
         match (&result, &aside) {
-            // The archive is as it was.
+            // The archive is unchanged.
             (Err(_), Some(aside)) if !self.archive.is_folder => {
                 let _ = std::fs::remove_file(aside);
             }
@@ -181,11 +181,11 @@ impl ArchiveWriter {
     }
 }
 
-/// Creates an empty archive: a file, or a folder.
+/// Creates an empty archive, a file or a folder.
 ///
 /// # Errors
 ///
-/// Fails if something is there already.
+/// Fails if something exists there already.
 pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if path.exists() {
         return Err(ArchiveError::refused(

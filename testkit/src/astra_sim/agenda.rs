@@ -1,8 +1,8 @@
-//! Events by time: one list, first come first served within a tick.
+//! Events by time, in one list; events of a tick are processed in order of insertion.
 //!
-//! ASTRA-sim 2.x: an NPU keeps its delays by the tick when they are over, and has one event per tick,
-//! placed where the first of them was registered. The calls of a tick run in the order of their
-//! registration; one that is added to the tick while they run joins them.
+//! In ASTRA-sim 2.x, an NPU groups its delays by the tick at which they end, and has one event per tick,
+//! inserted when the first of them was registered. The calls of a tick run in the order of registration; a
+//! call that is added to the tick meanwhile also runs in it.
 
 use super::network::Transfer;
 use super::post::Handler;
@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// An entry of the list.
 #[derive(Debug)]
 pub enum Event {
-    /// The delays of an NPU that are over now.
+    /// The delays of an NPU that end now.
     Calls(usize),
-    /// A message reaches the next device on its way.
+    /// A message reaches the next device on its route.
     Arrival(Transfer),
     /// A link has sent the whole message.
     LinkFree(usize, usize),
@@ -21,16 +21,16 @@ pub enum Event {
     Received(Handler),
 }
 
-/// Action of an NPU when a delay is over.
+/// Action of an NPU at the end of a delay.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// A node of the workload ends.
     NodeEnds(u64),
-    /// A chunk of a broadcast, which only lasts, ends.
+    /// A chunk of a broadcast ends; it only takes time.
     BroadcastEnds(u64),
     /// A packet is on this side of the bus; it may have to be reduced first.
     Packet(Packet),
-    /// A compute node of an algorithm that is given as a trace ends.
+    /// A compute node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
     /// The memory server takes the next request.
     MemoryNext(usize),
@@ -38,7 +38,7 @@ pub enum Call {
     Bus(usize, super::bus::Signal),
 }
 
-/// Data of a stream between network and memory.
+/// Data of a stream on its way between network and memory.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub stream: usize,
@@ -55,7 +55,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Adds an event `after` ns from now, behind all others of that tick.
+    /// Adds an event `after` ns from now, after all others of that tick.
     pub fn event(&mut self, after: u64, event: Event) {
         let at = self.now.saturating_add(after);
         self.events.entry(at).or_default().push_back(event);
@@ -70,7 +70,7 @@ impl Agenda {
         self.calls.entry((npu, at)).or_default().push_back(call);
     }
 
-    /// Takes the next event and moves time to it.
+    /// Removes the next event and advances time to it.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             let mut first = self.events.first_entry()?;
@@ -82,7 +82,7 @@ impl Agenda {
         }
     }
 
-    /// Takes the next call of an NPU whose delay is over now.
+    /// Removes the next call of an NPU whose delay ends now.
     pub fn next_call(&mut self, npu: usize) -> Option<Call> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {

@@ -1,4 +1,4 @@
-//! Algorithms as machines that are told what happened and say what to do.
+//! Algorithms as state machines that receive events and return actions.
 
 pub mod credits;
 pub mod custom;
@@ -9,23 +9,23 @@ use super::Sim;
 use super::agenda::{Call, Packet};
 use super::post::{Handler, Message};
 
-/// Event of an algorithm.
+/// Event for an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The phase starts.
     Start,
-    /// A message is here.
+    /// A message has arrived.
     Received,
-    /// A packet is on this side of the bus and reduced, if it should be.
+    /// A packet is on this side of the bus, and reduced if required.
     Ready,
-    /// A node of an algorithm that is given as a trace has ended.
+    /// A node of a custom algorithm has ended.
     Ended(u64),
 }
 
 /// Action of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// Take data over the bus.
+    /// Transfer data over the bus.
     Move(Move),
     Send {
         dst: usize,
@@ -35,7 +35,7 @@ pub enum Act {
         src: usize,
         bytes: u64,
     },
-    /// The same for a node of a trace, with a tag of the trace.
+    /// As above for a node of a trace, with the trace's tag.
     SendNode {
         node: u64,
         dst: usize,
@@ -52,7 +52,7 @@ pub enum Act {
         node: u64,
         ns: u64,
     },
-    /// The phase is over.
+    /// The phase has ended.
     Over,
 }
 
@@ -61,20 +61,20 @@ pub enum Act {
 pub struct Move {
     pub bytes: u64,
     pub reduce: bool,
-    /// Towards memory, or back.
+    /// Whether it goes to the memory.
     pub to_memory: bool,
-    /// The data goes back where it came from (only with the shared bus).
+    /// Whether the data returns to its source (only with the shared bus).
     pub send_back: bool,
-    /// A constant 10 ns (in groups).
+    /// Whether it takes a constant 10 ns (in groups).
     pub fast: bool,
 }
 
-/// The members of a logical ring, and which one this is.
+/// The members of a logical ring, and the index of this one.
 #[derive(Clone, Debug)]
 pub struct Peers {
     pub ids: Vec<usize>,
     pub me: usize,
-    /// Not all NPUs of a dimension but a declared group.
+    /// Whether they are a declared group rather than all NPUs of a dimension.
     pub group: bool,
 }
 
@@ -88,7 +88,7 @@ impl Peers {
         }
     }
 
-    /// The `n` NPUs that differ from `npu` only in the dimension of this stride.
+    /// Returns the `n` NPUs that differ from `npu` only in the dimension with this stride.
     pub fn line(npu: usize, n: usize, stride: usize) -> Self {
         let me = npu / stride % n;
         let first = npu - me * stride;
@@ -99,7 +99,7 @@ impl Peers {
         }
     }
 
-    /// The index `steps` further from `index`.
+    /// Returns the index `steps` further from `index`.
     pub fn walk(&self, index: usize, steps: usize, clockwise: bool) -> usize {
         let n = self.ids.len();
         let steps = steps % n;
@@ -116,7 +116,7 @@ pub enum Algo {
 }
 
 impl Algo {
-    /// Size of the chunk afterwards.
+    /// Returns the size of the chunk after the phase.
     pub fn final_size(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
@@ -135,7 +135,7 @@ impl Algo {
 }
 
 impl Sim<'_> {
-    /// Tells the algorithm of a stream what happened and does what it says, in order.
+    /// Passes an event to the algorithm of a stream and executes its actions in order.
     pub fn step(&mut self, stream: usize, input: Input) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
@@ -184,7 +184,7 @@ impl Sim<'_> {
         }
     }
 
-    /// ASTRA-sim 2.x: without shared bus a constant delay, 10 ns in groups.
+    /// Moves data. In ASTRA-sim 2.x this takes a constant delay without a shared bus, 10 ns in groups.
     fn move_data(&mut self, npu: usize, stream: usize, how: Move) {
         let packet = Packet {
             stream,
@@ -201,9 +201,9 @@ impl Sim<'_> {
         }
     }
 
-    /// A packet has moved: it is reduced, or it is ready.
+    /// Handles a packet that was moved: it is reduced first, or is ready.
     ///
-    /// ASTRA-sim 2.x: two reads and a write, 3 · trunc(bytes / bandwidth).
+    /// In ASTRA-sim 2.x a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
     pub fn packet(&mut self, packet: Packet) {
         if packet.reduce {
             let bw = self.config.system.local_mem_bw * 1e9;

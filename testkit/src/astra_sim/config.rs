@@ -1,18 +1,18 @@
-//! Simulated system: the inputs of ASTRA-sim 2.x, as they are after parsing.
+//! The simulated system: inputs of ASTRA-sim 2.x after parsing.
 
 use super::algorithms::Algorithm;
 use std::collections::BTreeMap;
 
-/// Which of the two analytical networks carries messages.
+/// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Links are shared, whole messages are stored and forwarded.
+    /// Links are shared, and whole messages are stored and forwarded.
     Aware,
-    /// No link is ever busy.
+    /// Links are never busy.
     Unaware,
 }
 
-/// Wiring of the NPUs of a dimension.
+/// Topology of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Ring,
@@ -20,14 +20,14 @@ pub enum Shape {
     Switch,
 }
 
-/// One dimension of the network; the first is the innermost.
+/// One dimension of the network; the first one is the innermost.
 #[derive(Clone, Debug)]
 pub struct Dim {
     pub shape: Shape,
     pub n: usize,
-    /// In units of 2^30 bytes per second.
+    /// Bandwidth in 2^30 bytes per second.
     pub bw: f64,
-    /// In ns.
+    /// Latency in ns.
     pub lat: f64,
 }
 
@@ -40,7 +40,7 @@ pub enum Kind {
     AllToAll,
 }
 
-/// Numbering of collectives by importance.
+/// Order of collectives by priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Lifo,
@@ -57,26 +57,26 @@ pub struct Bus {
     pub gap_per_byte: f64,
 }
 
-/// The traces of an algorithm that is given as traces, one per position.
+/// Traces of a custom algorithm, one per position.
 pub type Custom = Vec<Vec<Node>>;
 
-/// The system file.
+/// Contents of the system file.
 #[derive(Clone, Debug)]
 pub struct System {
     pub policy: Policy,
     pub local_bw_aware: bool,
-    /// ns, if the file says it; 10 if not, and then not scaled.
+    /// Endpoint delay in ns if the file states it; otherwise 10, without scaling.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// Per dimension.
+    /// Algorithms per dimension.
     pub algorithms: BTreeMap<Kind, Vec<Algorithm>>,
     pub custom: BTreeMap<Kind, Custom>,
-    /// By the id of the node in the workload.
+    /// Custom algorithms by the id of the node in the workload.
     pub custom_nodes: BTreeMap<u64, Custom>,
-    /// 10^9 bytes per second.
+    /// Bandwidth in 10^9 bytes per second.
     pub local_mem_bw: f64,
-    /// 10^12 operations per second.
+    /// Peak rate in 10^12 operations per second.
     pub peak_perf: f64,
     pub roofline: bool,
     pub replay_only: bool,
@@ -84,7 +84,7 @@ pub struct System {
     pub reduction_delay: u64,
 }
 
-/// Who shares a memory server.
+/// Which NPUs share a memory server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     None,
@@ -94,19 +94,19 @@ pub enum Attachment {
     PerNode(usize),
 }
 
-/// The remote memory file.
+/// Contents of the remote memory file.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     pub attachment: Attachment,
     pub latency: u64,
-    /// Bytes per ns, whole.
+    /// Bandwidth in integer bytes per ns.
     pub bw: u64,
 }
 
 /// Operation of a node of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// INVALID and METADATA.
+    /// INVALID or METADATA.
     Nothing,
     /// Load or store.
     Memory {
@@ -130,13 +130,13 @@ pub enum Work {
     Collective {
         kind: Kind,
         bytes: u64,
-        /// 0 for all NPUs.
+        /// Group id; 0 for all NPUs.
         group: u64,
         dims: Option<Vec<bool>>,
         priority: i64,
     },
     Broadcast,
-    /// A collective that is refused when it is issued.
+    /// A collective that is rejected when it is issued.
     Unsupported,
 }
 
@@ -150,14 +150,14 @@ pub struct Node {
     pub work: Work,
 }
 
-/// Everything.
+/// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub network: Network,
     pub dims: Vec<Dim>,
     pub system: System,
     pub memory: Memory,
-    /// Members in the order of the file.
+    /// Members of groups, in the order of the file.
     pub groups: BTreeMap<u64, Vec<usize>>,
     pub rendezvous: bool,
     pub injection_scale: f64,
@@ -171,7 +171,7 @@ impl Config {
         self.dims.iter().map(|d| d.n).product()
     }
 
-    /// The endpoint delay in ns: scaled if the file gives one.
+    /// Returns the endpoint delay in ns; scaled only if the file states it.
     pub fn delay(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,

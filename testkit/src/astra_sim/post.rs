@@ -1,7 +1,7 @@
-//! Sends meet receives by (tag, source, destination, bytes) and their number among equal ones.
+//! Matches sends and receives by (tag, source, destination, bytes) and by their number among equal ones.
 //!
-//! ASTRA-sim 2.x: on arrival the sender's handler runs, then the receiver's if the receive is posted.
-//! A receive that is posted later runs through an event of the tick when it is posted.
+//! In ASTRA-sim 2.x, the sender's handler runs on arrival, then the receiver's if the receive is posted. A
+//! receive that is posted later runs in an event at the tick of its posting.
 
 use super::Sim;
 use super::agenda::Event;
@@ -20,21 +20,21 @@ pub struct Key {
 /// Action on arrival.
 #[derive(Clone, Debug)]
 pub enum Handler {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// A stream has received.
+    /// A stream receives.
     Stream(usize),
     /// A node of the workload of an NPU ends.
     NodeEnds { npu: usize, node: u64 },
-    /// A node of an algorithm that is given as a trace ends.
+    /// A node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
-    /// The receiver is ready: the data may leave.
+    /// The receiver is ready, so the data may be sent.
     DataMayLeave(Message, Box<Handler>),
-    /// The sender knows that the receiver is ready: the receive is posted.
+    /// The sender knows that the receiver is ready, so the receive is posted.
     PostReceive(Message, Box<Handler>),
 }
 
-/// A message without its number.
+/// A message without its number among equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
     pub tag: u64,
@@ -50,32 +50,32 @@ struct Meeting {
     arrived: bool,
 }
 
-/// Messages under way or waited for.
+/// Messages in flight or waited for.
 #[derive(Debug, Default)]
 pub struct Post {
-    /// Number of equal sends and receives.
+    /// Number of equal sends and receives so far.
     counts: BTreeMap<Message, (u64, u64)>,
     meetings: BTreeMap<Key, Meeting>,
-    /// Messages that went over the network.
+    /// Number of messages sent over the network.
     pub messages: u64,
 }
 
-/// Width of the range of tags for either of nodes and collectives.
+/// Width of the tag range, for node messages and for collectives.
 const RANGE: u64 = 500_000_000;
-/// Bytes by which a receiver says that it is ready.
+/// Size of the message with which a receiver announces that it is ready.
 const HANDSHAKE: u64 = 8192;
 
-/// The tag of a send or receive of a trace.
+/// Returns the tag of a send or receive in a trace.
 pub fn native(tag: u64) -> u64 {
     tag % RANGE
 }
 
-/// The tag of a stream of a collective.
+/// Returns the tag of a collective's stream.
 pub fn collective(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// The message by which the receiver of `message` says that it is ready.
+/// Returns the message with which the receiver of `message` announces that it is ready.
 fn handshake(message: Message) -> Message {
     Message {
         tag: message.tag + 2 * RANGE,
@@ -96,7 +96,7 @@ fn keyed(message: Message, number: u64) -> Key {
 }
 
 impl Sim<'_> {
-    /// Sends; with rendezvous, when the receiver is ready.
+    /// Sends a message; with rendezvous, once the receiver is ready.
     pub fn send(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::DataMayLeave(message, Box::new(handler));
@@ -106,7 +106,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Receives; with rendezvous, says first that it is ready.
+    /// Receives a message; with rendezvous, first announces that it is ready.
     pub fn receive(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::PostReceive(message, Box::new(handler));
@@ -138,7 +138,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A message is where it should be.
+    /// Handles the arrival of a message.
     pub fn arrived(&mut self, key: Key) {
         let meeting = self.post.meetings.entry(key).or_default();
         let send = meeting.send.take();
@@ -148,7 +148,7 @@ impl Sim<'_> {
             self.handle(receive.unwrap_or(Handler::Nothing));
             self.post.meetings.remove(&key);
         } else {
-            // The handler may post receives, but not this one, which has its number already.
+            // The handler may post receives, but not this one, which already has its number.
             self.handle(send.unwrap_or(Handler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;
         }

@@ -1,4 +1,4 @@
-//! Writes a rank's program: operators around work, and meetings.
+//! Builds a rank's program: operators around work, and meetings.
 
 use super::cost::{self, Exchange, PYTHON};
 use super::layout::Layout;
@@ -8,13 +8,13 @@ use super::tensor::{self, Arg, Kind, Tensor, dense};
 use super::{Device, Options};
 use std::fmt::Write;
 
-/// A program that is being written.
+/// A program under construction.
 pub(super) struct Builder<'o> {
     pub program: Program,
     pub options: &'o Options,
     pub layout: &'o Layout,
     pub rank: u32,
-    /// Meetings of the program: the kind, the bytes, and the number of those before it.
+    /// Meetings of the program: kind, bytes, and number of earlier ones.
     pub asked: Vec<(Exchange, u64, u32)>,
     /// Operators whose number is that of the last meeting along an axis.
     numbered: Vec<(u32, Axis)>,
@@ -22,7 +22,7 @@ pub(super) struct Builder<'o> {
     device: String,
 }
 
-/// Name of an operator, and its place in autograd.
+/// Name of an operator, and its role in autograd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub name: &'a str,
@@ -30,11 +30,11 @@ pub(super) struct Call<'a> {
     pub seq: Option<u32>,
     pub flow: bool,
     pub number: (u32, u32),
-    /// More attributes of the host node, and more arguments of the event.
+    /// Additional attributes of the host node, and additional arguments of the event.
     pub more: [&'a str; 2],
 }
 
-/// An operator that autograd does not see.
+/// An operator that autograd does not record.
 pub(super) fn plain(name: &str) -> Call<'_> {
     Call {
         name,
@@ -75,13 +75,13 @@ impl<'o> Builder<'o> {
             counts: [0; 3],
             device: match options.device {
                 Device::Cpu => "cpu".to_owned(),
-                // Eight to a host.
+                // Eight devices per host.
                 Device::Cuda => format!("cuda:{}", rank % 8),
             },
         }
     }
 
-    /// Ends the program.
+    /// Finishes the program.
     pub(super) fn finish(mut self) -> (Program, Vec<(Exchange, u64, u32)>) {
         for (op, axis) in self.numbered {
             self.program.ops[op as usize].number.1 = self.counts[axis as usize];
@@ -110,17 +110,17 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// A new tensor, in every step.
+    /// Creates a tensor that is new in every step.
     pub(super) fn fresh(&mut self, shape: &[u64]) -> Tensor {
         self.tensor(shape, Kind::Float, false)
     }
 
-    /// A tensor that outlives the step.
+    /// Creates a tensor that outlives the step.
     pub(super) fn kept(&mut self, shape: &[u64]) -> Tensor {
         self.tensor(shape, Kind::Float, true)
     }
 
-    /// A new scalar in host memory.
+    /// Creates a scalar in host memory.
     pub(super) fn scalar(&mut self) -> Tensor {
         Tensor {
             host: true,
@@ -128,7 +128,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Another tensor on the storage of `of`.
+    /// Creates another tensor on the storage of `of`.
     pub(super) fn alias(
         &mut self,
         of: &Tensor,
@@ -146,7 +146,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// The number of the next node of autograd.
+    /// Returns the sequence number of the next node of autograd.
     pub(super) fn seq(&mut self) -> u32 {
         self.program.seqs += 1;
         self.program.seqs - 1
@@ -203,7 +203,7 @@ impl<'o> Builder<'o> {
         (self.program.ops.len() - 1) as u32
     }
 
-    /// An operator around what `body` adds.
+    /// Adds an operator around everything that `body` adds.
     pub(super) fn op(
         &mut self,
         call: Call<'_>,
@@ -217,17 +217,17 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Exit);
     }
 
-    /// An operator without children.
+    /// Adds an operator without children.
     pub(super) fn leaf(&mut self, name: &str, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) {
         self.op(plain(name), inputs, outputs, |_| {});
     }
 
-    /// The time that Python takes before the next operator.
+    /// Adds the Python time before the next operator.
     pub(super) fn python(&mut self) {
         self.program.instrs.push(Instr::Busy(PYTHON));
     }
 
-    /// Computation of an operator: by the thread itself, or by a kernel.
+    /// Adds an operator's computation, on the thread itself or as a kernel.
     pub(super) fn work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::kernel(self.options, flops, bytes);
         if !self.cuda() {
@@ -250,7 +250,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Launch(kernel));
     }
 
-    /// Copies between the host and the device, where there is one.
+    /// Adds a copy between host and device, if there is a device.
     pub(super) fn copy(&mut self, copy: Copy, bytes: u64) {
         if !self.cuda() {
             return;
@@ -269,7 +269,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Launch(kernel));
     }
 
-    /// Adds a meeting, of which `op` is the annotation; whoever adds it says when it starts.
+    /// Adds a meeting with the annotation `op`; the caller adds the instruction that starts it.
     pub(super) fn meet(&mut self, exchange: Exchange, axis: Axis, bytes: u64, op: u32) -> u32 {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
@@ -283,20 +283,20 @@ impl<'o> Builder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// The number of the next meeting along `axis`, for the operator that is added next.
+    /// Assigns the number of the next meeting along `axis` to the next operator.
     pub(super) fn number(&mut self, axis: Axis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
-    /// The operator that is added next has the number of an earlier meeting along `axis`.
+    /// Assigns the number of an earlier meeting along `axis` to the next operator.
     pub(super) fn same_number(&mut self, axis: Axis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }
 
-    /// Adds instructions as they are.
+    /// Adds an instruction.
     pub(super) fn instr(&mut self, instr: Instr) {
         self.program.instrs.push(instr);
     }

@@ -1,46 +1,46 @@
-//! Durations on the imagined computer, in nanoseconds.
+//! Durations on the simulated computer, in nanoseconds.
 //!
-//! The numbers are round, so that a schedule can be derived by hand, and of the size that captures
-//! show. A rank's numbers are these, stretched as the options say.
+//! The numbers are round, so that schedules can be derived by hand, and of the same order as in real
+//! captures. A rank's durations are these, stretched according to the options.
 
 use super::{Bound, Device, Options};
 
-/// From an operator's start to its first child or to its work.
+/// Time from an operator's start to its first child or to its work.
 pub(super) const HEAD: u64 = 2_000;
-/// From the last child or the work to the operator's end.
+/// Time from the last child or the work to the operator's end.
 pub(super) const TAIL: u64 = 1_000;
-/// From an operator's end to what follows on its thread.
+/// Time from an operator's end to the next event on its thread.
 pub(super) const BETWEEN: u64 = 500;
-/// Python before an operator that it calls.
+/// Python time before an operator that it calls.
 pub(super) const PYTHON: u64 = 5_000;
-/// A call that launches work on a stream.
+/// Duration of a call that launches work on a stream.
 pub(super) const LAUNCH: u64 = 4_000;
-/// A call that says something about events.
+/// Duration of a call that handles events.
 pub(super) const RUNTIME: u64 = 1_000;
-/// From the end of a launching call to the earliest start on the stream.
+/// Time from the end of a launching call to the earliest start on the stream.
 pub(super) const REACH: u64 = 3_000;
-/// Between two pieces of work of one stream.
+/// Gap between successive work on a stream.
 pub(super) const STREAM_GAP: u64 = 1_000;
-/// From the request to the earliest start on a worker of Gloo.
+/// Time from the request to the earliest start on a worker of Gloo.
 pub(super) const QUEUE: u64 = 20_000;
-/// Between two pieces of work of one worker.
+/// Gap between successive work of a worker.
 pub(super) const WORKER_GAP: u64 = 5_000;
-/// From the end of what a thread waits for until it runs again.
+/// Time from the end of a wait until the thread runs again.
 pub(super) const WAKE: u64 = 10_000;
-/// A collective or message of no bytes, from the last member's start.
+/// Duration of a collective or message of no bytes, from the last member's start.
 pub(super) const LATENCY: u64 = 20_000;
 
-/// `amount` at `per_us` in each microsecond, rounded up.
+/// Returns the time for `amount` at a rate of `per_us` per microsecond, rounded up.
 fn at_rate(amount: u128, per_us: u128) -> u64 {
     u64::try_from((amount * 1000).div_ceil(per_us)).unwrap_or(u64::MAX)
 }
 
-/// A kernel with this much work, on the CPU's thread or on a stream.
+/// Returns the duration of a kernel with this much work, on the CPU's thread or on a stream.
 pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
         // 100 GFLOP/s, 10 GB/s.
         (Device::Cpu, _) => at_rate(flops, 100_000).max(at_rate(bytes, 10_000)),
-        // 300 TFLOP/s, 2 TB/s; launch-bound kernels do next to nothing.
+        // 300 TFLOP/s, 2 TB/s; launch-bound kernels do almost nothing.
         (Device::Cuda, Bound::Launch) => 2_000,
         (Device::Cuda, Bound::Kernel) => {
             20_000 + at_rate(flops, 300_000_000).max(at_rate(bytes, 2_000_000))
@@ -48,7 +48,7 @@ pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     }
 }
 
-/// From the last member's start to the end, with `bytes` as the larger of input and output.
+/// Returns the time from the last member's start to the end; `bytes` is the larger of input and output.
 pub(super) fn transfer(kind: Exchange, bytes: u64, members: u32, bytes_per_second: u64) -> u64 {
     let (bytes, n) = (u128::from(bytes), u128::from(members.max(1)));
     let carried = match kind {
@@ -62,7 +62,7 @@ pub(super) fn transfer(kind: Exchange, bytes: u64, members: u32, bytes_per_secon
     LATENCY.saturating_add(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// The collectives that jobs call.
+/// Collectives that jobs call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CollectiveKind {
     AllReduce,
@@ -92,7 +92,7 @@ pub(super) enum Exchange {
 }
 
 impl Exchange {
-    /// The name in the truth.
+    /// Returns its name in the ground truth.
     pub(super) fn name(self) -> String {
         match self {
             Self::Collective(kind) => kind.name().to_owned(),
@@ -101,7 +101,7 @@ impl Exchange {
     }
 }
 
-/// A number that looks random and depends on all of `parts`: steps of SplitMix64.
+/// Returns a pseudo-random number that depends on all of `parts`: steps of SplitMix64.
 pub(super) fn draw(parts: [u64; 3]) -> u64 {
     parts.iter().fold(0, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,10 +1,10 @@
-//! Options of captures, and which of them make sense together.
+//! Options of captures, and which combinations are valid.
 
 use super::EPOCH;
 use clap::{Args, ValueEnum};
 use std::fmt::{self, Display};
 
-/// An option that makes no sense, alone or beside the others, or asks for more than is simulated.
+/// Error: an option is invalid, alone or together with others, or exceeds what can be simulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError(String);
 
@@ -68,7 +68,7 @@ pub enum Style {
 /// Bound of a step on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bound {
-    /// Kernels are shorter than what it takes to launch them.
+    /// Kernels are shorter than their launches.
     Launch,
     /// Kernels queue.
     Kernel,
@@ -113,7 +113,7 @@ pub struct Options {
     /// Bound of a step on a GPU
     #[arg(long, value_enum, default_value_t = Bound::Kernel, value_name = "WHAT")]
     pub bound: Bound,
-    /// Whatever takes time takes up to this many thousandths longer, differently each time
+    /// Random extra time of every action: up to this many thousandths
     #[arg(long, default_value_t = 50, value_name = "PERMILLE")]
     pub skew: u32,
     /// Members of a collective end up to this many nanoseconds after it
@@ -122,10 +122,10 @@ pub struct Options {
     /// A rank that takes FACTOR times as long for everything, kept in thousandths; may be repeated
     #[arg(long = "straggler", value_name = "RANK=FACTOR", value_parser = straggler)]
     pub stragglers: Vec<(u32, u32)>,
-    /// A rank that begins so many nanoseconds after the others; may be repeated
+    /// A rank that begins this many nanoseconds after the others; may be repeated
     #[arg(long, value_name = "RANK=NS", value_parser = late)]
     pub late: Vec<(u32, u64)>,
-    /// Ranks' clocks are off by up to this many nanoseconds, but for rank 0's
+    /// Clocks of ranks other than 0 are off by up to this many nanoseconds
     #[arg(long, default_value_t = 0, value_name = "NS")]
     pub clock_skew: u64,
     /// Seed of pseudo-random numbers
@@ -154,7 +154,7 @@ fn late(text: &str) -> Result<(u32, u64), String> {
 }
 
 impl Options {
-    /// Small, quick, and with a bit of everything.
+    /// Returns options for a small, fast capture with some of every feature.
     pub fn new(device: Device, style: Style, ranks: u32) -> Self {
         Self {
             device,
@@ -178,7 +178,7 @@ impl Options {
         }
     }
 
-    /// Says what is wrong, if anything is.
+    /// Checks the options.
     pub fn validate(&self) -> Result<(), OptionError> {
         for (option, value) in [
             ("ranks", self.ranks),
@@ -266,7 +266,7 @@ impl Options {
         Ok(())
     }
 
-    /// Times are whole nanoseconds below 2^62, and what a rank remembers fits into memory.
+    /// Checks that times are integer nanoseconds below 2^62, and that a rank's state fits into memory.
     fn validate_size(&self) -> Result<(), OptionError> {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));

@@ -1,35 +1,35 @@
-//! A rank's program for one step: instructions, with the texts of what they record.
+//! A rank's program for one step: instructions, with the texts that they record.
 
 use super::cost::Exchange;
 use super::tensor::{NUMBER, TENSOR};
 use std::collections::BTreeMap;
 
-/// Next action of a thread.
+/// Next action of the thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instr {
-    /// An operator begins.
+    /// Begins an operator.
     Enter(u32),
-    /// The innermost operator of the thread ends.
+    /// Ends the innermost operator of the thread.
     Exit,
-    /// The thread computes for this long.
+    /// Computes for this long, ns.
     Busy(u64),
-    /// A collective goes to the workers of its group, a message starts at once.
+    /// Passes a collective to the workers of its group, or starts a message at once.
     Issue(u32),
-    /// The thread waits until a meeting has ended.
+    /// Waits until a meeting has ended.
     Block(u32),
-    /// A kernel goes to the compute stream.
+    /// Launches a kernel on the compute stream.
     Launch(u32),
-    /// A meeting's kernel goes to the stream of its group, behind what was launched before.
+    /// Launches a meeting's kernel on the stream of its group, after earlier launches.
     Collective(u32),
-    /// The compute stream waits for a meeting.
+    /// Makes the compute stream wait for a meeting.
     StreamWait(u32),
-    /// The thread waits until the compute stream is idle.
+    /// Waits until the compute stream is idle.
     Synchronize,
-    /// Marks that the following happens on this thread.
+    /// Switches to this thread for the following instructions.
     Thread(u8),
 }
 
-/// Hole behind a piece of text.
+/// Hole after a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hole {
     Tensor,
@@ -40,7 +40,7 @@ pub(super) enum Hole {
 /// A text with holes.
 pub(super) type Text = Box<[(Box<str>, Hole)]>;
 
-/// Cuts a text at its holes.
+/// Splits a text at its holes.
 pub(super) fn text(mut rest: &str) -> Text {
     let mut parts = Vec::new();
     loop {
@@ -57,14 +57,14 @@ pub(super) fn text(mut rest: &str) -> Text {
     }
 }
 
-/// Place of an operator in autograd, and its category.
+/// Role of an operator in autograd, or its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
-    /// An operator that autograd does not see.
+    /// An operator that autograd does not record.
     Plain,
     /// An operator of the forward pass, with a sequence number.
     Forward,
-    /// The engine's frame around a node of the backward pass.
+    /// The autograd engine's frame around a node of the backward pass.
     Evaluate,
     /// A node of the backward pass.
     Backward,
@@ -72,16 +72,16 @@ pub(super) enum Role {
     Annotation,
 }
 
-/// All that operators with the same texts share.
+/// Properties shared by operators with the same texts.
 #[derive(Debug)]
 pub(super) struct Template {
     pub role: Role,
     pub name: Text,
     /// `inputs` and `outputs` of the host node.
     pub host: Text,
-    /// The end of the host node's attributes, from the schema on.
+    /// The last part of the host node's attributes, from the schema on.
     pub attrs: Text,
-    /// Arguments of the Kineto event behind its ids; may be empty.
+    /// Arguments of the Kineto event after its ids; may be empty.
     pub kineto: Text,
 }
 
@@ -89,15 +89,15 @@ pub(super) struct Template {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub template: u32,
-    /// Its tensors in [`Program::args`]: inputs, then outputs.
+    /// Index of its tensors in [`Program::args`]: inputs, then outputs.
     pub args: u32,
     pub inputs: u16,
     pub outputs: u16,
-    /// The sequence number within a step, from 0.
+    /// Sequence number within a step, from 0.
     pub seq: Option<u32>,
-    /// Whether the flow from forward to backward begins or ends here.
+    /// Whether a flow from forward to backward begins or ends here.
     pub flow: bool,
-    /// Value of [`Hole::Number`]: this, and the second once for every step.
+    /// Value of [`Hole::Number`]: the first number plus the second per step.
     pub number: (u32, u32),
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Op {
 pub(super) struct Kernel {
     pub name: Box<str>,
     pub ns: u64,
-    /// The arguments of the event behind its ids.
+    /// The arguments of the event after its ids.
     pub args: Text,
     pub copy: Option<Copy>,
 }
@@ -121,16 +121,16 @@ pub(super) enum Copy {
 /// One end of a collective or message.
 #[derive(Debug)]
 pub(super) struct Meet {
-    /// The meeting in the step's list of all ranks.
+    /// Index of the meeting in the step's list over all ranks.
     pub global: u32,
     pub axis: Axis,
-    /// The annotation of Gloo, or the frame of NCCL.
+    /// Gloo's annotation, or NCCL's frame.
     pub op: u32,
-    /// The kernel of NCCL.
+    /// NCCL's kernel.
     pub kernel: Option<u32>,
 }
 
-/// Along which groups ranks meet; each has its own workers or stream.
+/// The axis along which groups meet; each axis has its own workers or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     Data,
@@ -138,13 +138,13 @@ pub(super) enum Axis {
     Pair,
 }
 
-/// A meeting, as all of its members see it.
+/// A meeting, with the facts common to all members.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
     pub exchange: Exchange,
-    /// The group in the job's list.
+    /// Index of the group in the job's list.
     pub group: u32,
-    /// Number of those before it in the group and step.
+    /// Number of earlier meetings of the group in the step.
     pub nth: u32,
     /// The larger of a member's input and output.
     pub bytes: u64,
@@ -159,16 +159,16 @@ pub(super) struct Program {
     pub templates: Vec<Template>,
     pub kernels: Vec<Kernel>,
     pub meets: Vec<Meet>,
-    /// By slot: the slot whose storage it shares, which may be itself, and whether it outlives steps.
+    /// By slot: the slot whose storage it shares (possibly itself), and whether it outlives the step.
     pub slots: Vec<(u32, bool)>,
-    /// Number of sequence numbers that a step uses, which are also the flows.
+    /// Number of sequence numbers in a step; the flows have the same numbers.
     pub seqs: u32,
     known: BTreeMap<(Role, String), u32>,
     known_kernels: BTreeMap<String, u32>,
 }
 
 impl Program {
-    /// The template with these texts.
+    /// Returns the template with these texts, which is added if new.
     pub(super) fn template(&mut self, role: Role, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
@@ -185,7 +185,7 @@ impl Program {
         })
     }
 
-    /// The kernel with this name, duration and texts.
+    /// Returns the kernel with this name, duration and texts, which is added if new.
     pub(super) fn kernel(&mut self, name: &str, ns: u64, args: &str, copy: Option<Copy>) -> u32 {
         let kernels = &mut self.kernels;
         let key = format!("{name}\u{3}{ns}\u{3}{args}");

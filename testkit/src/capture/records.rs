@@ -1,17 +1,17 @@
-//! Record of a rank's step: operators with all the numbers that PyTorch gives them.
+//! Records of a rank's step: operators with all the ids that PyTorch assigns.
 //!
-//! Both files are written from these, so they agree. A rank's numbers depend on the order in which
-//! its threads begin and end things, and on nothing else.
+//! Both files are written from these records, so they agree. A rank's ids depend only on the order in which
+//! its threads begin and end operators.
 
 use super::program::{Axis, Program, Role};
 use super::simulate::{Call, Device, Recorder};
 
-/// One operator or annotation of the host, or the root of a thread.
+/// An operator or annotation of the host, or the root of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// In the program; [`ROOT`] for a thread's root.
+    /// Index in the program; [`ROOT`] for a thread's root.
     pub op: u32,
-    /// Of Kineto: 0 and 1 are the thread of the program and that of autograd, from 2 on the workers.
+    /// Kineto's thread: 0 is the program's, 1 autograd's, and 2 and above are the workers'.
     pub thread: u8,
     pub start: u64,
     pub end: u64,
@@ -22,17 +22,17 @@ pub(super) struct Record {
     pub fw_parent: u64,
 }
 
-/// Stands for the root of a thread.
+/// Index for the root of a thread.
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl Record {
-    /// The thread's number in the host file.
+    /// Returns the thread's number in the host file.
     pub(super) fn host_thread(&self) -> u8 {
         if self.thread == 1 { 2 } else { 1 }
     }
 }
 
-/// A call or what it did on a stream.
+/// A runtime call, or its effect on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Gpu {
     Call {
@@ -50,33 +50,33 @@ pub(super) enum Gpu {
         ns: u64,
         correlation: u64,
         external: u64,
-        /// The annotation around the call, if it has one of its own.
+        /// External id of the annotation around the call, if it has one.
         frame: u64,
     },
 }
 
-/// A worker's annotation that has not begun or not ended.
+/// A worker's annotation that has not begun or not ended yet.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     at: u64,
     m: u32,
     thread: u8,
     end: u64,
-    /// The number, which it gets when it is asked for; the host's id follows when it begins.
+    /// Record function id, assigned when it is requested; the host's id is assigned when it begins.
     rf: u64,
 }
 
-/// The step that is being recorded.
+/// Records of the current step.
 #[derive(Debug)]
 pub(super) struct Records<'p> {
     program: &'p Program,
-    /// In the order of their starts on each thread.
+    /// Records, sorted by start within each thread.
     pub list: Vec<Record>,
-    /// In the order of their ends.
+    /// Indices of records in the order of their ends.
     pub done: Vec<u32>,
     pub gpu: Vec<Gpu>,
     pub with_gpu: bool,
-    /// By slot.
+    /// Tensor ids by slot.
     pub tensors: Vec<u64>,
     pub storages: Vec<u64>,
     stacks: [Vec<u32>; 2],
@@ -84,14 +84,14 @@ pub(super) struct Records<'p> {
     rooted: [u64; 2],
     next_id: u64,
     next_rf: u64,
-    /// By thread: the next external id, and how many are left of its block.
+    /// By thread: the next external id, and how many remain in its block.
     external: [(u64, u64); 6],
     blocks: u64,
     starting: Vec<Pending>,
     ending: Vec<(u64, u32)>,
 }
 
-/// External ids come in blocks, one after another to whichever thread needs one.
+/// Size of a block of external ids; a thread that needs ids takes the next block.
 const BLOCK: u64 = 512;
 
 impl<'p> Records<'p> {
@@ -107,7 +107,8 @@ impl<'p> Records<'p> {
             storages: vec![0; slots],
             stacks: [Vec::new(), Vec::new()],
             thread: 0,
-            // The process has id 1, the program's thread 2, and the list of groups 3 and number 1.
+            // The process has id 1, the program's thread id 2, and the list of groups id 3 and record
+            // function id 1.
             rooted: [2, 0],
             next_id: 4,
             next_rf: 2,
@@ -118,12 +119,12 @@ impl<'p> Records<'p> {
         }
     }
 
-    /// Ends the step: what has begun has ended.
+    /// Ends the step; everything that began must have ended.
     pub(super) fn finish(&mut self) {
         self.catch_up(u64::MAX);
     }
 
-    /// Forgets the step. Tensors that do not outlive it get new ids.
+    /// Clears the step. Tensors that do not outlive it get new ids.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.done.clear();
@@ -152,7 +153,7 @@ impl<'p> Records<'p> {
         *next - 1
     }
 
-    /// Gives ids to the tensors of an operator that have none.
+    /// Assigns ids to the tensors of an operator that have none.
     fn name(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
@@ -169,7 +170,7 @@ impl<'p> Records<'p> {
         }
     }
 
-    /// The operator that the thread is in, or its root.
+    /// Returns the id of the thread's innermost open operator, or of its root.
     fn top(&self, thread: u8) -> u64 {
         let stack = &self.stacks[usize::from(thread)];
         match stack.last() {
@@ -183,7 +184,7 @@ impl<'p> Records<'p> {
         self.next_rf - 1
     }
 
-    /// `threads` are Kineto's and the one on whose stack of the host it is.
+    /// Begins a record. `threads` are Kineto's thread, and the thread whose host stack contains the record.
     fn begin(&mut self, op: u32, threads: (u8, u8), (start, end): (u64, u64), rf: u64) -> u32 {
         let (thread, on) = threads;
         let parent = self.top(on);
@@ -211,7 +212,7 @@ impl<'p> Records<'p> {
         (self.list.len() - 1) as u32
     }
 
-    /// Begins and ends what the workers have begun and ended until `at`.
+    /// Begins and ends the workers' records that are due by `at`.
     fn catch_up(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
@@ -322,7 +323,8 @@ impl Recorder for Records<'_> {
 }
 
 impl Records<'_> {
-    /// The external id of the innermost operator; of annotations or of what is none.
+    /// Returns the external id of the innermost operator, or if `role` is given, of the innermost annotation;
+    /// 0 if there is none.
     fn within(&self, role: Option<Role>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

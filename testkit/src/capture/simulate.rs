@@ -1,33 +1,33 @@
-//! One rank's clock: it goes through the program in order and says when what happens.
+//! Simulation of one rank: executes the program in order and reports when everything happens.
 //!
-//! A clock stops where it needs the end of a meeting that has none yet, and can be asked to go on.
-//! Nothing it has said is said again.
+//! The simulation stops when it needs the end of a meeting that is not known yet, and can be resumed. Nothing
+//! is reported twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, draw,
 };
 use super::program::{Axis, Instr, Program};
 
-/// Questions of a clock to the other ranks.
+/// Interface of a rank to the meetings with other ranks.
 pub(super) trait Meetings {
-    /// This rank starts its part of meeting `m` of `step`.
+    /// Records that this rank starts its part of meeting `m` of `step`.
     fn arrive(&mut self, step: u32, m: u32, start: u64);
-    /// When the meeting ends on this rank, if that is known.
+    /// Returns when the meeting ends on this rank, if known.
     fn end(&self, step: u32, m: u32) -> Option<u64>;
-    /// Somebody on this rank waits for the meeting.
+    /// Records that a thread or stream of this rank waited for the meeting.
     fn waited(&mut self, step: u32, m: u32, by: Waiter, from: u64, until: u64);
 }
 
-/// Who waits for a meeting.
+/// Kind of waiter for a meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
-    /// The thread that asked for it.
+    /// The thread that requested it.
     Host,
     /// The compute stream.
     Stream,
 }
 
-/// A call into the runtime.
+/// A call of the device's runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Launch,
@@ -43,7 +43,7 @@ pub(super) enum Call {
 pub(super) enum Device {
     Kernel(u32),
     Collective(u32),
-    /// A stream is told to wait for the event that the call with this correlation recorded.
+    /// A stream waits for the event that the call with this correlation id recorded.
     WaitEvent {
         recorded: u64,
         by: u32,
@@ -52,21 +52,21 @@ pub(super) enum Device {
     Synchronize,
 }
 
-/// Receives what happens. Times are those of the job's clock, in nanoseconds.
+/// Receives the events. Times are those of the job's clock, ns.
 pub(super) trait Recorder {
     fn enter(&mut self, _op: u32, _at: u64) {}
     fn exit(&mut self, _at: u64) {}
     fn thread(&mut self, _thread: u8) {}
-    /// A meeting of Gloo, on a worker of its group or on the thread itself.
+    /// Receives a meeting of Gloo, on a worker of its group or on the thread itself.
     fn meet(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
     fn call(&mut self, _call: Call, _at: u64, _ns: u64, _correlation: u64) {}
     fn device(&mut self, _what: Device, _stream: u32, _at: u64, _ns: u64, _correlation: u64) {}
 }
 
-/// The compute stream, as CUDA numbers it for Kineto.
+/// Id of the compute stream in CUDA and Kineto.
 pub(super) const COMPUTE: u32 = 7;
 
-/// The stream of the groups along an axis.
+/// Returns the stream of the groups along an axis.
 pub(super) fn stream(axis: Axis) -> u32 {
     match axis {
         Axis::Data => 20,
@@ -74,25 +74,25 @@ pub(super) fn stream(axis: Axis) -> u32 {
     }
 }
 
-/// A worker of Gloo: free from then on, once the meeting it is in has ended.
+/// A worker of Gloo: free from `free` on, and after the meeting `within` has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
     free: u64,
     within: Option<u32>,
 }
 
-/// Differences of a rank from the others.
+/// Speed of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub seed: u64,
     pub rank: u32,
-    /// Everything takes this many thousandths.
+    /// Factor on all durations, in thousandths.
     pub straggle: u32,
-    /// And up to as many thousandths more.
+    /// Maximum random addition, in thousandths.
     pub skew: u32,
 }
 
-/// A rank on its way through the job.
+/// State of a rank's simulation.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     pace: Pace,
@@ -100,7 +100,7 @@ pub(super) struct Clock {
     now: u64,
     step: u32,
     next: usize,
-    /// By axis.
+    /// Workers by axis.
     workers: [[Worker; 2]; 2],
     comm: [Worker; 2],
     compute_free: u64,
@@ -132,7 +132,7 @@ impl Clock {
         }
     }
 
-    /// The present.
+    /// Returns the current time.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
@@ -153,7 +153,7 @@ impl Clock {
         ns
     }
 
-    /// The thread spends `ns`; says when it began and how long it took.
+    /// Spends `ns` on the thread; returns when it began and how long it took.
     fn spend(&mut self, ns: u64) -> (u64, u64) {
         let (at, ns) = (self.now, self.stretched(ns));
         self.now += ns;
@@ -168,7 +168,7 @@ impl Clock {
         self.correlation
     }
 
-    /// Goes to the end of the step, or to the first instruction that needs the end of a meeting;
+    /// Runs to the end of the step, or to the first instruction that needs an unknown end of a meeting;
     /// returns whether the step has ended.
     pub(super) fn run(
         &mut self,
@@ -182,7 +182,7 @@ impl Clock {
             }
             self.next += 1;
         }
-        // Meetings are told apart within a step only.
+        // Meetings are numbered within a step, so none may be open across steps.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
             if !settle(worker, self.step, meetings) {
@@ -194,7 +194,7 @@ impl Clock {
         true
     }
 
-    /// Does `instr`, or nothing if it needs the end of a meeting.
+    /// Executes `instr`; does nothing if it needs the unknown end of a meeting.
     fn one(
         &mut self,
         program: &Program,
@@ -289,7 +289,7 @@ impl Clock {
         true
     }
 
-    /// Launches a meeting's kernel behind what the compute stream has, as NCCL does.
+    /// Launches a meeting's kernel after the work of the compute stream, as NCCL does.
     fn collective(
         &mut self,
         m: u32,
@@ -321,7 +321,7 @@ impl Clock {
     }
 }
 
-/// Learns from when on a worker or stream is free; says whether that is known.
+/// Determines when a worker or stream becomes free; returns whether that is known.
 fn settle(worker: &mut Worker, step: u32, meetings: &impl Meetings) -> bool {
     if let Some(m) = worker.within {
         let Some(end) = meetings.end(step, m) else {

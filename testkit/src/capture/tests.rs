@@ -1,4 +1,4 @@
-//! A schedule that was derived by hand, and what options are refused.
+//! A schedule derived by hand, and rejected options.
 
 use super::*;
 
@@ -27,14 +27,13 @@ fn a_layer_on_two_ranks_by_hand() {
     let [broadcast, reduce] = &truth.collectives[..] else {
         panic!("{:?}", truth.collectives);
     };
-    // An operator takes 2 us before its first child and 1 us after its last, what follows it comes
-    // 0.5 us later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python,
-    // `randn` from 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which
-    // writes 12 bytes at 10 bytes/ns in 2 ns, to 20,502; `randn` until 22,002. Then 0.5 us, Python,
-    // the frame of DDP from 27,502, Python, `broadcast_` from 34,502, which asks at 36,502. The
-    // worker starts 20 us later. On rank 1 all of these take twice as long, but for what lies
-    // between operators: it asks at 71,504. 20 us and 4 bytes at 1 byte/ns after the last start it
-    // is over.
+    // An operator takes 2 us before its first child and 1 us after its last, the next event comes 0.5 us
+    // later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python, `randn` from
+    // 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which writes 12 bytes at 10
+    // bytes/ns in 2 ns, to 20,502; `randn` until 22,002. Then 0.5 us, Python, the frame of DDP from 27,502,
+    // Python, `broadcast_` from 34,502, which requests at 36,502. The worker starts 20 us later. On rank 1
+    // all of these take twice as long, except the times between operators: it requests at 71,504. The
+    // broadcast ends 20 us plus 4 bytes at 1 byte/ns after the last start.
     assert_eq!(
         times(broadcast),
         [
@@ -42,7 +41,7 @@ fn a_layer_on_two_ranks_by_hand() {
             [91_504, 0, 20_004, 111_508]
         ]
     );
-    // Both threads stand still 0.5 us after `broadcast_`, until 10 us after its end.
+    // Both threads wait from 0.5 us after `broadcast_` until 10 us after its end.
     let until = 121_508;
     assert_eq!(
         waits(broadcast),

@@ -1,4 +1,4 @@
-//! Ground truth of a generated job, to check readers of its captures.
+//! Ground truth of a generated job, for checking readers of its captures.
 
 use super::meet::Part;
 use super::simulate::Waiter;
@@ -6,17 +6,17 @@ use super::{Capture, cost::Exchange, pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's truth. All times are whole nanoseconds of one clock that all ranks share; it is 0 at
-/// [`Truth::epoch_ns`] since 1970, and a rank's Kineto file adds the rank's offset.
+/// The ground truth of a job. All times are integer nanoseconds of one clock shared by all ranks. It is 0 at
+/// [`Truth::epoch_ns`] since 1970; a rank's Kineto file adds the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truth {
-    /// The version of this layout: 1.
+    /// Version of this format: 1.
     pub version: u32,
-    /// The shared clock's 0, since 1970.
+    /// Zero of the shared clock, ns since 1970.
     pub epoch_ns: u64,
-    /// By rank.
+    /// Facts by rank.
     pub ranks: Vec<RankTruth>,
-    /// By step, then in the order of the step's program.
+    /// Collectives and messages, by step and then in program order.
     pub collectives: Vec<MeetingTruth>,
 }
 
@@ -25,30 +25,30 @@ pub struct Truth {
 pub struct RankTruth {
     /// The rank.
     pub rank: u32,
-    /// Kineto's times are the shared ones plus this.
+    /// Offset of Kineto's times from the shared clock.
     pub clock_offset_ns: i64,
     /// Start of its first event.
     pub first_ns: u64,
-    /// End of its last event; the profiler's own span and window do not count.
+    /// End of its last event, without the profiler's own span and window.
     pub last_ns: u64,
-    /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python before them.
+    /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python time before them.
     pub steps: Vec<[u64; 2]>,
-    /// Everything is stretched by this many thousandths, before the pseudo-random part.
+    /// Factor on all durations in thousandths, before the pseudo-random part.
     pub straggle_permille: u32,
-    /// `cpu_op` and `user_annotation` events, which are the host's nodes with a recorded function
-    /// but for `## process_group:init ##`.
+    /// Number of `cpu_op` and `user_annotation` events. They are the host's nodes with a record function id,
+    /// except `## process_group:init ##`.
     pub host_ops: u64,
-    /// `cuda_runtime` events.
+    /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
-    /// `kernel` events, with those of collectives.
+    /// Number of `kernel` events, including those of collectives.
     pub kernels: u64,
-    /// `gpu_memcpy` events.
+    /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Collectives that it took part in.
+    /// Number of collectives that it took part in.
     pub collectives: u64,
-    /// Messages that it sent.
+    /// Number of messages that it sent.
     pub sends: u64,
-    /// Messages that it received.
+    /// Number of messages that it received.
     pub receives: u64,
 }
 
@@ -61,47 +61,46 @@ pub struct MeetingTruth {
     pub step: u32,
     /// PyTorch's name of the group.
     pub group: String,
-    /// The ranks of the group; the sender and the receiver of a message.
+    /// The ranks of the group; for a message, sender and receiver.
     pub ranks: Vec<u32>,
-    /// Number of collectives of the group, or messages from the sender to the receiver in this
-    /// direction, came before.
+    /// Number of earlier collectives of the group, or of earlier messages from this sender to this receiver.
     pub sequence: u64,
     /// The larger of a member's input and output.
     pub bytes: u64,
-    /// In the order of `ranks`.
+    /// Members, in the order of `ranks`.
     pub members: Vec<MemberTruth>,
 }
 
-/// A collective or message of one member.
+/// A member's part of a collective or message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemberTruth {
     /// The member.
     pub rank: u32,
-    /// Start: the annotation of Gloo, or the kernel of NCCL.
+    /// Start of Gloo's annotation or NCCL's kernel.
     pub start_ns: u64,
-    /// Its end.
+    /// End of the same.
     pub end_ns: u64,
-    /// From its start to that of the last member.
+    /// Time from its start to the start of the last member.
     pub wait_ns: u64,
-    /// From there to its end.
+    /// Time from the last member's start to its end.
     pub transfer_ns: u64,
     /// Thread or stream of this rank that waited for it, if any.
     pub waited: Option<WaitTruth>,
 }
 
-/// Somebody who stood still.
+/// A thread or stream that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitTruth {
-    /// Who.
+    /// Kind of waiter.
     pub by: Waiter,
-    /// From when.
+    /// Start of the wait.
     pub from_ns: u64,
-    /// Until when: the thread runs again, or the stream may start its next kernel.
+    /// End of the wait: the thread runs again, or the stream may start its next kernel.
     pub until_ns: u64,
 }
 
 impl Capture {
-    /// The event.
+    /// Returns the ground truth of the job.
     pub fn truth(&self) -> Truth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
         Truth {
@@ -147,7 +146,7 @@ impl Capture {
         }
     }
 
-    /// The stages that a message goes between, as [`super::step`] numbers messages.
+    /// Returns the two stages of a message, as [`super::step`] numbers messages.
     fn ends(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
@@ -170,7 +169,7 @@ impl Capture {
                 parts[self.layout.global(meet, rank) as usize].push((rank, *part));
             }
         }
-        // Number of collectives or messages of a group or pair in a step.
+        // Number of collectives of a group, or messages of a pair, in a step.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             Exchange::Message => (0, self.ends(global as u32)),
