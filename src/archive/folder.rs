@@ -91,7 +91,7 @@ fn pack_name(number: u64) -> String {
     format!("{number:08}{ENDING}")
 }
 
-/// Opens the segments of the archive `path`, and finds a pack that was written and is not in the manifest.
+/// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest.
 pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::refused(

@@ -1,7 +1,6 @@
-//! ASTRA-sim 2.x with its analytical networks, as a simulator that does one thing after another.
+//! A sequential simulator of ASTRA-sim 2.x with its analytical networks.
 //!
-//! Nothing is computed in closed form and nothing is skipped: every message and every delay is an
-//! event.
+//! Nothing is computed analytically and nothing is skipped: every message and every delay is an event.
 
 pub mod agenda;
 pub mod algorithm;
@@ -35,7 +34,7 @@ use queues::Queue;
 use std::collections::{BTreeMap, VecDeque};
 use workload::Workload;
 
-/// Runs that take more events than these do not end.
+/// Maximum number of events; longer runs are assumed not to end.
 const MOST_EVENTS: u64 = 200_000_000;
 
 /// Outcome of a simulation.
@@ -43,9 +42,9 @@ const MOST_EVENTS: u64 = 200_000_000;
 pub struct Answer {
     /// Completion time of each NPU in ns; `None` if it never completed.
     pub finish: Vec<Option<u64>>,
-    /// Its time without the compute nodes of the device; 0 if it never finished.
+    /// Time of each NPU without the compute nodes of the device; 0 if it never finished.
     pub exposed: Vec<u64>,
-    /// Messages that went over the network.
+    /// Number of messages sent over the network.
     pub messages: u64,
 }
 
@@ -67,15 +66,16 @@ struct Npu<'c> {
     workload: Workload<'c>,
     queues: Vec<Queue>,
     rotations: Vec<Rotation>,
-    /// Uses of the trees of a kind of collective in a dimension.
+    /// Number of uses of the trees, by kind of collective and dimension.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Chunks so far, by group and set of dimensions; all of them at the group 0, but for the last.
+    /// Number of chunks so far, by group and set of dimensions; in the original numbering all share group 0,
+    /// except the last set.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }
 
-/// The run.
+/// State of a run.
 struct Sim<'c> {
     config: &'c Config,
     agenda: Agenda,
@@ -88,13 +88,13 @@ struct Sim<'c> {
     numbering: Numbering,
 }
 
-/// Key by which the chunks of an NPU are counted.
+/// How the chunks of an NPU are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
-    /// As in ASTRA-sim 2.x: those of a group by themselves, those of all NPUs together with all others.
+    /// As in ASTRA-sim 2.x: each group's own chunks separately; chunks of all NPUs together with all others.
     Original,
-    /// Those of each group, and of each set of dimensions, by themselves, so that what some NPUs did before
-    /// does not keep them from others.
+    /// Separately for each group and each set of dimensions, so that earlier collectives of some NPUs do not
+    /// block others.
     Apart,
 }
 
@@ -111,12 +111,12 @@ impl<'c> Npu<'c> {
     }
 }
 
-/// Simulates until nothing happens any more.
+/// Simulates until no event is left.
 pub fn run(config: &Config) -> Answer {
     simulate(config, Numbering::Original)
 }
 
-/// Likewise, with chunks counted so that nobody waits because NPUs have issued different numbers of them.
+/// Simulates with chunks numbered so that no NPU waits because NPUs have issued different numbers of them.
 pub fn run_numbered_apart(config: &Config) -> Answer {
     simulate(config, Numbering::Apart)
 }

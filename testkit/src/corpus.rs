@@ -1,15 +1,16 @@
-//! Traces and captures that other tools wrote, where the variable `CHAKRAM_CORPUS` names a folder with them. Tests that
-//! need what is not there, these files or a browser, are counted, and named when the test process ends.
+//! Traces and captures of other tools, in a folder named by the variable `CHAKRAM_CORPUS`. Tests whose requirements are
+//! missing (these files, or a browser) are counted, and listed when the test process ends.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Missing data, and the test that needs it.
+/// Missing requirements, each with the test that needs it.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
-/// A file or folder of the corpus. Without a corpus `None`, and the calling test counts as skipped.
+/// Returns a file or folder of the corpus. Without a corpus it returns `None` and counts the calling test as
+/// skipped.
 pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
         return Some(Path::new(&folder).join(part));
@@ -18,19 +19,21 @@ pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Whether the variable `CHAKRAM_WHOLE_CORPUS` asks for what there is too much of for every build.
+/// Returns whether the variable `CHAKRAM_WHOLE_CORPUS` requests the data that is too large for every build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
 
-/// Of what there is too much of for every build, one of each `n`; with the variable `CHAKRAM_WHOLE_CORPUS` all of it.
+/// Returns one of each `n` items of data that is too large for every build; with the variable `CHAKRAM_WHOLE_CORPUS`
+/// all of it.
 pub fn one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let n = if is_whole() { 1 } else { n };
     all.into_iter().step_by(n).collect()
 }
 
-/// Of each of `lists` one member by default: of the first the one at `turn`, of the next the one behind, and so on, so that
-/// a few go over all that members differ by. With the variable `CHAKRAM_WHOLE_CORPUS` all of them.
+/// Returns one member of each of `lists`: of the first list the one at `turn`, of the next list the one after, and so
+/// on, so that a few calls cover all differences between members. With the variable `CHAKRAM_WHOLE_CORPUS` returns all
+/// of them.
 pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();
@@ -39,13 +42,13 @@ pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     lists.into_iter().enumerate().map(one).collect()
 }
 
-/// The calling test counts as skipped, because of what is `missing`.
+/// Counts the calling test as skipped, because of what is `missing`.
 pub fn skipped(missing: &'static str) {
-    // The test harness names threads after tests, and ends the process by `exit`.
+    // The test harness names threads after tests, and ends the process with `exit`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {
-        // SAFETY: `report` is a plain function that unwinds nowhere.
+        // SAFETY: `report` is a plain function that never unwinds.
         unsafe { libc::atexit(report) };
     }
     if !skipped.contains(&(missing, test.clone())) {
@@ -71,7 +74,7 @@ extern "C" fn report() {
 /// The files of a case: path to contents.
 pub type Case = BTreeMap<String, Vec<u8>>;
 
-/// Every case by its name, unpacked in memory.
+/// Returns every case by name, unpacked in memory; `None` without a corpus.
 pub fn cases() -> Option<BTreeMap<String, Case>> {
     let packed = std::fs::read(corpus("astra-sim/cases.tar.zst")?).expect("the corpus is there");
     let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
@@ -106,7 +109,7 @@ pub fn cases() -> Option<BTreeMap<String, Case>> {
     Some(cases)
 }
 
-/// Holds what happened against what is expected, and shows the difference.
+/// Compares the results with the expected ones, and shows the difference.
 pub fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
     let mut faults = Vec::new();

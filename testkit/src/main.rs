@@ -1,5 +1,5 @@
-//! `testkit capture`: the files of PyTorch's profiler of a job that never ran, and its truth. `testkit astra-sim`: random inputs of
-//! ASTRA-sim.
+//! `testkit capture`: a simulated job in the files of PyTorch's profiler, and its ground truth. `testkit astra-sim`:
+//! random inputs for ASTRA-sim.
 
 use clap::{Args, Parser};
 use std::error::Error;
@@ -16,7 +16,9 @@ enum Cli {
     AstraSim(AstraSimArgs),
 }
 
-/// Write a job as PyTorch's profiler captures it, with the truth beside it
+/// Write a job as PyTorch's profiler captures it, with its ground truth
+///
+/// Writes host.R.json (ExecutionTraceObserver) and kineto.R.json for every rank R, and truth.json.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes host.R.json (ExecutionTraceObserver) and kineto.R.json for every rank R, and truth.json.
@@ -48,7 +50,7 @@ struct AstraSimArgs {
     /// First seed
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     from: u64,
-    /// Seed behind the last
+    /// Seed after the last
     #[arg(long, value_name = "SEED", default_value_t = 2000)]
     to: u64,
 }

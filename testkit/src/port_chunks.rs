@@ -1,24 +1,24 @@
-//! Chunks that cross servers one after another, each first come, first served: the ports with messages among
-//! them, in whole picoseconds, over explicit times.
+//! Chunks that pass several servers in succession, each in order of arrival: the ports, which also serve
+//! messages, in integer picoseconds with explicit times.
 //!
-//! All accesses begin at zero and are alike, so a chunk takes the same time in each stage all along, and as
-//! nothing is sent that the longest stage could not take, chunks set out so far apart.
+//! All accesses begin at zero and are equal, so every chunk takes the same time in each stage. Chunks are
+//! sent at intervals of the longest stage's time, so that no stage accumulates a backlog.
 
-/// Message or access under way; all times in picoseconds.
+/// Messages and accesses of a run; all times in picoseconds.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub npus: usize,
-    /// For a link between an NPU and its fabric.
+    /// Latency of a link between an NPU and its fabric.
     pub latency: u64,
-    /// Whether a message has crossed its last link before it takes its receiver's port.
+    /// Whether a message crosses its last link before it takes its receiver's port.
     pub last_link_first: bool,
     pub accesses: Vec<Access>,
     pub messages: Vec<Message>,
     pub pool_latency: u64,
-    /// The time of a chunk in each stage of the pool, and in a port.
+    /// Time of a chunk in each stage of the pool and in a port.
     pub stages: Vec<u64>,
     pub port: u64,
-    /// From one chunk's setting out to the next.
+    /// Interval between successive chunks.
     pub apart: u64,
     pub chunks: u64,
 }
@@ -34,22 +34,22 @@ pub struct Message {
     pub at: u64,
     pub from: usize,
     pub to: usize,
-    /// In a port.
+    /// Time in a port.
     pub takes: u64,
 }
 
-/// Arrival at a server: its time, whether it is a chunk, then the numbers of its sender.
+/// Arrival at a server: its time, whether it is a chunk, and the indices of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Comer {
     at: u64,
     chunk: bool,
     number: usize,
-    /// Number of the message or chunk.
+    /// Index of the message or chunk.
     index: u64,
     takes: u64,
 }
 
-/// Admission times.
+/// Returns the times at which the server admits each arrival.
 fn serve(comers: &mut [Comer]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
@@ -62,7 +62,7 @@ fn serve(comers: &mut [Comer]) -> Vec<u64> {
     begins
 }
 
-/// Returns the time at which a chunk has passed these stages, for chunks that arrive `at` in turn.
+/// Moves successive chunks through these stages: replaces their arrival times `at` by the times when they have passed.
 fn cross(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
@@ -121,7 +121,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch: two links, the second of which may lie behind the server.
+                    // The first byte crosses a switch: two links, of which the second may come after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

@@ -1,8 +1,8 @@
-//! Bodies of fuzz targets, run on the seeds under `fuzz/seeds`, as they are and changed at random.
+//! Runs bodies of fuzz targets on the seeds under `fuzz/seeds`, unchanged and randomly modified.
 
 use std::path::{Path, PathBuf};
 
-/// The seeds of `target`, in order.
+/// Returns the seeds of `target`, sorted.
 fn seeds(target: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fuzz/seeds")
@@ -16,7 +16,7 @@ fn seeds(target: &str) -> Vec<PathBuf> {
     seeds
 }
 
-/// Runs `body` on every seed of `target`; at least one must be there.
+/// Runs `body` on every seed of `target`; fails if there is none.
 pub fn every_seed(target: &str, body: fn(&[u8])) {
     for seed in seeds(target) {
         println!("{}", seed.display());
@@ -24,8 +24,8 @@ pub fn every_seed(target: &str, body: fn(&[u8])) {
     }
 }
 
-/// Runs `body` on every seed of `target` with some bytes changed, cut, repeated or taken from another
-/// seed, `CHAKRAM_MUTATIONS` times each, or 200 times.
+/// Runs `body` on every seed of `target` with some bytes changed, cut, repeated or taken from another seed,
+/// `CHAKRAM_MUTATIONS` times each (default 200).
 pub fn every_mutation(target: &str, body: fn(&[u8])) {
     let seeds: Vec<Vec<u8>> = seeds(target)
         .iter()

@@ -1,7 +1,7 @@
-//! Loads through two levels of switches, in real numbers: shares by bisection, level by level, where the
-//! product fills servers one after another.
+//! Loads through two levels of switches, in real numbers. Shares are computed by bisection, level by level;
+//! the product fills servers one after another.
 
-/// Groups behind out-node switches; rates in GB/s.
+/// Groups of NPUs under out-node switches; rates in GB/s.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
     pub groups: u32,
@@ -10,11 +10,11 @@ pub struct Tree {
     pub node: u32,
     pub port: u32,
     pub npus: u32,
-    /// Bytes that a group sends over all of its links at once.
+    /// Number of bytes that a group sends over all of its links at once.
     pub links_chunk: u64,
 }
 
-/// A load: whose, from when on in picoseconds, how much.
+/// A load: its NPU, its start in picoseconds, and its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub npu: u32,
@@ -22,7 +22,8 @@ pub struct Load {
     pub bytes: f64,
 }
 
-/// The share at which streams that could each have `limits` fill `capacity`; none is cut if they cannot.
+/// Returns the share at which streams with these `limits` fill `capacity`; no stream is limited if they
+/// cannot fill it.
 fn share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {
@@ -35,12 +36,12 @@ fn share(limits: &[f64], capacity: f64) -> f64 {
     high
 }
 
-/// Bytes per picosecond.
+/// Converts GB/s to bytes per picosecond.
 fn rate(gb: u32) -> f64 {
     f64::from(gb) / 1000.0
 }
 
-/// Rate of each of the NPUs with a load under way.
+/// Returns the rate of each of the NPUs with a load in progress.
 fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
     let with = |like: &dyn Fn(u32) -> bool| npus.iter().filter(|npu| like(**npu)).count() as f64;
     let node = |npu: u32| npu / tree.npus_per_node;
@@ -55,7 +56,7 @@ fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
     limits.iter().map(|limit| limit.min(all)).collect()
 }
 
-/// The time of a chunk in all stages but the longest, when a load begins among these.
+/// Returns the time of a chunk in all stages except the longest, for a load that begins among these.
 fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
     let round = tree.links_chunk as f64 * f64::from(tree.groups);
     let piece = load.bytes.min(round / f64::from(tree.npus));
@@ -72,7 +73,7 @@ fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
 
 /// Returns the end of each load in picoseconds, without latency.
 pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
-    /// Amounts below this are rounding.
+    /// Amounts below this are rounding errors.
     const NOTHING: f64 = 1e-6;
     let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
     let mut fills = vec![None; loads.len()];

@@ -1,12 +1,12 @@
 //! Transfers over grids of cores, one resource at a time: every link and memory port has a queue of tickets.
 //!
-//! A transfer puts a ticket into the queue of every link of its way, and of its port, when it is submitted. It starts when
-//! its tickets are in front of all of these queues, and takes them away when it ends. Ways are walked core by core. Nothing
-//! here knows when anything will be free.
+//! When a transfer is submitted, it puts a ticket into the queues of all links on its route and of its port. It starts
+//! when its tickets are first in all of these queues, and removes them when it ends. Routes are walked core by core.
+//! The code never predicts when a resource will be free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Time of a link: picoseconds for a byte, and for the first.
+/// Timing of a link: picoseconds per byte, and for the first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkTime {
     pub ps_per_byte: u64,
@@ -25,14 +25,14 @@ pub struct Grid {
     pub border: LinkTime,
 }
 
-/// A memory port and the time of its memory.
+/// A memory port and the timing of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     pub number: u32,
     pub time: LinkTime,
 }
 
-/// Bytes from one core to another; of a load or store one of them is that of the port.
+/// Bytes from one core to another; for a load or store, one of the cores is the port's.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     pub at: u64,
@@ -44,13 +44,13 @@ pub struct Transfer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Resource {
-    /// From a core to the one beside it.
+    /// The link from a core to an adjacent core.
     Link([u32; 2], [u32; 2]),
     Port(u32),
 }
 
 impl Grid {
-    /// The cores on the way, both ends included: along x, then along y.
+    /// Returns the cores on the route, both ends included: first along x, then along y.
     fn walk(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
         let mut way = vec![from];
         let mut at = from;
@@ -78,14 +78,15 @@ impl Grid {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// All that a transfer holds, and how long.
+    /// Returns the resources that a transfer occupies, and for how long.
     fn needs(&self, transfer: &Transfer) -> (Vec<Resource>, u64) {
         let way = self.walk(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
-            // Neighbours on one die around a torus of one die, too: only other dies make a border.
+            // On a torus of one die, the wrap-around link also counts as within the die; only a different die
+            // is a border.
             times.push(if self.die(a) == self.die(b) {
                 self.inside
             } else {
@@ -113,7 +114,7 @@ impl Grid {
     }
 }
 
-/// Ends of `transfers`, which are in the order in which they are submitted.
+/// Returns the ends of `transfers`, which must be in the order of submission.
 pub fn ends(grid: &Grid, transfers: &[Transfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()

@@ -1,6 +1,6 @@
-//! A writer of protobuf's wire format in a few lines, for files that no current schema describes.
+//! A small writer of protobuf's wire format, for files that no current schema describes.
 
-/// A message on its way: fields in the order in which they are given.
+/// A message under construction; fields are written in the order of the calls.
 #[derive(Clone, Default)]
 pub struct Wire(pub Vec<u8>);
 
@@ -41,7 +41,7 @@ impl Wire {
     }
 }
 
-/// A file of these records.
+/// Returns a file with these records.
 pub fn file(records: impl IntoIterator<Item = Wire>) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {

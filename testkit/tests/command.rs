@@ -1,4 +1,4 @@
-//! The command, as it is run.
+//! Runs the command itself.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ fn captures_are_written_with_their_truth() {
     let output = folder.path().join("cap");
     let mut command = Command::new(env!("CARGO_BIN_EXE_testkit"));
     command.args(["capture", "--ranks", "2", "--straggler", "1=1.5", "-o"]);
-    // What is wrong with the command line itself ends it here, since it is not built for release.
+    // A debug build checks the command-line definition, and ends here if that is wrong.
     let ended = command.arg(&output).output().expect("it runs");
     let error = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{error}");

@@ -1,21 +1,21 @@
-//! A network: one hub that repeats one message at a time.
+//! A network model: one hub that forwards one message at a time.
 
 use chakram::extend::{
     DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram::units::{Bandwidth, Span, Time};
 
-/// All messages pass the hub one after another, in the order in which they are sent.
+/// A hub that all messages pass in succession, in the order of sending.
 #[derive(Debug)]
 pub struct Hub {
     rate: Bandwidth,
     latency: Span,
-    /// End of the last message.
+    /// Time at which the last message has passed.
     free: Time,
 }
 
 impl Hub {
-    /// A hub of that rate; messages come out of it a latency after they have passed.
+    /// Creates a hub with this rate; messages arrive `latency` after they have passed it.
     pub fn new(rate: Bandwidth, latency: Span) -> Self {
         Self {
             rate,
@@ -38,7 +38,7 @@ impl NetworkBackend for Hub {
         agenda.schedule(arrives, NetworkEvent::Delivered(message.op));
     }
 
-    /// Any two messages delay one another, so no collective has a closed form.
+    /// Any two messages delay one another, so no collective can be timed analytically.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

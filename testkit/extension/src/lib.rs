@@ -1,6 +1,6 @@
-//! An example of [`chakram::extend`]: one model of each kind that chakram does not have, a file each, and replays with them.
+//! An example of [`chakram::extend`]: one new model of each kind, each in a file of its own, and replays with them.
 //!
-//! To add one of your own, write such a file, and hand the model to the replay as `tests/models.rs` does.
+//! To add a model, write such a file and pass the model to the replay as `tests/models.rs` does.
 
 pub mod hub;
 pub mod speed;

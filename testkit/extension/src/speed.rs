@@ -1,10 +1,10 @@
-//! Prices of kernels: their operations at one rate.
+//! A kernel price model: all operations at one rate.
 
 use chakram::extend::{KernelModel, KernelProfile};
 use chakram::machine::NpuClass;
 use chakram::units::{FlopRate, Span};
 
-/// Every kernel whose operations are known goes at this rate, on NPUs of any class.
+/// Prices every kernel with known operations at this rate, on NPUs of any class.
 #[derive(Debug)]
 pub struct OneSpeed(pub FlopRate);
 

@@ -1,4 +1,4 @@
-//! An algorithm of collectives: an all-reduce through the first member.
+//! A collective algorithm: an all-reduce through the first member.
 
 use chakram::extend::{
     AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
@@ -20,7 +20,7 @@ impl AlgorithmModel for Star {
     fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
-            // With all buffers there, to one after another.
+            // Once all buffers have arrived, it sends to one after another.
             0 => (others, i + 1, others),
             _ => (1, 0, 0),
         };

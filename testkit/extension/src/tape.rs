@@ -1,18 +1,18 @@
-//! A memory: one tape for all NPUs, which has to be wound before each access.
+//! A memory model: one tape for all NPUs, which must be wound before each access.
 
 use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
 use chakram::units::{Bandwidth, Span, Time};
 
-/// The design: rate of the tape, and the time to wind it.
+/// The configuration: rate of the tape, and time to wind it.
 #[derive(Clone, Copy, Debug)]
 pub struct TapeLibrary {
     /// Rate of loads and stores.
     pub rate: Bandwidth,
-    /// Time before each.
+    /// Winding time before each access.
     pub wind: Span,
 }
 
-/// The tape of a run.
+/// State of the tape in a run.
 #[derive(Debug)]
 struct Tape {
     design: TapeLibrary,

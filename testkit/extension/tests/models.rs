@@ -1,4 +1,4 @@
-//! Replays with the models of the example.
+//! Replays with the models of the example extension.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, OwnAlgorithm};
@@ -14,7 +14,7 @@ use chakram_extension::star::Star;
 use chakram_extension::tape::TapeLibrary;
 use std::sync::Arc;
 
-/// Four NPUs behind a switch: 1 GB/s, so 1,000 ps a byte, and two links of 100 ns.
+/// Four NPUs and a switch: 1 GB/s, so 1,000 ps per byte, and two links of 100 ns each.
 fn machine() -> Machine {
     Machine::load("Switch(4):1 GB/s:100 ns").unwrap()
 }
@@ -23,7 +23,7 @@ fn job(pattern: WorkloadPattern) -> Job {
     Job::generate(pattern).unwrap()
 }
 
-/// Four messages of 1,000 B, one after another over 0.5 GB/s: the last is there after 4 x 2 us and the hub's 1 us.
+/// Four messages of 1,000 B in succession over 0.5 GB/s: the last arrives after 4 x 2 us and the hub's 1 us.
 #[test]
 fn messages_pass_a_hub_one_after_another() {
     let (machine, options) = (machine(), ReplayOptions::default());
@@ -36,12 +36,12 @@ fn messages_pass_a_hub_one_after_another() {
     let hub = Hub::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_over(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
-    // Over the machine's own network they do not meet: 1 us and 0.2 us.
+    // Over the machine's own network they do not contend: 1 us and 0.2 us.
     let own = ring.replay(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }
 
-/// Three buffers of 1,000 B into the middle, one after another, and three out: 2 x (3 us + 0.2 us).
+/// Three buffers of 1,000 B to the center in succession, and three back: 2 x (3 us + 0.2 us).
 #[test]
 fn a_star_carries_out_an_all_reduce() {
     static STAR: Star = Star;
@@ -57,7 +57,7 @@ fn a_star_carries_out_an_all_reduce() {
     assert_eq!(report.collectives[0].algorithm, "star 4 (switch-1)");
 }
 
-/// Ten kernels of 2 GFLOP at 1 TFLOP/s, whatever the machine's peak.
+/// Ten kernels of 2 GFLOP at 1 TFLOP/s, independent of the machine's peak.
 #[test]
 fn kernels_take_what_their_model_says() {
     let mut chain = ChainPattern::new(1, 10);
@@ -70,7 +70,7 @@ fn kernels_take_what_their_model_says() {
     assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
 }
 
-/// Two NPUs load 1 MB at 1 GB/s from one tape that takes 1 ms to wind: 2 x 2 ms. Their own memory is as it was.
+/// Two NPUs load 1 MB at 1 GB/s from one tape that takes 1 ms to wind: 2 x 2 ms. Their own memory is unchanged.
 #[test]
 fn loads_come_from_tape() {
     let text = chakram::machine::source("Switch(2):1 GB/s:100 ns")

@@ -5,23 +5,23 @@ use std::fmt;
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// On one logical ring of all NPUs instead of one dimension.
+    /// Whether it runs on one logical ring of all NPUs instead of one dimension.
     pub one: bool,
     pub style: Style,
 }
 
-/// Operation.
+/// Kind of algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Ring,
-    /// At most so many messages under way.
+    /// Direct exchange, optionally with a maximum number of messages in flight.
     Direct(Option<usize>),
     HalvingDoubling,
     DoubleBinaryTree,
 }
 
 impl Algorithm {
-    /// Reads a name; `None` if there is no such algorithm.
+    /// Parses a name; `None` if there is no such algorithm.
     pub fn parse(name: &str) -> Option<Self> {
         let plain = |style| Some(Self { one: false, style });
         let one = |style| Some(Self { one: true, style });

@@ -1,27 +1,26 @@
-//! The shared bus between NPU and memory agent, as LogGP.
+//! The shared bus between NPU and memory agent, by the LogGP model.
 //!
-//! ASTRA-sim 2.x: a bus has two sides, of which one sends at a time to the other. A transfer takes
-//! o (or what is left of the gap g after the last one) + (bytes − 1)·G + L + o; after more than eight
-//! in a row a side lets the other go first. The NPU's side reaches through a second such bus, with
-//! G = 0.0038, before it sends and after it receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at
-//! a time.
+//! In ASTRA-sim 2.x, a bus has two sides, of which one at a time sends to the other. A transfer takes o (or
+//! the remainder of the gap g after the last transfer) + (bytes − 1)·G + L + o. After more than eight
+//! transfers in a row a side lets the other go first. The NPU's side uses a second such bus, with G = 0.0038,
+//! before it sends and after it receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
 
 use super::Sim;
 use super::agenda::{Call, Packet};
 use super::algorithm::Move;
 use std::collections::VecDeque;
 
-/// The sides: of the bus, then of the second bus behind the NPU's side.
+/// The sides of the bus, then of the second bus at the NPU's side.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_MEMORY: usize = 3;
-/// So many in a row are fair.
+/// Maximum number of transfers in a row.
 const FAIR: u64 = 8;
 /// ns per byte of the second bus.
 const INNER_GAP: f64 = 0.0038;
 
-/// Something that happens on a side after a while.
+/// A delayed event on a side.
 #[derive(Clone, Copy, Debug)]
 pub enum Signal {
     Sent(usize),
@@ -32,18 +31,18 @@ pub enum Signal {
 /// A transfer.
 #[derive(Clone, Debug)]
 struct Request {
-    /// Sizes are 32 bits wide.
+    /// ASTRA-sim stores sizes in 32 bits.
     bytes: i32,
     reduce: bool,
     send_back: bool,
     then: Then,
 }
 
-/// Purpose of a transfer.
+/// What follows a transfer.
 #[derive(Clone, Debug)]
 enum Then {
     Packet(Packet),
-    /// A transfer of the NPU's side goes on.
+    /// A transfer from the NPU's side continues.
     Outer(Stage, Box<Request>),
 }
 
@@ -62,7 +61,7 @@ enum State {
     Receiving,
 }
 
-/// A side.
+/// State of a side.
 #[derive(Debug, Default)]
 pub struct Side {
     state: State,
@@ -95,7 +94,7 @@ impl Sim<'_> {
         &mut self.npus[npu].sides[side]
     }
 
-    /// Takes the data of a request over the second bus, and back if so wished.
+    /// Moves the data of a request over the second bus, and back if `back`.
     fn through_inner(&mut self, npu: usize, from: usize, stage: Stage, what: Request, back: bool) {
         let request = Request {
             bytes: what.bytes,
@@ -111,7 +110,7 @@ impl Sim<'_> {
         self.go_on(npu, side);
     }
 
-    /// Sends what waits, if the side is free and it is its turn.
+    /// Sends the next waiting transfer if the side is free and it is its turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != State::Free || this.sends.is_empty() {
@@ -162,7 +161,7 @@ impl Sim<'_> {
             .delay(npu, sent as u64, Call::Bus(npu, Signal::Sent(side)));
     }
 
-    /// A delay of the bus is over.
+    /// Handles the end of a delay of the bus.
     pub fn bus_signal(&mut self, npu: usize, signal: Signal) {
         let now = self.agenda.now;
         let (Signal::Sent(side) | Signal::Received(side) | Signal::Reduced(side)) = signal;

@@ -1,4 +1,4 @@
-//! Parts of a collective: chunks, each with its phases, each with an algorithm and a queue.
+//! Collectives as chunks; each chunk has phases, each with an algorithm and a queue.
 
 pub mod plan;
 
@@ -17,7 +17,7 @@ pub struct Phase {
     pub algo: Algo,
 }
 
-/// A collective on one NPU: it ends with the last of its chunks.
+/// A collective on one NPU; it ends with the last of its chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Dataset {
     pub node: u64,
@@ -44,7 +44,7 @@ impl Place {
 }
 
 impl Sim<'_> {
-    /// Issues a collective; `false` if it is refused.
+    /// Issues a collective; returns `false` if it is rejected.
     pub fn collective(&mut self, npu: usize, node: &Node) -> bool {
         let Work::Collective {
             kind,
@@ -155,8 +155,8 @@ impl Sim<'_> {
         now
     }
 
-    /// The logical dimensions of all NPUs, as far as the list of algorithms goes. An algorithm on
-    /// one ring of all NPUs ends it.
+    /// Returns the logical dimensions of all NPUs, as far as the list of algorithms goes; an algorithm on one
+    /// ring of all NPUs ends it.
     fn places(&self, npu: usize, list: &[Algorithm]) -> Vec<Place> {
         let mut places = Vec::new();
         let mut stride = 1;
@@ -209,8 +209,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Numbers a chunk and gives it to its first queue. The number of all NPUs' chunks counts the
-    /// chunks of groups as well. `set` has a bit for each dimension that does not take part.
+    /// Numbers a chunk and adds it to its first queue. The numbering of all NPUs' chunks also counts chunks
+    /// of groups. `set` has a bit for each dimension that does not take part.
     fn stream(
         &mut self,
         npu: usize,

@@ -1,7 +1,7 @@
-//! Remote memory: ns = latency + trunc(bytes / bandwidth). PER_NPU answers at once; a pool, or a
-//! node's memory, serves one request at a time in the order of their arrival.
+//! Remote memory: ns = latency + trunc(bytes / bandwidth). PER_NPU memory serves all requests immediately; a
+//! pool, or a node's memory, serves one request at a time in order of arrival.
 //!
-//! ASTRA-sim 2.x: the end of a request runs the workload of the NPU first, then takes the next one.
+//! In ASTRA-sim 2.x, the end of a request first runs the workload of the NPU, then takes the next request.
 
 use super::Sim;
 use super::agenda::Call;
@@ -23,15 +23,15 @@ pub struct Request {
     bytes: u64,
 }
 
-/// The servers, by the number of the node.
+/// The servers, by node number.
 pub type Servers = BTreeMap<usize, Server>;
 
 impl Sim<'_> {
-    /// Asks for a load or store.
+    /// Requests a load or store.
     pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = Request { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // The original ends with a message here; the node stays.
+            // ASTRA-sim aborts with a message here; this node never ends.
             Attachment::None => return,
             Attachment::PerNpu => {
                 let ns = self.access_time(bytes);
@@ -62,7 +62,7 @@ impl Sim<'_> {
         self.agenda.delay(request.npu, ns, Call::MemoryNext(server));
     }
 
-    /// Serves who has waited longest.
+    /// Serves the next request in the queue.
     pub fn memory_next(&mut self, server: usize) {
         let waiting = &mut self.servers.entry(server).or_default().waiting;
         match waiting.pop_front() {

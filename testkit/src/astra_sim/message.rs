@@ -1,4 +1,4 @@
-//! The messages of traces, as far as ASTRA-sim looks at them; fields that are not here are skipped.
+//! The protobuf messages of traces, with only the fields that ASTRA-sim uses.
 
 /// The first message of a file.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -69,7 +69,7 @@ pub enum Value {
     Text(String),
 }
 
-/// Truth values.
+/// A list of booleans.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Bools {
     #[prost(bool, repeated, tag = "1")]

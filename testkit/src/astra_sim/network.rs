@@ -8,22 +8,22 @@ use super::config::{Config, Network as Model};
 use super::post::Key;
 use std::collections::VecDeque;
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Debug)]
 pub struct Transfer {
     pub key: Key,
-    /// The devices it still has to pass, the one where it is first.
+    /// The remaining devices on its route, the current one first.
     pub route: VecDeque<usize>,
 }
 
-/// Either network.
+/// One of the two networks.
 #[derive(Debug)]
 pub enum Network {
     Aware(aware::Aware),
     Unaware(unaware::Unaware),
 }
 
-/// Bytes per ns of a bandwidth in units of 2^30 bytes per second.
+/// Converts a bandwidth in units of 2^30 bytes per second to bytes per ns.
 fn bytes_per_ns(bw: f64) -> f64 {
     bw * f64::from(1 << 30) / 1e9
 }
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Moves a message to its next device: its key if that was the last.
+    /// Moves a message to its next device; returns its key if that was the last.
     pub fn arrive(&mut self, mut transfer: Transfer, agenda: &mut Agenda) -> Option<Key> {
         transfer.route.pop_front();
         match self {
@@ -56,7 +56,7 @@ impl Network {
         }
     }
 
-    /// A link has sent a message.
+    /// Handles that a link has sent a message.
     pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
         if let Self::Aware(aware) = self {
             aware.link_free(from, to, agenda);

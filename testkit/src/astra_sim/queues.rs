@@ -1,12 +1,12 @@
-//! The queues of an NPU, and how chunks go from phase to phase.
+//! The queues of an NPU, and how chunks move from phase to phase.
 //!
-//! ASTRA-sim 2.x: a queue lists running phases, then waiting ones. A new one goes behind all that run
-//! and behind those that wait with at least its priority. As many run as the capacity allows.
+//! In ASTRA-sim 2.x, a queue lists running phases, then waiting ones. A new phase is inserted after all
+//! running ones, and after waiting ones with at least its priority. The capacity limits how many run.
 
 use super::Sim;
 use super::algorithm::Input;
 
-/// A queue: streams, of which the first run.
+/// A queue: streams, of which the first ones run.
 #[derive(Debug, Default)]
 pub struct Queue {
     list: Vec<usize>,
@@ -14,13 +14,13 @@ pub struct Queue {
 }
 
 impl Sim<'_> {
-    /// Ends the current phase of a stream, if it has one, and goes to the next, if there is one.
+    /// Ends the current phase of a stream (if any), and starts the next (if any).
     pub fn proceed(&mut self, stream: usize) {
         let npu = self.streams[stream].npu;
         let old = self.streams[stream].current.take().map(|phase| phase.queue);
         let last = self.streams[stream].phases.is_empty();
         if last {
-            // While it still stands in its queue, the workload goes on.
+            // The workload continues while the stream is still in its queue.
             self.chunk_ends(stream);
         }
         if let Some(old) = old {

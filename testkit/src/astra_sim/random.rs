@@ -1,4 +1,4 @@
-//! Random small configurations that the original would take and, nearly always, finish.
+//! Random small configurations that ASTRA-sim accepts and nearly always finishes.
 
 mod job;
 mod machine;
@@ -6,7 +6,7 @@ mod overlaps;
 
 use super::config::Config;
 
-/// Numbers that look random: xorshift with a multiplication.
+/// Pseudo-random numbers: xorshift with a multiplication.
 pub struct Dice(u64);
 
 impl Dice {
@@ -25,12 +25,12 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
     }
 
-    /// From `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.roll() % (high - low + 1)
     }
 
-    /// Some size between the two; small ones as likely as large ones.
+    /// Returns a size between the two, uniform in its logarithm.
     pub fn size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(low.ilog2().into(), high.ilog2().into());
         let size = match self.one_in(3) {
@@ -49,8 +49,8 @@ impl Dice {
     }
 }
 
-/// Likewise, with groups that overlap, several queues in a dimension as a rule, and dimensions in which only
-/// some NPUs are at work, so that NPUs have issued different numbers of collectives.
+/// Returns a configuration with overlapping groups, usually several queues per dimension, and dimensions in
+/// which only some NPUs take part, so that NPUs issue different numbers of collectives.
 pub fn overlapping(seed: u64) -> Config {
     let mut dice = Dice::new(seed ^ 0x0e_7a11);
     let mut config = machine::machine(&mut dice);
@@ -59,7 +59,7 @@ pub fn overlapping(seed: u64) -> Config {
     config
 }
 
-/// The same configuration for the same seed.
+/// Returns a configuration that depends only on the seed.
 pub fn random(seed: u64) -> Config {
     let mut dice = Dice::new(seed);
     let mut config = machine::machine(&mut dice);

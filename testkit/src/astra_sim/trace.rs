@@ -1,11 +1,11 @@
-//! Nodes of traces from and to files.
+//! Reads and writes nodes of traces.
 
 use super::config::{Kind, Node, Work};
 use super::message::{self, Attribute, Bools, Metadata, Value};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
-/// The collectives by their numbers in files.
+/// The collectives with their numbers in files.
 const KINDS: [(i128, Kind); 4] = [
     (0, Kind::AllReduce),
     (2, Kind::AllGather),
@@ -14,7 +14,7 @@ const KINDS: [(i128, Kind); 4] = [
 ];
 const BROADCAST: i128 = 5;
 
-/// Reads the nodes of a file, up to the first that is not whole.
+/// Reads the nodes of a file, up to the first incomplete one.
 pub fn read(mut bytes: &[u8]) -> Vec<Node> {
     let mut nodes = Vec::new();
     if Metadata::decode_length_delimited(&mut bytes).is_err() {
@@ -100,7 +100,7 @@ fn node(message: message::Node) -> Node {
     }
 }
 
-/// Writes a file.
+/// Returns the contents of a file with these nodes.
 pub fn write(nodes: &[Node]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Metadata {

@@ -1,8 +1,8 @@
-//! Which nodes an NPU issues, and what their ends set free.
+//! Which nodes an NPU issues, and which nodes their ends release.
 //!
-//! ASTRA-sim 2.x: at the start and after every end, the ready nodes are taken down in ascending order
-//! of their ids, and each whose slot is free is issued. Nodes that end at once set others free, which
-//! are not looked at before the next end.
+//! In ASTRA-sim 2.x, at the start and after every end, the ready nodes are listed in ascending order of their
+//! ids, and each whose slot is free is issued. Nodes that end immediately release others, which are only
+//! considered at the next end.
 
 use super::Sim;
 use super::agenda::Call;
@@ -10,12 +10,12 @@ use super::config::{Node, Work};
 use super::post::{Handler, Message, native};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Resource that a node occupies while it is under way.
+/// Resource that a node occupies while it is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Slot {
     Host,
     Compute,
-    /// Everything else, even nodes that do nothing.
+    /// All other nodes, even those that do nothing.
     Communication,
 }
 
@@ -28,11 +28,11 @@ fn slot(node: &Node) -> Option<Slot> {
     }
 }
 
-/// A trace: which nodes are ready, which are under way.
+/// A trace with its state: which nodes are ready and which are in progress.
 #[derive(Debug, Default)]
 pub struct Graph<'c> {
     pub nodes: BTreeMap<u64, &'c Node>,
-    /// Dependencies that each waiting node still waits for, and the nodes that wait for each.
+    /// Remaining dependencies of each waiting node, and the nodes that wait for each.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -40,7 +40,7 @@ pub struct Graph<'c> {
 }
 
 impl<'c> Graph<'c> {
-    /// Of nodes with the same id, the last counts.
+    /// Creates the state; of nodes with the same id, the last one counts.
     pub fn new(nodes: &'c [Node]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -65,7 +65,7 @@ impl<'c> Graph<'c> {
         self.ongoing.insert(id);
     }
 
-    /// Ends a node and sets those free that waited for nothing else.
+    /// Ends a node and releases nodes that waited for nothing else.
     pub fn end(&mut self, id: u64) {
         self.ongoing.remove(&id);
         for waiter in self.waiters.remove(&id).unwrap_or_default() {
@@ -88,9 +88,9 @@ impl<'c> Graph<'c> {
 pub struct Workload<'c> {
     pub graph: Graph<'c>,
     occupied: BTreeSet<Slot>,
-    /// Compute time of nodes of the device, for the exposed communication.
+    /// Compute time of device nodes, for the exposed communication.
     computed: u64,
-    /// When everything was over, and what was not computing by then.
+    /// When everything had ended, and the time until then that was not computing.
     pub finish: Option<(u64, u64)>,
 }
 
@@ -111,7 +111,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A node ends.
+    /// Ends a node.
     pub fn node_ends(&mut self, npu: usize, id: u64) {
         let workload = &mut self.npus[npu].workload;
         if workload.finish.is_some() {
@@ -134,7 +134,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Issues what it can; `false` if a node was refused, which ends the loop.
+    /// Issues all nodes that can be issued; returns `false` if a node was rejected, which ends the loop.
     fn issue_ready(&mut self, npu: usize) -> bool {
         let snapshot: Vec<u64> = self.npus[npu]
             .workload
@@ -204,7 +204,7 @@ impl Sim<'_> {
         true
     }
 
-    /// A node that ends at once, without another look at who is ready.
+    /// Ends a node immediately, without considering other ready nodes.
     fn skip(&mut self, npu: usize, node: &Node) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end(node.id);
@@ -226,7 +226,7 @@ impl Sim<'_> {
     }
 }
 
-/// Whole microseconds; none are one nanosecond.
+/// Returns the recorded duration in ns: integer microseconds; zero becomes one nanosecond.
 pub fn recorded(node: &Node) -> u64 {
     match node.micros {
         0 => 1,
@@ -234,7 +234,7 @@ pub fn recorded(node: &Node) -> u64 {
     }
 }
 
-/// trunc(ops / min(bandwidth · ops / bytes, peak)) in ns; 0 / 0 is 2^63.
+/// Returns trunc(ops / min(bandwidth · ops / bytes, peak)) in ns; 0 / 0 gives 2^63.
 fn roofline(ops: u64, bytes: u64, gbps: f64, tflops: f64) -> u64 {
     let intensity = ops as f64 / bytes as f64;
     let perf = (gbps * 1e9 * intensity).min(tflops * 1e12);

@@ -1,4 +1,4 @@
-//! A configuration as the files of a case, so that others can be run on the same input.
+//! Writes a configuration as the files of a case, so that other simulators can run the same input.
 
 use super::config::{Attachment, Config, Network, Policy, Shape};
 use super::load::KEYS;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 impl Config {
-    /// Writes `args.txt`, the files that it names, and the traces.
+    /// Writes `args.txt`, the files that it refers to, and the traces.
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {
         let put = |file: &str, text: String| std::fs::write(folder.join(file), text);
         std::fs::create_dir_all(folder.join("wl"))?;
@@ -34,7 +34,8 @@ impl Config {
         Ok(())
     }
 
-    /// The network and the options of the original's command line, for its working folder.
+    /// Returns the network and the options of ASTRA-sim's command line, for the case's folder as working
+    /// folder.
     pub fn args(&self) -> Vec<String> {
         let network = match self.network {
             Network::Aware => "aware",

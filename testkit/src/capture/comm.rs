@@ -1,4 +1,4 @@
-//! Collectives and messages, in the words of each backend.
+//! Collectives and messages, with the names that each backend uses.
 
 use super::Device;
 use super::build::{Builder, Call, annotation, plain};
@@ -8,7 +8,7 @@ use super::layout::record_name;
 use super::program::{Axis, Instr};
 use super::tensor::{Arg, NUMBER, Tensor};
 
-/// A collective that a program asks for.
+/// A collective requested by a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'t> {
     pub kind: CollectiveKind,
@@ -18,7 +18,7 @@ pub(super) struct Ask<'t> {
 }
 
 impl Builder<'_> {
-    /// Inside of the operator of `c10d`: the start of the collective.
+    /// Adds the contents of the `c10d` operator: the start of the collective.
     pub(super) fn start(&mut self, ask: Ask<'_>) -> u32 {
         let Ask {
             kind,
@@ -29,7 +29,7 @@ impl Builder<'_> {
         let bytes = input.bytes().max(output.bytes());
         let exchange = Exchange::Collective(kind);
         if self.options.device == Device::Cpu {
-            // Gloo reduces and scatters by reducing everywhere.
+            // Gloo implements reduce-scatter as an all-reduce.
             let name = match kind {
                 CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => "gloo:all_reduce",
                 CollectiveKind::AllGather => "gloo:all_gather",
@@ -145,7 +145,7 @@ impl Builder<'_> {
         meet
     }
 
-    /// Waits for `meet` as `work.wait()` does: the thread with Gloo, the compute stream with NCCL.
+    /// Waits for `meet` as `work.wait()` does: on the thread with Gloo, on the compute stream with NCCL.
     pub(super) fn wait(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.instr(Instr::Block(meet));
@@ -192,7 +192,7 @@ impl Builder<'_> {
         );
     }
 
-    /// A collective as `torch.distributed` calls it; the caller waits for it or not.
+    /// Adds a collective as `torch.distributed` calls it; unless `asynchronous`, the caller waits for it.
     pub(super) fn c10d(&mut self, ask: Ask<'_>, asynchronous: bool) -> u32 {
         let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
         let (asynchronous, forever) = (Arg::Bool(asynchronous), Arg::Int(-1));
@@ -250,7 +250,7 @@ impl Builder<'_> {
         meet
     }
 
-    /// A collective as the functional interface calls it, up to its start.
+    /// Adds a collective as the functional interface calls it, up to its start.
     pub(super) fn functional(&mut self, ask: Ask<'_>) -> u32 {
         let group = self.layout.group(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);

@@ -1,4 +1,4 @@
-//! Parts of Kineto's file beside the host's operators: head and tail, calls, and streams.
+//! Parts of Kineto's file other than host operators: head and tail, calls, and streams.
 
 use super::kineto::File;
 use super::out::number;
@@ -8,7 +8,7 @@ use super::simulate::{COMPUTE, Call, Device};
 use super::{Device as Kind, step};
 use std::io::{Result, Write};
 
-/// Everything before the first event, and what names processes and threads.
+/// Writes everything before the first event, and the names of processes and threads.
 pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
     let options = &file.capture.options;
     let cuda = options.device == Kind::Cuda;
@@ -41,7 +41,7 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         }
         false => "",
     };
-    // Clocks differ between hosts.
+    // With clock skew, every rank is on its own host.
     let host = match options.clock_skew {
         0 => "vm".to_owned(),
         _ => format!("vm{rank}"),
@@ -129,7 +129,7 @@ fn meta(file: &mut File<'_, impl Write>, what: &str, pid: u64, tid: u64, key: &s
     file.out.str(&rest);
 }
 
-/// The last events, and the end of the file.
+/// Writes the last events and the end of the file.
 pub(super) fn tail(file: &mut File<'_, impl Write>, rank: u32, last: u64) {
     file.out.str(
         "  {\n    \"ph\": \"X\",\n    \"cat\": \"Trace\",\n    \"name\": \"PyTorch Profiler (0)\",\n    \
@@ -162,7 +162,7 @@ pub(super) fn tail(file: &mut File<'_, impl Write>, rank: u32, last: u64) {
     file.out.str(&name);
 }
 
-/// The calls of a step and what they did.
+/// Writes the calls of a step and the device events that they caused.
 pub(super) fn step(
     file: &mut File<'_, impl Write>,
     records: &Records<'_>,
@@ -260,7 +260,7 @@ pub(super) fn step(
     Ok(())
 }
 
-/// The numbers of an event on a stream.
+/// The ids of an event on a stream.
 #[derive(Clone, Copy)]
 struct Ids {
     device: u64,
@@ -329,7 +329,7 @@ impl Ids {
         file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
         file.out.number(recorded);
         file.out.str(", \"wait_on_cuda_event_id\": ");
-        // Each event is recorded once, so it is numbered as its record.
+        // Each event is recorded once, so it gets the id of its record.
         file.out.number(recorded);
         file.out.str(", ");
         self.rest(file);

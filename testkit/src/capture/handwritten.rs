@@ -1,5 +1,4 @@
-//! Captures written by hand, event by event: whatever a thread, a worker or a stream did, in
-//! nanoseconds.
+//! Captures written by hand, event by event, for threads, workers and streams, in nanoseconds.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -12,9 +11,9 @@ pub struct Event {
     pub tid: u64,
     pub start: i64,
     pub ns: u64,
-    /// The number of its record function; 0 for none.
+    /// Record function id; 0 for none.
     pub id: u64,
-    /// Whether the host's observer saw it.
+    /// Whether it also has a host node.
     pub on_host: bool,
     /// `values` and `types` of its inputs.
     pub inputs: (String, String),
@@ -42,7 +41,7 @@ impl Event {
         Self { tid, ..self }
     }
 
-    /// Kineto's alone.
+    /// Removes it from the host file, so that only Kineto has it.
     pub fn unseen(self) -> Self {
         Self {
             on_host: false,
@@ -51,7 +50,7 @@ impl Event {
     }
 }
 
-/// The operator and the annotation of an all-reduce of 256 floats, from `start` on.
+/// Returns the operator and the annotation of an all-reduce of 256 floats that starts at `start`.
 pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64) -> [Event; 2] {
     let values = format!(
         "[[[{id},{id},0,256,4,\"cpu\"]],\"<Object>\",\"<Object>\",\"<None>\",{asynchronous},-1]"
@@ -74,12 +73,12 @@ pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64)
 pub struct Rank<'a> {
     pub rank: u32,
     pub world: u32,
-    /// Names and members.
+    /// Names and members of groups.
     pub groups: &'a [(&'a str, &'a [u32])],
     pub events: &'a [Event],
 }
 
-/// A job of one rank that did `events`.
+/// Returns a job of one rank with `events`.
 pub fn alone(events: &[Event]) -> Rank<'_> {
     Rank {
         rank: 0,

@@ -1,4 +1,4 @@
-//! The file of PyTorch's `ExecutionTraceObserver`.
+//! Writes the file of PyTorch's `ExecutionTraceObserver`.
 
 use super::meet::Again;
 use super::out::{Out, number, slots};
@@ -8,7 +8,7 @@ use super::simulate::Clock;
 use super::{Capture, PID};
 use std::io::{Result, Write};
 
-/// The sequence number of autograd with which the first step begins.
+/// Autograd's sequence number at the start of the first step.
 pub(super) const FIRST_SEQ: u64 = 540;
 
 const BETWEEN: &str = ",\n      {\n";
@@ -69,7 +69,7 @@ fn parent(out: &mut Out<impl Write>, parent: u64) {
     out.str(",\n        ");
 }
 
-/// The attributes that all nodes have, up to the schema.
+/// Writes the attributes that all nodes have, up to the schema.
 fn attrs(out: &mut Out<impl Write>, rf: u64, fw_parent: u64, seq: Option<u64>, rest: [u8; 3]) {
     out.str("        \"attrs\": [{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": ");
     out.number(rf);
@@ -90,7 +90,7 @@ fn attrs(out: &mut Out<impl Write>, rf: u64, fw_parent: u64, seq: Option<u64>, r
     out.str("}");
 }
 
-/// The root of a thread or of the process.
+/// Writes the root of a thread or of the process.
 fn thread(out: &mut Out<impl Write>, what: &str, id: u64, above: u64, tid: u8) {
     head(out, id);
     out.str("[pytorch|profiler|execution_trace|");
@@ -103,7 +103,7 @@ fn thread(out: &mut Out<impl Write>, what: &str, id: u64, above: u64, tid: u8) {
     out.str("]\n      }");
 }
 
-/// The list of process groups.
+/// Writes the list of process groups.
 fn groups(out: &mut Out<impl Write>, capture: &Capture, rank: u32) {
     head(out, 3);
     out.str("## process_group:init ##");
@@ -171,7 +171,7 @@ fn node(
     out.str("]\n      }");
 }
 
-/// The number of a node of autograd.
+/// Returns the sequence number of an autograd node in a step.
 pub(super) fn sequence(program: &Program, seq: u32, step: u32) -> u64 {
     FIRST_SEQ + u64::from(step) * u64::from(program.seqs) + u64::from(seq)
 }

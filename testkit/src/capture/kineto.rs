@@ -1,4 +1,4 @@
-//! The file of Kineto: threads one after another, then the device.
+//! Writes Kineto's file: thread by thread, then the device.
 
 use super::host::sequence;
 use super::meet::Again;
@@ -8,29 +8,29 @@ use super::records::{ROOT, Record, Records};
 use super::{Capture, Device, EPOCH, PID, gpu};
 use std::io::{Result, Write};
 
-/// Maximum number of threads of the host: two of the program, four workers.
+/// Maximum number of host threads: two of the program, four workers.
 const THREADS: usize = 6;
 
-/// A file that is being written.
+/// A file being written.
 pub(super) struct File<'c, W: Write> {
     pub out: Out<W>,
     pub capture: &'c Capture,
     pub program: &'c Program,
     pub pid: u64,
-    /// The clock of the rank.
+    /// Clock offset of the rank, ns.
     pub clock: u64,
     events: u64,
 }
 
 impl<W: Write> File<'_, W> {
-    /// A time of the job as the file has it.
+    /// Writes a time of the job in the file's units.
     pub(super) fn at(&mut self, ns: u64) {
         self.out.us(self.clock + ns);
     }
 
-    /// The operating system's number of a thread.
+    /// Returns the operating system's id of a thread.
     pub(super) fn tid(&self, thread: u8) -> u64 {
-        // Groups start their workers when they are made: those of tensor parallelism first.
+        // Groups start their workers when they are created, groups of tensor parallelism first.
         let order = [0, 1, 4, 5, 2, 3];
         match thread {
             0 => self.pid,
@@ -38,7 +38,7 @@ impl<W: Write> File<'_, W> {
         }
     }
 
-    /// An event up to its name.
+    /// Writes an event up to its name.
     pub(super) fn open(&mut self, category: &str, name: &str) {
         self.out.str("  {\n    \"ph\": \"X\",\n    \"cat\": \"");
         self.out.str(category);
@@ -46,7 +46,7 @@ impl<W: Write> File<'_, W> {
         self.out.str(name);
     }
 
-    /// From the name to the arguments.
+    /// Writes an event's fields from the category to the arguments.
     pub(super) fn place(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
         self.out.str("\",\n    \"pid\": ");
         self.out.number(pid);
@@ -59,12 +59,12 @@ impl<W: Write> File<'_, W> {
         self.out.str("\n    ,\n    \"args\": {\n      ");
     }
 
-    /// The end of an event.
+    /// Writes the end of an event.
     pub(super) fn close(&mut self) {
         self.out.str("\n    }\n  },\n");
     }
 
-    /// One end of an arrow.
+    /// Writes one end of an arrow.
     pub(super) fn flow(&mut self, category: &str, end: bool, id: u64, pid: u64, tid: u64, at: u64) {
         let phase = if end { "f" } else { "s" };
         self.out.str("  {\n    \"ph\": \"");
@@ -88,7 +88,7 @@ impl<W: Write> File<'_, W> {
         self.out.str("\n  },\n");
     }
 
-    /// Fields of an operator that come from autograd.
+    /// Writes an operator's fields from autograd.
     fn sequence(&mut self, before: &str, seq: Option<u64>, forward: bool) {
         let Some(seq) = seq else { return };
         self.out.str(before);
@@ -115,7 +115,7 @@ impl<W: Write> File<'_, W> {
         self.out.number(record.external);
         let seq = op.seq.map(|seq| sequence(program, seq, step));
         let forward = template.role == Role::Forward;
-        // Whether an event has inputs decides about the order.
+        // The order of the fields depends on whether an event has inputs.
         if template.kineto[0].0.is_empty() {
             self.out.str(",\"Record function id\": ");
             self.out.number(record.rf);
@@ -159,7 +159,7 @@ pub(super) fn write(capture: &Capture, rank: u32, sink: impl Write) -> Result<()
     gpu::head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(Record, u32)>; THREADS] = Default::default();
-    // The program is gone through once for every thread that records much, so that little is kept.
+    // The program is traversed once per thread with many records, so that little must be stored.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = Records::new(program, pass == 2);
         let mut clock = capture.clock(rank);

@@ -1,4 +1,4 @@
-//! Who belongs to which group, and the meetings of a step.
+//! The members of groups, and the meetings of a step.
 
 use super::cost::CollectiveKind;
 use super::cost::Exchange;
@@ -14,18 +14,18 @@ pub(super) struct Group {
     pub ranks: Vec<u32>,
 }
 
-/// Facts on which all ranks agree.
+/// Facts common to all ranks.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// That of all ranks, then those of tensor parallelism, then those of data parallelism.
+    /// The group of all ranks, then the groups of tensor parallelism, then those of data parallelism.
     pub groups: Vec<Group>,
     pub meetings: Vec<Meeting>,
-    /// Number of groups along tensor parallelism, and the ranks of each.
+    /// Number of groups along tensor parallelism, and number of ranks in each.
     tensor: (u32, u32),
 }
 
 impl Layout {
-    /// The groups, without meetings.
+    /// Creates the groups, without meetings.
     pub(super) fn new(options: &Options) -> Self {
         let (ranks, tp) = (options.ranks, options.tensor_parallel);
         let mut lists = vec![("default_pg", (0..ranks).collect::<Vec<_>>())];
@@ -52,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// The groups along an axis, first and number, and which of them `rank` is in.
+    /// Returns the groups along an axis (index of the first, and number), and which of them contains `rank`.
     fn along(&self, axis: Axis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
         match axis {
@@ -62,20 +62,20 @@ impl Layout {
         }
     }
 
-    /// The group of `rank` along `axis`.
+    /// Returns the group of `rank` along `axis`.
     pub(super) fn group(&self, axis: Axis, rank: u32) -> &Group {
         let (first, _, nth) = self.along(axis, rank);
         &self.groups[(first + nth) as usize]
     }
 
-    /// The groups that `rank` is in.
+    /// Returns the groups that contain `rank`.
     pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &Group> {
         self.groups
             .iter()
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
-    /// The meeting that is `meet` for `rank`.
+    /// Returns the job-wide index of the meeting that is `meet` on `rank`.
     pub(super) fn global(&self, meet: &Meet, rank: u32) -> u32 {
         match meet.axis {
             Axis::Pair => meet.global,
@@ -83,7 +83,7 @@ impl Layout {
         }
     }
 
-    /// Lists the meetings of a step, and tells the programs which are theirs.
+    /// Lists the meetings of a step, and stores their indices in the programs.
     pub(super) fn settle(
         &mut self,
         options: &Options,
@@ -116,7 +116,7 @@ impl Layout {
     }
 }
 
-/// The name that NCCL and PyTorch's records have for a collective.
+/// Returns the name of a collective in records of NCCL and PyTorch.
 pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
     match kind {
         CollectiveKind::AllReduce => "allreduce",

@@ -1,4 +1,4 @@
-//! When collectives and messages happen: all ranks go through the job until everybody has met.
+//! Determines when collectives and messages happen: all ranks are simulated until every meeting is complete.
 
 use super::Options;
 use super::cost::{draw, transfer};
@@ -14,7 +14,7 @@ pub(super) struct Part {
     pub waited: Option<(Waiter, u64, u64)>,
 }
 
-/// Record of a rank, from step to step and in the order of its program.
+/// Parts of a rank in its meetings, by step and in program order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub parts: Vec<Part>,
@@ -26,13 +26,13 @@ impl History {
         step as usize * self.per_step + m as usize
     }
 
-    /// The parts of one step.
+    /// Returns the parts of one step.
     pub(super) fn step(&self, step: u32) -> &[Part] {
         &self.parts[self.at(step, 0)..self.at(step + 1, 0)]
     }
 }
 
-/// A rank that lives through its history again.
+/// Replays a rank with its recorded history.
 pub(super) struct Again<'h>(pub &'h History);
 
 impl Meetings for Again<'_> {
@@ -46,7 +46,7 @@ impl Meetings for Again<'_> {
     fn waited(&mut self, _: u32, _: u32, _: Waiter, _: u64, _: u64) {}
 }
 
-/// Counts what a rank does, and where it begins and ends.
+/// Counts a rank's events, and records its first start and last end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub ops: u64,
@@ -57,7 +57,7 @@ pub(super) struct Tally {
     depth: u32,
 }
 
-/// The outermost operator of a step is the step.
+/// Counts the events of a step; the outermost operator of a step is the step itself.
 struct Counting<'a>(&'a mut Tally, &'a Program, &'a mut Vec<(u64, u64)>);
 
 impl Recorder for Counting<'_> {
@@ -95,23 +95,23 @@ impl Recorder for Counting<'_> {
     }
 }
 
-/// All ranks' histories, tallies, and steps.
+/// Histories, tallies and steps of all ranks.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub histories: Vec<History>,
     pub tallies: Vec<Tally>,
-    /// By rank, then by step: when it starts and ends.
+    /// By rank, then by step: start and end.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// Known facts of a meeting of the current step.
+/// Known facts about a meeting of the current step.
 #[derive(Clone, Default)]
 struct Gathering {
     arrived: u32,
     last: u64,
 }
 
-/// Returns the differences of rank `rank` from the others.
+/// Returns the speed of a rank.
 pub(super) fn pace(options: &Options, rank: u32) -> Pace {
     let found = options.stragglers.iter().rev().find(|(r, _)| *r == rank);
     Pace {
@@ -122,13 +122,13 @@ pub(super) fn pace(options: &Options, rank: u32) -> Pace {
     }
 }
 
-/// The clock of `rank` before the first step.
+/// Returns the simulation of `rank` before the first step.
 pub(super) fn clock(options: &Options, rank: u32) -> Clock {
     let late = options.late.iter().rev().find(|(r, _)| *r == rank);
     Clock::new(pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
-/// The view of one rank while not all is known.
+/// The meetings as one rank sees them while some ends are unknown.
 struct Live<'a> {
     history: &'a mut History,
     rank: u32,
@@ -164,7 +164,7 @@ impl Meetings for Live<'_> {
     }
 }
 
-/// Lets all ranks live through the whole job.
+/// Simulates the whole job on all ranks.
 pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program]) -> Outcome {
     let ranks = options.ranks as usize;
     // Ranks with the same program share it.
@@ -190,7 +190,7 @@ pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program])
         tallies: vec![Tally::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
-    // Who takes part in a meeting, with its place in the member's program.
+    // Members of each meeting, with the meeting's index in the member's program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {

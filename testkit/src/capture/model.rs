@@ -1,7 +1,7 @@
-//! The model: layers of a normalization and a perceptron of two matrices, with a residual.
+//! The model: layers with a normalization and a perceptron of two matrices, with a residual connection.
 //!
-//! With tensor parallelism the activations between layers lie in shards; they are gathered before
-//! the first matrix and reduced and scattered after the second.
+//! With tensor parallelism the activations between layers are sharded; they are gathered before the first
+//! matrix, and reduced and scattered after the second.
 
 use super::Style;
 use super::build::{Builder, Call, forward, plain};
@@ -18,7 +18,7 @@ pub(super) struct Layer {
     pub params: [Tensor; 6],
 }
 
-/// Results of a layer's forward pass that backward needs.
+/// Results of a layer's forward pass that its backward pass needs.
 #[derive(Debug)]
 pub(super) struct Saved {
     x: Tensor,
@@ -33,7 +33,7 @@ pub(super) struct Saved {
 }
 
 impl Builder<'_> {
-    /// Makes the parameters of `count` layers.
+    /// Creates the parameters of `count` layers.
     pub(super) fn layers(&mut self, count: u32) -> Vec<Layer> {
         let h = u64::from(self.options.hidden);
         let wide = 4 * h / u64::from(self.options.tensor_parallel);
@@ -49,7 +49,7 @@ impl Builder<'_> {
         self.options.tensor_parallel > 1
     }
 
-    /// Gathers shards along the first dimension, or sums and scatters, and waits.
+    /// Gathers shards along the first dimension, or reduces and scatters them, and waits.
     fn reshard(&mut self, kind: CollectiveKind, input: &Tensor) -> Tensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
@@ -74,7 +74,7 @@ impl Builder<'_> {
         output
     }
 
-    /// [`Builder::reshard`] as a function of autograd's.
+    /// Applies [`Builder::reshard`] as a function that autograd records.
     fn reshard_forward(&mut self, kind: CollectiveKind, input: &Tensor) -> (Tensor, u32) {
         let name = match kind {
             CollectiveKind::AllGather => "_AllGather",
@@ -93,7 +93,7 @@ impl Builder<'_> {
         (output.expect("it was made"), seq)
     }
 
-    /// A layer's forward pass.
+    /// Adds a layer's forward pass.
     pub(super) fn layer(&mut self, layer: &Layer, x: &Tensor) -> (Tensor, Saved) {
         let [gain, shift, w1, b1, w2, b2] = &layer.params;
         let (normal, statistics, norm) = self.layer_norm(x, gain, shift);
@@ -190,7 +190,7 @@ impl Builder<'_> {
         (y, statistics, seq)
     }
 
-    /// A layer's backward pass; returns the gradient of its input.
+    /// Adds a layer's backward pass; returns the gradient of its input.
     pub(super) fn layer_backward(
         &mut self,
         nth: usize,
@@ -271,7 +271,7 @@ impl Builder<'_> {
         let Some(seq) = seq else {
             return grad.clone();
         };
-        // The opposite of what the forward pass did.
+        // The inverse of the forward pass's operation.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",
@@ -280,7 +280,8 @@ impl Builder<'_> {
             .0
     }
 
-    /// Backward of a linear layer whose weight is parameter `param`, and its bias the next.
+    /// Adds the backward pass of a linear layer whose weight is parameter `param` and whose bias is the next
+    /// one.
     fn linear_backward(
         &mut self,
         of: &Linear,

@@ -1,11 +1,11 @@
-//! The operators that a model is made of, with the children that they have on each device.
+//! The operators of a model, with their children on each device.
 
 use super::build::{Builder, Call, forward, plain};
 use super::program::Role;
 use super::tensor::{Arg, Tensor, dense};
 
 impl Builder<'_> {
-    /// Memory for a tensor.
+    /// Allocates memory for a tensor.
     pub(super) fn empty(&mut self, tensor: &Tensor) {
         let (float, none) = (Arg::Int(6), Arg::None);
         let args = [
@@ -64,7 +64,7 @@ impl Builder<'_> {
         });
     }
 
-    /// A view on `of`, by its sizes and strides.
+    /// Creates a view on `of` by sizes and strides.
     pub(super) fn as_strided(&mut self, of: &Tensor, view: &Tensor, offset: bool) {
         let offset = match offset {
             true => Arg::Int(view.offset as i64),
@@ -75,7 +75,7 @@ impl Builder<'_> {
         self.leaf("aten::as_strided", &args, &[Arg::Tensor(view)]);
     }
 
-    /// The transposed matrix.
+    /// Transposes a matrix.
     pub(super) fn t(&mut self, call: Call<'_>, of: &Tensor) -> Tensor {
         let swapped = |v: &[u64]| [v[1], v[0]];
         let view = self.alias(of, &swapped(&of.shape), &swapped(&of.strides), of.offset);
@@ -113,7 +113,7 @@ impl Builder<'_> {
         product
     }
 
-    /// The work of a matrix product.
+    /// Adds the work of a matrix product.
     fn product(&mut self, n: u64, k: u64, m: u64, tensors: [&Tensor; 3]) {
         if !self.cuda() {
             for tensor in tensors {
@@ -129,7 +129,8 @@ impl Builder<'_> {
         );
     }
 
-    /// `x` times the transposed `weight`, plus `bias`; and the two nodes that autograd keeps.
+    /// Computes `x` times the transposed `weight`, plus `bias`; returns also the two nodes that autograd
+    /// keeps.
     pub(super) fn linear(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Linear {
         let (n, k, m) = (x.shape[0], x.shape[1], weight.shape[0]);
         let y = self.fresh(&[n, m]);
@@ -178,7 +179,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The node of a product's backward: gradients of `x`, of the transposed weight, of the bias.
+    /// Adds the backward node of a product: gradients of `x`, of the transposed weight, and of the bias.
     pub(super) fn addmm_backward(&mut self, of: &Linear, grad: &Tensor) -> [Tensor; 3] {
         let (n, m) = (grad.shape[0], grad.shape[1]);
         let evaluated = self.backward(
@@ -219,7 +220,7 @@ impl Builder<'_> {
         [dx, dw, db]
     }
 
-    /// A node of the backward pass: what it does, and what the engine does behind it.
+    /// Adds a node of the backward pass: its work, and the engine's work after it.
     pub(super) fn backward<A, B>(
         &mut self,
         name: &str,
@@ -245,7 +246,7 @@ impl Builder<'_> {
         (both.0.expect("it was run"), both.1.expect("it was run"))
     }
 
-    /// An operator of one kernel that reads and writes whole tensors.
+    /// Adds an operator with one kernel that reads and writes whole tensors.
     pub(super) fn pointwise(
         &mut self,
         call: Call<'_>,
@@ -261,7 +262,7 @@ impl Builder<'_> {
         });
     }
 
-    /// The sum of all numbers, and the node that autograd keeps.
+    /// Adds the sum over all elements; returns also the node that autograd keeps.
     pub(super) fn loss(&mut self, x: &Tensor) -> (Tensor, u32) {
         let loss = self.fresh(&[]);
         let args = [
@@ -283,7 +284,7 @@ impl Builder<'_> {
         (loss, seq)
     }
 
-    /// The gradient of the loss, with which backward begins.
+    /// Creates the gradient of the loss, with which the backward pass begins.
     pub(super) fn ones_like(&mut self, loss: &Tensor) -> Tensor {
         let ones = self.fresh(&[]);
         let none = Arg::None;
@@ -309,25 +310,25 @@ impl Builder<'_> {
         ones
     }
 
-    /// The node of the loss's backward.
+    /// Adds the backward node of the loss.
     pub(super) fn loss_backward(&mut self, ones: &Tensor, seq: u32, shape: &[u64]) -> Tensor {
         let expand = |b: &mut Self| b.expand(ones, shape, &vec![0; shape.len()]);
         self.backward("SumBackward1", Some(seq), ones, expand, |_| {})
             .0
     }
 
-    /// A view of a bucket, for one parameter.
+    /// Creates a view of a bucket for one parameter.
     pub(super) fn view_of_bucket(&mut self, bucket: &Tensor, like: &Tensor, offset: u64) -> Tensor {
         self.alias(bucket, &like.shape, &dense(&like.shape), offset)
     }
 }
 
-/// A linear layer that has run.
+/// A linear layer after its forward pass.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
     pub x: Tensor,
     pub y: Tensor,
     pub transposed: Tensor,
-    /// Of the transposition and of the product.
+    /// Sequence numbers of the transposition and of the product.
     pub seqs: [u32; 2],
 }

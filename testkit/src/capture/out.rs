@@ -1,9 +1,9 @@
-//! Bytes on their way to a sink.
+//! Buffered output to a sink.
 
 use super::program::{Hole, Op, Program, Text};
 use std::io::{Result, Write};
 
-/// Gathers bytes and writes them in large pieces.
+/// Collects bytes and writes them in large blocks.
 #[derive(Debug)]
 pub(super) struct Out<W: Write> {
     sink: W,
@@ -38,7 +38,7 @@ impl<W: Write> Out<W> {
         self.bytes.extend_from_slice(&digits[at..]);
     }
 
-    /// Nanoseconds as microseconds with three decimals.
+    /// Writes nanoseconds as microseconds with three decimals.
     pub(super) fn us(&mut self, ns: u64) {
         self.number(ns / 1000);
         let part = ns % 1000;
@@ -47,7 +47,7 @@ impl<W: Write> Out<W> {
         self.bytes.extend_from_slice(&rest);
     }
 
-    /// A text without tensors.
+    /// Writes a text without tensors.
     pub(super) fn numbered(&mut self, text: &Text, number: u64) {
         for (part, hole) in text {
             self.str(part);
@@ -57,7 +57,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// A text with the ids of the operator's tensors and storages.
+    /// Writes a text with the ids of the operator's tensors and storages.
     pub(super) fn filled(&mut self, text: &Text, slots: &[u32], ids: [&[u64]; 2], number: u64) {
         let mut slots = slots.iter();
         for (part, hole) in text {
@@ -75,7 +75,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// Writes a piece if there is one.
+    /// Writes a block if one is full.
     pub(super) fn pass(&mut self) -> Result<()> {
         if self.bytes.len() >= PIECE {
             self.sink.write_all(&self.bytes)?;
@@ -84,19 +84,19 @@ impl<W: Write> Out<W> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the remaining bytes.
     pub(super) fn finish(mut self) -> Result<()> {
         self.sink.write_all(&self.bytes)?;
         self.sink.flush()
     }
 }
 
-/// The number that an operator has in a step.
+/// Returns the number of an operator in a step.
 pub(super) fn number(op: &Op, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }
 
-/// The tensors of an operator.
+/// Returns the slots of an operator's tensors.
 pub(super) fn slots<'p>(program: &'p Program, op: &Op) -> &'p [u32] {
     let from = op.args as usize;
     &program.args[from..from + usize::from(op.inputs) + usize::from(op.outputs)]

@@ -1,4 +1,4 @@
-//! Gradients: how they are accumulated, and reduced over the data-parallel group in buckets.
+//! Gradients: their accumulation, and their reduction over the data-parallel group in buckets.
 
 use super::Style;
 use super::build::{Builder, plain};
@@ -13,7 +13,7 @@ use super::tensor::{Arg, Tensor};
 pub(super) struct Reducer {
     params: Vec<Param>,
     buckets: Vec<Bucket>,
-    /// The parameters whose gradients are to come.
+    /// Number of parameters whose gradients are still missing.
     left: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Reducer {
 struct Param {
     value: Tensor,
     grad: Option<Tensor>,
-    /// The bucket, and where in it, unless gradients stay here.
+    /// Bucket and offset in it; `None` if gradients are not reduced.
     bucket: Option<(usize, u64)>,
 }
 
@@ -33,11 +33,11 @@ struct Bucket {
     meet: Option<(u32, Tensor)>,
 }
 
-/// The order in which backward comes to the parameters of a layer.
+/// Order in which the backward pass reaches the parameters of a layer.
 const BACKWARD: [usize; 6] = [5, 4, 3, 2, 0, 1];
 
 impl Reducer {
-    /// The reducer of `layers`, with buckets if gradients are `shared`.
+    /// Creates the reducer of `layers`, with buckets if gradients are `shared`.
     pub(super) fn new(builder: &mut Builder<'_>, layers: &[Layer], shared: bool) -> Self {
         let values = layers.iter().flat_map(|layer| layer.params.iter());
         let mut params: Vec<_> = values
@@ -75,7 +75,7 @@ impl Reducer {
         }
     }
 
-    /// The parameters with their gradients.
+    /// Returns the parameters with their gradients.
     pub(super) fn gradients(&self) -> impl Iterator<Item = (&Tensor, &Tensor)> {
         self.params
             .iter()
@@ -84,7 +84,7 @@ impl Reducer {
 }
 
 impl Builder<'_> {
-    /// The node that adds `grad` to the gradient of `param`, with what is hooked to it.
+    /// Adds the node that accumulates `grad` into the gradient of `param`, with the hook attached to it.
     pub(super) fn accumulate(&mut self, param: usize, grad: &Tensor, reducer: &mut Reducer) {
         let known = reducer.params[param].grad.clone();
         let name = "torch::autograd::AccumulateGrad";
@@ -114,7 +114,7 @@ impl Builder<'_> {
         let Some((nth, offset)) = reducer.params[param].bucket else {
             return;
         };
-        // The hook runs inside the frame, which has just ended: it is opened again by its exit.
+        // The hook runs inside the frame, which has just ended, so its exit is removed and added again later.
         let exit = self.program.instrs.pop();
         self.hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);

@@ -12,17 +12,17 @@ use super::tensor::{Arg, NUMBER, Tensor};
 use super::{Options, Style};
 use std::collections::VecDeque;
 
-/// The number of the first step that is recorded.
+/// Number of the first recorded step.
 pub(super) const FIRST_STEP: u32 = 2;
 
-/// A microbatch that went forward and has to go back.
+/// A microbatch after its forward and before its backward pass.
 struct Flying {
     saved: Vec<Saved>,
-    /// With its node, on the last stage.
+    /// The loss and its node, on the last stage.
     loss: Option<(Tensor, u32)>,
 }
 
-/// Writes the program of `rank`, with what its meetings are.
+/// Builds the program of `rank`; returns it with the facts about its meetings.
 pub(super) fn program(
     options: &Options,
     layout: &Layout,
@@ -43,7 +43,7 @@ pub(super) fn program(
 }
 
 impl Builder<'_> {
-    /// A step of a rank that holds all layers, or a shard of all.
+    /// Adds a step of a rank that has all layers, or a shard of all.
     fn replica(&mut self) {
         let layers = self.layers(self.options.layers);
         let group = self.layout.group(Axis::Data, self.rank).ranks.len();
@@ -85,7 +85,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The step's input, which comes from the host where there is a device.
+    /// Adds the step's input, which is copied from the host if there is a device.
     fn data(&mut self) -> Tensor {
         let rows = self.options.tokens / self.options.tensor_parallel;
         let x = self.fresh(&[rows.into(), self.options.hidden.into()]);
@@ -122,7 +122,7 @@ impl Builder<'_> {
         x
     }
 
-    /// The first rank's buffers go to all, as DDP does before a forward pass.
+    /// Broadcasts the first rank's buffers, as DDP does before a forward pass.
     fn buffers(&mut self) {
         let buffer = self.kept(&[self.options.hidden.into()]);
         let ask = Ask {
@@ -178,7 +178,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Reads the loss, which is when the host waits for the device.
+    /// Reads the loss; here the host waits for the device.
     fn read(&mut self, loss: &Tensor) {
         let (args, result) = ([Arg::Tensor(loss)], [Arg::Double("1.000000", "1.")]);
         self.python();
@@ -192,7 +192,7 @@ impl Builder<'_> {
         });
     }
 
-    /// A step of one stage: one forward and one backward in turn, once the pipeline is full.
+    /// Adds a step of one pipeline stage: forward and backward passes alternate once the pipeline is full.
     fn stage(&mut self) {
         let (stage, stages) = (self.rank, self.options.ranks);
         let count = self.options.microbatches;
@@ -247,7 +247,7 @@ impl Builder<'_> {
         self.optimize(&reducer);
     }
 
-    /// A message from a neighbour, which is waited for.
+    /// Receives a message from a neighbour, and waits for it.
     fn receive(&mut self, from: u32, number: u32, shape: &[u64]) -> Tensor {
         let tensor = self.fresh(shape);
         self.python();

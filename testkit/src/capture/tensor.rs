@@ -1,4 +1,4 @@
-//! Arguments of operators, and how both files write them.
+//! Arguments of operators, in the notations of both files.
 
 use std::fmt::Write;
 
@@ -25,16 +25,16 @@ impl Kind {
     }
 }
 
-/// A tensor of a step's program. `slot` stands for the ids that a run gives to it.
+/// A tensor of a step's program. `slot` represents the ids that a run assigns to it.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     pub slot: u32,
     pub kind: Kind,
     pub shape: Vec<u64>,
     pub strides: Vec<u64>,
-    /// Where it starts in its storage, in elements.
+    /// Offset in its storage, in elements.
     pub offset: u64,
-    /// In host memory, even on a job with GPUs.
+    /// Whether it is in host memory, even in a job with GPUs.
     pub host: bool,
 }
 
@@ -48,7 +48,7 @@ impl Tensor {
     }
 }
 
-/// The strides of a tensor whose last dimension is dense.
+/// Returns the strides of a contiguous tensor of this shape.
 pub(super) fn dense(shape: &[u64]) -> Vec<u64> {
     let mut strides = vec![1; shape.len()];
     for d in (1..shape.len()).rev() {
@@ -66,26 +66,26 @@ pub(super) enum Arg<'a> {
     Ints(&'a [u64]),
     Bool(bool),
     Bools(usize),
-    /// As the host file writes it, and as Kineto does.
+    /// The texts for the host file and for Kineto.
     Double(&'a str, &'a str),
     None,
     Device,
     Text(&'a str),
     Pair(&'a str, &'a str),
-    /// The number that grows with every step.
+    /// A number that increases with every step.
     Number,
     Object,
 }
 
-/// Stands in a text for the two ids of the next tensor.
+/// Placeholder in a text for the two ids of the next tensor.
 pub(super) const TENSOR: char = '\u{1}';
-/// Stands in a text for the number that grows with every step.
+/// Placeholder in a text for the number that increases with every step.
 pub(super) const NUMBER: char = '\u{2}';
 
-/// Writes one argument, on a device.
+/// Writes one argument; the text is the device.
 type Render = fn(&mut String, &Arg<'_>, &str);
 
-/// The four lists of one side of a host node; the slots are appended to `slots`.
+/// Writes the four lists of one side of a host node; appends the slots to `slots`.
 pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut Vec<u32>) {
     let lists: [(&str, Render); 4] = [
         ("{\"values\": ", value),
@@ -115,7 +115,7 @@ pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut
     }
 }
 
-/// Kineto's description of the inputs.
+/// Writes Kineto's description of the inputs.
 pub(super) fn kineto(out: &mut String, args: &[Arg<'_>]) {
     out.push_str("\"Concrete Inputs\": ");
     list(out, args, ", ", |out, arg| {
@@ -208,7 +208,7 @@ fn type_name(out: &mut String, arg: &Arg<'_>) {
     }
 }
 
-/// Shapes or strides in the host file: lists of scalars have an empty one for each.
+/// Writes shapes or strides for the host file; lists of scalars have an empty one for each.
 fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     let empty =
         |out: &mut String, count| list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"));
@@ -222,7 +222,7 @@ fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     }
 }
 
-/// Shapes or strides in Kineto.
+/// Writes shapes or strides for Kineto.
 fn extents(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     match *arg {
         Arg::Tensor(t) => numbers(out, of(t), ", "),

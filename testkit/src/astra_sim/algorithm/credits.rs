@@ -1,9 +1,9 @@
-//! Ring, direct and halving-doubling share one machine: a packet is prepared at the start for each
-//! message that may be under way at once, and one for each message received. A packet that has moved
-//! over the bus is a credit; a credit sends the packet that was prepared first.
+//! State machine shared by ring, direct and halving-doubling. It prepares one packet at the start for each
+//! message that may be in flight at once, and one for each message received. A packet that has moved over the
+//! bus is a credit; each credit sends the packet that was prepared first.
 //!
-//! Packets come in rounds: so many that are not reduced, then so many that are (in a reduce-scatter,
-//! or in every other round of an all-reduce).
+//! Packets come in rounds: a number of packets that are not reduced, then the same number that are (in a
+//! reduce-scatter, or in every other round of an all-reduce).
 
 use super::super::algorithms::Style;
 use super::super::config::Kind;
@@ -11,7 +11,7 @@ use super::halving::Halving;
 use super::{Act, Input, Move, Peers};
 use std::collections::VecDeque;
 
-/// The machine.
+/// State of the machine.
 #[derive(Debug)]
 pub struct Credits {
     kind: Kind,
@@ -19,9 +19,9 @@ pub struct Credits {
     clockwise: bool,
     route: Route,
     pub final_size: u64,
-    /// Of the next packet.
+    /// Size of the next packet.
     size: u64,
-    /// As indices among the peers.
+    /// Destination as an index among the peers.
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
@@ -29,14 +29,14 @@ pub struct Credits {
     credits: usize,
     window: usize,
     received: usize,
-    /// Messages left of this round.
+    /// Remaining packets of this round that are not reduced.
     plain_left: usize,
     reducible_left: usize,
     reducible: usize,
     odd_round: bool,
 }
 
-/// Change of peers and sizes from packet to packet.
+/// How peers and sizes change from packet to packet.
 #[derive(Debug)]
 enum Route {
     Neighbours,
@@ -45,7 +45,7 @@ enum Route {
 }
 
 impl Credits {
-    /// `None` for what does not exist: an all-to-all by halving-doubling.
+    /// Creates the machine; `None` for a combination that does not exist, an all-to-all by halving-doubling.
     pub fn new(kind: Kind, style: Style, peers: Peers, clockwise: bool, size: u64) -> Option<Self> {
         let n = peers.ids.len();
         let parts = n as u64;
@@ -120,7 +120,7 @@ impl Credits {
         let half = self.peers.ids.len() - 1;
         let direct = matches!(self.route, Route::EveryPeer);
         if direct && self.kind == Kind::AllReduce && self.sends_left <= half {
-            // The second half starts when the first has arrived, with all credits at once.
+            // The second half starts when the first half has arrived, with all credits at once.
             if self.received < half {
                 return acts;
             }
@@ -181,7 +181,7 @@ impl Credits {
         Act::Move(how)
     }
 
-    /// To the peers and the size of the next packet.
+    /// Advances to the peers and the size of the next packet.
     fn turn(&mut self) {
         let me = self.peers.me;
         let peers = &self.peers;

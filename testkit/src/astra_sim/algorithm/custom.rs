@@ -1,5 +1,5 @@
-//! An algorithm that is given as a trace per position: every node is issued as soon as it is free,
-//! whatever else is under way. The size of the collective does not matter.
+//! A custom algorithm, defined by a trace per position: every node is issued as soon as its dependencies have
+//! ended, regardless of resources. The size of the collective has no effect.
 
 use super::super::config::{Node, Work};
 use super::super::post::native;
@@ -13,7 +13,7 @@ pub struct Custom {
     nodes: BTreeMap<u64, Node>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
-    /// NPUs by the numbers in the trace; themselves if empty.
+    /// NPU of each number in the trace; empty if they are the same.
     members: Vec<usize>,
 }
 

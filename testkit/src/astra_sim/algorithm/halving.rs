@@ -1,15 +1,15 @@
-//! The walk of halving-doubling: distances 1, 2, 4, … with halved sizes, or the way back.
+//! The sequence of halving-doubling: distances 1, 2, 4, … with halved sizes, or the reverse.
 
 use super::super::config::Kind;
 use super::Peers;
 
-/// Where the walk is.
+/// Position in the sequence.
 #[derive(Debug)]
 pub struct Halving {
     kind: Kind,
     n: usize,
     distance: usize,
-    /// Distances grow and sizes shrink.
+    /// Whether distances grow and sizes shrink.
     outwards: bool,
 }
 
@@ -33,7 +33,7 @@ impl Halving {
         if self.outwards { size / 2 } else { size }
     }
 
-    /// trunc(rounds · log2 n): whole steps only if n is a power of two.
+    /// Returns trunc(rounds · log2 n), which is a number of whole steps only if n is a power of two.
     pub fn sends(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
     }
@@ -42,18 +42,18 @@ impl Halving {
         self.sends(1)
     }
 
-    /// Whether the distance is not 0.
+    /// Returns whether the distance is not 0.
     pub fn moves(&self) -> bool {
         self.distance > 0
     }
 
-    /// The peer at the distance, so that pairs exchange.
+    /// Returns the peer at the current distance, such that pairs exchange.
     pub fn partner(&self, peers: &Peers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.walk(peers.me, self.distance, clockwise)
     }
 
-    /// Goes to the next distance; the next size. An all-reduce turns around at the far end.
+    /// Advances to the next distance; returns the next size. An all-reduce reverses at the far end.
     pub fn turn(&mut self, mut size: u64) -> u64 {
         (self.distance, size) = step(self.outwards, self.distance, size);
         if self.distance == self.n && self.kind == Kind::AllReduce {

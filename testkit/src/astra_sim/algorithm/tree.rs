@@ -1,28 +1,28 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! ASTRA-sim 2.x: the root has one child, which is the root of a complete binary tree of all others.
-//! NPUs are numbered in order: left subtree, node, right subtree. In one tree the root is the first,
-//! in the other the last; chunks take turns.
+//! In ASTRA-sim 2.x, the root has one child, which is the root of a complete binary tree of all others. NPUs
+//! are numbered in order: left subtree, node, right subtree. The root is the first NPU in one tree and the
+//! last in the other; chunks alternate between the trees.
 
 use super::{Act, Input, Move};
 
-/// A node of the tree, and what it waits for.
+/// A node of the tree, and its state.
 #[derive(Debug)]
 pub struct Tree {
     pub bytes: u64,
     parent: Option<usize>,
     children: Vec<usize>,
     state: State,
-    /// Children whose data is reduced.
+    /// Number of children whose data has been reduced.
     reduced: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// Data of so many children has not come.
+    /// Data of this many children is missing.
     Children(usize),
-    /// All data is here; some may have to be reduced.
+    /// All data has arrived; some may still have to be reduced.
     Up,
     Parent,
     Down,
@@ -30,7 +30,8 @@ enum State {
 }
 
 impl Tree {
-    /// `None` if the NPU has no place, as with sizes that are no powers of two.
+    /// Creates the node; `None` if the NPU has no position in the tree, as with sizes that are not powers of
+    /// two.
     pub fn new(
         npu: usize,
         n: usize,
@@ -54,7 +55,7 @@ impl Tree {
             this.children.push(id(first + inner / 2));
             return Some(this);
         }
-        // Down from the middle of the complete tree.
+        // Descend from the middle of the complete tree.
         let (mut parent, mut low, mut width) = (root, first, inner);
         loop {
             let middle = low + width / 2;

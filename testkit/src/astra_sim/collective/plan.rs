@@ -1,11 +1,11 @@
-//! Chunks, and through which dimensions and queues they go.
+//! Divides a collective into chunks, and plans their dimensions and queues.
 
 use super::super::config::Kind;
 
-/// Which part of the queues of a dimension is used.
+/// The part of a dimension's queues that is used.
 #[derive(Clone, Copy)]
 pub enum Turn {
-    /// All; rings go anticlockwise in the second half.
+    /// All queues; rings run anticlockwise in the second half.
     Any,
     /// The first half, clockwise.
     First,
@@ -13,7 +13,7 @@ pub enum Turn {
     Last,
 }
 
-/// The queue that comes next, of each part.
+/// The next queue of each part.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rotation {
     any: usize,
@@ -22,7 +22,8 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The next queue of so many, and whether rings go clockwise there. A single queue is both halves.
+    /// Returns the next of `queues` queues, and whether rings run clockwise there. A single queue belongs to
+    /// both halves.
     pub fn next(&mut self, queues: usize, turn: Turn) -> (usize, bool) {
         let half = queues / 2;
         match turn {
@@ -45,7 +46,7 @@ impl Rotation {
     }
 }
 
-/// Size after padding, and size of a chunk: at least a byte per NPU, except for all-gathers.
+/// Returns the size after padding, and the size of a chunk: at least a byte per NPU, except for all-gathers.
 pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
     let chunk = bytes / splits.max(1);
     let least = npus as u64;
@@ -56,7 +57,7 @@ pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
     }
 }
 
-/// The phases of a chunk over the dimensions that take part: dimension, operation, part of rotation.
+/// Returns the phases of a chunk over the participating dimensions: dimension, operation, part of the queues.
 pub fn plan(kind: Kind, dims: &[usize], local_bw_aware: bool) -> Vec<(usize, Kind, Turn)> {
     let any = |&dim: &usize| (dim, kind, Turn::Any);
     match kind {

@@ -1,6 +1,6 @@
-//! ASTRA-sim 2.x, congestion-aware: one dimension, directed links with a queue each, whole messages
-//! stored and forwarded. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth)
-//! and is free at t + trunc(bytes / bandwidth); the arrival is scheduled first.
+//! The congestion-aware network of ASTRA-sim 2.x: one dimension, directed links with a queue each, and
+//! store-and-forward of whole messages. A link that starts at t delivers at t + trunc(latency + bytes /
+//! bandwidth) and is free at t + trunc(bytes / bandwidth); the arrival is scheduled first.
 
 use super::super::agenda::{Agenda, Event};
 use super::super::config::{Config, Shape};
@@ -8,7 +8,7 @@ use super::super::post::Key;
 use super::{Transfer, bytes_per_ns};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Links are made when they are first used.
+/// The network; links are created on first use.
 #[derive(Debug)]
 pub struct Aware {
     shape: Shape,
@@ -36,7 +36,8 @@ impl Aware {
         }
     }
 
-    /// All devices from source to destination. The ring goes the shorter way, clockwise if equal.
+    /// Returns all devices from source to destination. On a ring the shorter way is taken, clockwise if
+    /// equal.
     fn route(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
             Shape::FullyConnected => VecDeque::from([src, dst]),

@@ -1,4 +1,4 @@
-//! ASTRA-sim 2.x, congestion-unaware: ns = trunc(hops·latency + bytes / bandwidth), decided by the
+//! The congestion-unaware network of ASTRA-sim 2.x: ns = trunc(hops·latency + bytes / bandwidth), in the
 //! lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{Agenda, Event};
@@ -7,7 +7,7 @@ use super::super::post::Key;
 use super::{Transfer, bytes_per_ns};
 use std::collections::VecDeque;
 
-/// The dimensions, the innermost first.
+/// The dimensions, innermost first.
 #[derive(Debug)]
 pub struct Unaware {
     dims: Vec<Dim>,
@@ -20,7 +20,7 @@ impl Unaware {
         }
     }
 
-    /// Schedules the arrival; what an NPU sends to itself never arrives.
+    /// Schedules the arrival; a message from an NPU to itself never arrives.
     pub fn send(&self, key: Key, agenda: &mut Agenda) {
         let (mut from, mut to) = (key.src, key.dst);
         for dim in &self.dims {

@@ -1,4 +1,4 @@
-//! A random job: steps in which all NPUs communicate in the same order, with other work in between.
+//! Random jobs: steps in which all NPUs communicate in the same order, with other work in between.
 
 use super::super::algorithms::Style;
 use super::super::config::{Attachment, Config, Kind, Node, Work};
@@ -7,12 +7,12 @@ use super::Dice;
 /// The traces so far.
 pub(super) struct Job<'c> {
     pub(super) config: &'c mut Config,
-    /// By NPU: the last node that communicates, and one that the next waits for as well.
+    /// By NPU: the last communication node, and perhaps another node that the next one also waits for.
     pub(super) last: Vec<Vec<u64>>,
     tag: u64,
 }
 
-/// Gives the configuration a job of collectives that some NPUs take part in and others do not.
+/// Creates a job with collectives in which only some NPUs take part.
 pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -33,7 +33,7 @@ pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     }
 }
 
-/// Gives the configuration a job, and the groups that it needs.
+/// Creates a job and the groups that it needs.
 pub fn job(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -72,7 +72,7 @@ impl Job<'_> {
             deps,
             cpu: match work {
                 Work::Compute { .. } => dice.one_in(8),
-                // The original has no communication on the host, but replays it there.
+                // ASTRA-sim has no communication on the host but replays it there.
                 Work::Memory { .. } | Work::Nothing => false,
                 _ => self.config.system.replay_only && dice.one_in(8),
             },
@@ -89,7 +89,7 @@ impl Job<'_> {
         self.add(npu, deps, Work::Compute { ops, bytes }, dice)
     }
 
-    /// Some NPUs compute: before their next communication, or beside it.
+    /// Adds computation on some NPUs, before their next communication or in parallel with it.
     fn compute(&mut self, dice: &mut Dice) {
         for npu in 0..self.last.len() {
             if dice.one_in(2) {
@@ -119,7 +119,7 @@ impl Job<'_> {
         ])
     }
 
-    /// All-gathers of less than a byte per chunk never end.
+    /// Returns a size for a collective; all-gathers with less than a byte per chunk never end.
     pub(super) fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
         match kind {
             Kind::AllGather => dice.size(self.config.system.splits, 1 << 20),
@@ -127,13 +127,13 @@ impl Job<'_> {
         }
     }
 
-    /// A collective of all NPUs, in all dimensions or some.
+    /// Adds a collective of all NPUs, in all dimensions or some.
     fn world(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
-        // At least one of those that have an algorithm, or nothing ends.
+        // At least one of the dimensions that have an algorithm; otherwise nothing ends.
         let count = list.len() as u64;
         let mut dims = None;
         if count > 1 && !one && dice.one_in(3) {
@@ -157,7 +157,7 @@ impl Job<'_> {
         }
     }
 
-    /// The same collective in each of several groups that have every NPU between them.
+    /// Adds the same collective in several groups that together contain every NPU.
     fn groups(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let kind = Self::kind(dice);
@@ -199,7 +199,7 @@ impl Job<'_> {
         }
     }
 
-    /// The number of a group with these members: of one that is there, perhaps, or a new one.
+    /// Returns the number of a group with these members: an existing one in some cases, or a new one.
     pub(super) fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
@@ -213,7 +213,7 @@ impl Job<'_> {
         }
     }
 
-    /// A collective of a group that has everybody, in some order.
+    /// Adds a collective of a group with all NPUs, in some order.
     fn everyone(&mut self, dice: &mut Dice) {
         let mut members: Vec<usize> = (0..self.last.len()).collect();
         if dice.one_in(2) {
@@ -236,7 +236,7 @@ impl Job<'_> {
         }
     }
 
-    /// Several equal collectives that do not wait for one another but for kernels of their own.
+    /// Adds several equal collectives that wait only for kernels of their own, not for one another.
     fn crowd(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 18);
@@ -262,7 +262,7 @@ impl Job<'_> {
         }
     }
 
-    /// Messages of several sizes under one tag, received in another order than they are sent.
+    /// Adds messages of several sizes with one tag, received in a different order than sent.
     fn sizes(&mut self, dice: &mut Dice) {
         let npus = self.last.len() as u64;
         let src = dice.between(0, npus - 1) as usize;
@@ -282,8 +282,8 @@ impl Job<'_> {
         self.last[dst] = sizes.into_iter().map(&mut receive).collect();
     }
 
-    /// Nodes that do nothing, or only last. Nobody looks at what waits for one that does nothing before
-    /// another ends.
+    /// Adds nodes that do nothing, or only take time. Dependents of a node that does nothing are not
+    /// considered before another node ends.
     fn idle(&mut self, dice: &mut Dice) {
         for npu in 0..self.last.len() {
             let deps = self.last[npu].clone();
@@ -311,7 +311,7 @@ impl Job<'_> {
         }
     }
 
-    /// Some NPUs send to others.
+    /// Adds messages from some NPUs to others.
     fn messages(&mut self, dice: &mut Dice) {
         let npus = self.last.len() as u64;
         for _ in 0..dice.between(1, 6) {
@@ -323,7 +323,7 @@ impl Job<'_> {
         }
     }
 
-    /// Each NPU sends to the same distance, and receives meanwhile.
+    /// Adds an exchange: each NPU sends over the same distance and receives at the same time.
     fn exchange(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let distance = dice.between(1, npus as u64 - 1) as usize;
@@ -343,7 +343,7 @@ impl Job<'_> {
         }
     }
 
-    /// Large enough that nothing takes no time. Tags may come again.
+    /// Returns a tag and a size; the size is large enough that nothing takes zero time. Tags may repeat.
     fn message(&mut self, dice: &mut Dice) -> (u64, u64) {
         if dice.one_in(2) {
             self.tag += 1;
@@ -351,7 +351,7 @@ impl Job<'_> {
         (dice.size(1000, 1 << 21), self.tag)
     }
 
-    /// NPUs load or store.
+    /// Adds loads or stores of NPUs.
     fn memory(&mut self, dice: &mut Dice) {
         if self.config.memory.attachment == Attachment::None {
             return self.world(dice);

@@ -1,11 +1,12 @@
-//! Collectives of some NPUs: groups that overlap, and sets of dimensions of which only one part is at work.
+//! Collectives of some NPUs: overlapping groups, and sets of dimensions in which only some NPUs take part.
 
 use super::super::algorithms::Style;
 use super::super::config::{Kind, Work};
 use super::Dice;
 use super::job::Job;
 
-/// Whether the partners of an all-gather by halving-doubling are mutual at each distance n/2, n/4, … 1.
+/// Returns whether the partners of an all-gather by halving-doubling are mutual at each distance n/2, n/4, …
+/// 1.
 fn mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
@@ -16,7 +17,7 @@ fn mutual(n: usize) -> bool {
 }
 
 impl Job<'_> {
-    /// A collective of each of several groups, one after another, whose members are drawn anew.
+    /// Adds a collective in each of several groups, in succession, with random members.
     pub fn some(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let kind = Self::kind(dice);
@@ -53,7 +54,7 @@ impl Job<'_> {
         }
     }
 
-    /// A collective along some dimensions, of those NPUs alone that lie at one place in the others.
+    /// Adds a collective along some dimensions, only for the NPUs at one position in the others.
     pub fn part(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let list = &self.config.system.algorithms[&kind];
@@ -86,8 +87,8 @@ impl Job<'_> {
         }
     }
 
-    /// Two collectives of all NPUs that do not wait for one another but for kernels of their own, so that NPUs
-    /// may issue them in different orders. Their messages are alike on a ring, for example.
+    /// Adds two collectives of all NPUs that wait only for kernels of their own, not for each other, so that
+    /// NPUs may issue them in different orders. Their messages are equal on a ring, for example.
     pub fn unordered(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);
@@ -98,7 +99,7 @@ impl Job<'_> {
             (Kind::AllReduce, Kind::AllToAll),
         ];
         let (first, second) = dice.pick(&pairs);
-        // Most often carried out in the same way.
+        // Usually both use the same algorithm.
         if !dice.one_in(4) {
             let list = self.config.system.algorithms[&Kind::AllToAll].clone();
             self.config.system.algorithms.insert(first, list.clone());
@@ -129,8 +130,8 @@ impl Job<'_> {
         }
     }
 
-    /// A collective of all NPUs. Where it goes round all of them as one line, dimensions but the first may be
-    /// left out without effect.
+    /// Adds a collective of all NPUs. If it treats all of them as one line, dimensions other than the first
+    /// may be left out without effect.
     pub fn everywhere(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 20);
