@@ -1,13 +1,13 @@
-//! Profiles of JAX and TensorFlow: `xplane.pb` files, one for each host, to one trace for each device.
+//! Profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
 //!
-//! A file is an `XSpace` of planes: one for each device, with a line for each stream, one for the threads of the host,
-//! and one with the programs (`HloProto`). Fields are those of the public `xplane.proto` and `hlo.proto`. The file is
-//! held in memory once; events borrow from it.
+//! A file is an `XSpace` of planes: one per device, with a line per stream; one for the host's threads; and one with
+//! the programs (`HloProto`). Fields follow the public `xplane.proto` and `hlo.proto`. The file is in memory once;
+//! events borrow from it.
 //!
 //! - `space`: planes, lines, events and stats;
-//! - `timeline`: the pieces of time of a device's streams, and the calls that launched them;
+//! - `timeline`: time slices of a device's streams, and the calls that launched them;
 //! - `hlo`: collectives of programs, and their groups of devices;
-//! - `calls`: collectives of the devices, matched;
+//! - `calls`: collectives matched across devices;
 //! - `emit`: nodes.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
@@ -31,21 +31,21 @@ use hlo::HloModules;
 use space::ProfileSpace;
 use timeline::{DeviceTimeline, HostTimelines};
 
-/// Contents of a file and its name.
+/// Contents and name of a file.
 #[derive(Debug)]
 pub struct XplaneFile {
-    /// Name for errors.
+    /// Path for error messages.
     pub path: PathBuf,
     /// Decompressed contents.
     pub contents: Vec<u8>,
 }
 
 impl XplaneFile {
-    /// Reads a file: plain, gzip or zstd.
+    /// Reads a plain, gzip or zstd file.
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or would take more memory than there may be.
+    /// Fails if it cannot be read, or exceeds the memory limit.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let contents = DecompressedStream::open(path).map(|stream| read_all(stream, 0))?;
         Ok(Self {
@@ -62,23 +62,23 @@ pub struct DeviceConversion {
     pub rank: u32,
     /// Name of its plane.
     pub device: String,
-    /// Events on its streams that last.
+    /// Number of events with a duration on its streams.
     pub events: u64,
-    /// Time in which its streams are busy, summed over streams, ns.
+    /// Busy time of its streams, summed, ns.
     pub busy_ns: u64,
-    /// That time in nodes: kernels, and collectives with their waiting.
+    /// Busy time that nodes preserve, ns: kernels, and collectives including their waiting.
     pub kept_ns: u64,
-    /// Calls of the host that launched events of this device.
+    /// Number of host calls that launched events of this device.
     pub launches: u64,
-    /// Events with a call that launched them.
+    /// Number of events with a launching call.
     pub linked: u64,
-    /// Events that begin before the call that launched them does; they keep their time and lose the call.
+    /// Number of events that begin before their launching call; they keep their time but lose the call.
     pub early: u64,
-    /// Collectives that are matched across devices.
+    /// Number of collectives matched across devices.
     pub collectives: u64,
-    /// Communication that is not, and remains a kernel of its recorded time.
+    /// Number of unmatched communication events, which remain kernels with their recorded time.
     pub unmatched: u64,
-    /// Nodes of the trace.
+    /// Number of nodes in the trace.
     pub nodes: u64,
 }
 
@@ -87,9 +87,10 @@ pub struct DeviceConversion {
 pub struct XplaneSummary {
     /// Time from the first event to the end of the last, ns.
     pub span_ns: u64,
-    /// Devices, by rank.
+    /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversion>,
-    /// Planes and lines that were left out because they repeat others or are no streams: name and events.
+    /// Planes and lines that were skipped because they repeat others or are not streams: name and number of
+    /// events.
     pub left_out: Vec<(String, u64)>,
 }
 
@@ -108,7 +109,7 @@ impl<'a> XplaneJob<'a> {
     ///
     /// # Errors
     ///
-    /// Fails on bytes that are no `XSpace`, and on files in which no device did anything.
+    /// Fails on bytes that are not an `XSpace`, and on files without device events.
     pub fn new(files: &'a [XplaneFile]) -> Result<Self, TraceError> {
         let mut devices = Vec::new();
         let mut modules = HloModules::default();
@@ -163,11 +164,11 @@ impl<'a> XplaneJob<'a> {
         self.devices.len() as u32
     }
 
-    /// Writes the trace of `rank` and adds it to the summary. Ranks are written in order.
+    /// Writes the trace of `rank` and adds it to the summary. Must be called in rank order.
     ///
     /// # Errors
     ///
-    /// Fails if `out` does.
+    /// Fails if writing to `out` fails.
     pub fn write<W: Write>(&mut self, rank: u32, out: W) -> Result<W, TraceError> {
         let device = &self.devices[rank as usize];
         let io = |source: io::Error| TraceError::io("", "write", source);
@@ -186,7 +187,8 @@ impl<'a> XplaneJob<'a> {
     }
 }
 
-/// Whole nanoseconds from `base` to an instant behind it, both in ps; rounded down, so that intervals that touch still do.
+/// Returns the nanoseconds from `base` to a later instant, both in ps. Rounds down, so that adjacent intervals remain
+/// adjacent.
 fn ns(instant: i128, base: i128) -> u64 {
     ((instant - base) / 1000) as u64
 }

@@ -1,4 +1,4 @@
-//! The processes of an export, each as events of a host and its devices in the form that Kineto's traces are read into.
+//! Reads the processes of an export, each as host and device events in the form that Kineto's traces are read into.
 
 use super::nccl::{NcclRange, ThreadMoment};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
@@ -11,14 +11,14 @@ use chakram_trace::graph::{Interner, NameTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Tables of work on devices, one of which an export must have.
+/// Tables of device work; an export must have at least one.
 const WORK: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 ];
-/// Columns with which all rows of work on devices begin.
+/// First columns of every table of device work.
 const WORK_COLUMNS: [&str; 6] = [
     "start",
     "end",
@@ -27,11 +27,11 @@ const WORK_COLUMNS: [&str; 6] = [
     "correlationId",
     "globalPid",
 ];
-/// Hint on exports without them.
+/// Hint for exports without these tables.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
-/// Types of NVTX events: ranges that are pushed and popped, of text and of other messages.
+/// Types of NVTX push/pop ranges: with a text, and with another message.
 const PUSHED: [i64; 2] = [59, 70];
-/// Kinds of copies, as CUPTI numbers them.
+/// Kinds of copies by CUPTI's number.
 const COPIES: [(i64, &str); 8] = [
     (1, "Memcpy HtoD"),
     (2, "Memcpy DtoH"),
@@ -42,7 +42,7 @@ const COPIES: [(i64, &str); 8] = [
     (10, "Memcpy PtoP"),
     (11, "Memcpy Unified HtoD"),
 ];
-/// Kinds of synchronisations, as CUPTI numbers them and Kineto calls them.
+/// Kinds of synchronizations by CUPTI's number, with Kineto's names.
 const SYNCS: [(i64, &str); 4] = [
     (1, "Event Sync"),
     (STREAM_WAIT, "Stream Wait Event"),
@@ -64,20 +64,20 @@ pub(super) struct ProcessCapture {
     pub devices: BTreeSet<i32>,
     /// Communicators of which it is a member: name, its rank, number of ranks.
     pub members: Vec<(String, u32, u32)>,
-    /// What its threads asked of NCCL and launched.
+    /// NCCL calls and launches of its threads, by time.
     pub moments: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
     details: Interner<EventDetails>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
-    /// Kernels that communicate, with the operation in their name, by correlation.
+    /// Communication kernels by correlation id, with the operation in their name.
     kernels: BTreeMap<u64, Vec<(u32, Option<&'static str>)>>,
-    /// Records of CUDA's events by event, each with its correlation and stream.
+    /// Records of CUDA events, by event: correlation id and stream.
     records: BTreeMap<i64, Vec<(u64, i64)>>,
     left_out: BTreeMap<String, u64>,
 }
 
 impl ProcessCapture {
-    /// Gives a kernel, by its event, arguments that say what it communicates.
+    /// Adds arguments that describe a kernel's communication to its event.
     pub fn state(&mut self, event: u32, arguments: Vec<(String, String)>) {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
@@ -89,7 +89,7 @@ impl ProcessCapture {
         event.details = self.details.intern(details);
     }
 
-    /// Returns its events, once nothing more is known of them.
+    /// Finishes the process's trace; returns it with its file.
     pub fn finish(mut self) -> (PathBuf, KinetoTrace) {
         self.trace.details = self.details.into_keys();
         self.trace.left_out = self.left_out.into_iter().collect();
@@ -98,7 +98,7 @@ impl ProcessCapture {
     }
 }
 
-/// Whether the database at `path` has tables that Nsight Systems exports.
+/// Returns whether the database at `path` has tables of an Nsight Systems export.
 pub(super) fn is_export(path: &Path) -> bool {
     let is_known = |database: SqliteDatabase| {
         let mut tables = WORK.iter().chain(&["NVTX_EVENTS", "StringIds"]);
@@ -107,11 +107,11 @@ pub(super) fn is_export(path: &Path) -> bool {
     SqliteDatabase::open(path).is_ok_and(is_known)
 }
 
-/// Reads the processes of the export at `path`, by process id.
+/// Reads the processes of the export at `path`, sorted by process id.
 ///
 /// # Errors
 ///
-/// A file that is none, is damaged, or has no work of devices.
+/// A file that is not an export, is damaged, or has no device work.
 pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapture>, TraceError> {
     let database = SqliteDatabase::open(path)?;
     if !WORK.iter().any(|name| database.table(name).is_some()) {
@@ -136,27 +136,27 @@ pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapt
     reader.finish()
 }
 
-/// An export while it is read.
+/// An export being read.
 struct ReportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
     texts: NameTable,
-    /// Numbers of texts by their id in the export.
+    /// Text index by id in the export.
     text_of: BTreeMap<i64, u32>,
-    /// By text: what it says as the name of a kernel.
+    /// By text index: what it shows as a kernel name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
-    /// Time of the session's start, ns since 1970.
+    /// Start of the session, ns since 1970.
     base: i64,
-    /// Whether work says of which process it is.
+    /// Whether rows of device work state their process.
     has_processes: bool,
     processes: BTreeMap<u64, ProcessCapture>,
 }
 
-/// Takes a row into a reader.
+/// Processes a row in a reader.
 type TakeRow<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
-/// Parts of an event.
+/// Fields of an event to add.
 struct EventParts<'e> {
     name: &'e str,
     category: EventCategory,
@@ -203,12 +203,12 @@ impl<'d> ReportReader<'d> {
                 Ok(())
             },
         )?;
-        // Clocks that go beyond the year 2116 are no clocks.
+        // A clock beyond the year 2116 cannot be right.
         this.base = base.filter(|base| (0..1 << 61).contains(base)).unwrap_or(0);
         Ok(this)
     }
 
-    /// Calls `take` with each row of the table `name`, if there is one.
+    /// Calls `take` with each row of the table `name`, if it exists.
     fn each(
         &mut self,
         name: &str,
@@ -219,7 +219,8 @@ impl<'d> ReportReader<'d> {
         rows(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the table of work `name`, if there is one: [`WORK_COLUMNS`], and `more`.
+    /// Calls `take` with each row of the device work table `name`, if it exists: [`WORK_COLUMNS`], then
+    /// `more`.
     fn each_work(
         &mut self,
         name: &str,
@@ -229,7 +230,7 @@ impl<'d> ReportReader<'d> {
         self.each(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
-    /// Returns the process of a row, whose global id has the id of the process above the lowest 24 bits.
+    /// Returns the process of a row. The process id is in the global id above the lowest 24 bits.
     fn process(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
@@ -252,7 +253,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns start and duration by the clock of the host; counts events without.
+    /// Returns start and duration on the host's clock; counts events without them.
     fn time(&mut self, row: &[SqliteValue<'_>], global: SqliteValue<'_>) -> Option<(i64, u64)> {
         let base = self.base;
         let span = || {
@@ -267,7 +268,7 @@ impl<'d> ReportReader<'d> {
         span
     }
 
-    /// Adds an event of the process `global`; returns its number.
+    /// Adds an event of the process `global`; returns its index.
     fn push(&mut self, global: SqliteValue<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
         let path = self.path;
         let process = self.process(global);
@@ -295,7 +296,7 @@ impl<'d> ReportReader<'d> {
         Ok(number)
     }
 
-    /// Adds work of a device, a row that begins with [`WORK_COLUMNS`].
+    /// Adds device work from a row that begins with [`WORK_COLUMNS`].
     fn push_work(
         &mut self,
         row: &[SqliteValue<'_>],
@@ -341,7 +342,7 @@ impl<'d> ReportReader<'d> {
         self.text_of.get(&id.integer()?).copied()
     }
 
-    /// Returns what the name with this number says of communication.
+    /// Returns what the name at this index shows about communication.
     fn hint(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
@@ -396,7 +397,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads launches of graphs that were traced as a whole, each of which is work of its stream.
+    /// Reads launches of graphs that were traced as a whole; each is one piece of work on its stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.each_work(WORK[3], &columns, &mut |this, row| {
@@ -409,7 +410,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of a thread, whose id is in the lowest 24 bits of its global id.
+    /// Returns the track of a thread. The thread id is in the lowest 24 bits of its global id.
     fn thread(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.integer().unwrap_or(0).cast_unsigned();
         let process = self.process(global);
@@ -499,7 +500,7 @@ impl<'d> ReportReader<'d> {
                 let members = &mut this.process(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
-            // Ranges that end on another thread nest in nothing, and marks have no end.
+            // Ranges that end on another thread do not nest, and marks have no end.
             let kind = row[3].integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges that nest in nothing".to_owned();
@@ -527,7 +528,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads records of CUDA's events, for which streams wait.
+    /// Reads records of CUDA events, for which streams wait.
     fn read_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.each(
@@ -602,7 +603,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of synchronisations, which nothing runs on.
+    /// Returns the track of synchronizations, on which nothing runs.
     fn sync_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let process = self.process(global);
         let tracks = &mut process.trace.tracks;
@@ -635,7 +636,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the processes that have work of devices.
+    /// Returns the processes that have device work.
     fn finish(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
         let mut devices: BTreeMap<i64, String> = BTreeMap::new();
         let mut host = None;
@@ -685,7 +686,7 @@ impl<'d> ReportReader<'d> {
     }
 }
 
-/// Calls `take` with each row of the table `name`, if there is one.
+/// Calls `take` with each row of the table `name`, if it exists.
 fn rows(
     database: &SqliteDatabase,
     name: &str,
@@ -696,7 +697,7 @@ fn rows(
     table.map_or(Ok(()), |table| database.rows(table, columns, take))
 }
 
-/// Adds a track and returns its number.
+/// Adds a track; returns its index.
 fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
     tracks.push(track);
     tracks.len() as u32 - 1
@@ -723,7 +724,7 @@ fn details(device: i32, stream: i64, bytes: u64) -> EventDetails {
     }
 }
 
-/// Returns the name of a call without the version of its interface: `cudaLaunchKernel_v7000`.
+/// Returns the name of a call without its API version, as in `cudaLaunchKernel_v7000`.
 fn without_version(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((plain, version))
@@ -735,7 +736,7 @@ fn without_version(name: &str) -> &str {
     }
 }
 
-/// Returns the name that records of PyTorch have for a collective.
+/// Returns the name of a collective in PyTorch's records.
 fn record_name(kind: CollectiveKind) -> Option<&'static str> {
     Some(match kind {
         CollectiveKind::AllReduce => "allreduce",

@@ -1,4 +1,4 @@
-//! Join of the host trace and the Kineto trace of one rank: by record function id, or else by order.
+//! Joins the host trace and the Kineto trace of one rank: by record function id, or else by order.
 
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
@@ -6,7 +6,7 @@ use chakram_trace::format::escape;
 
 mod by_order;
 
-/// Way in which operators of the two files were found to be the same.
+/// How operators in the two files were matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMethod {
@@ -15,37 +15,37 @@ pub enum LinkMethod {
     Ids,
     /// By order on each thread.
     Order,
-    /// There is no host trace.
+    /// No host trace exists.
     KinetoAlone,
-    /// There is no Kineto trace, so nothing has a time.
+    /// No Kineto trace exists, so nothing has a time.
     HostAlone,
 }
 
-/// Links by order of one host thread.
+/// Result of joining one host thread by order.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ThreadLinks {
-    /// Thread, as the observer numbers it.
+    /// Thread number assigned by the observer.
     pub thread: u32,
-    /// Track of Kineto that it is.
+    /// The matching Kineto track.
     pub track: KinetoTrack,
     /// Number of its host nodes.
     pub nodes: u64,
     /// Number of the track's operators and annotations.
     pub events: u64,
-    /// Number of nodes with an event.
+    /// Number of nodes that have an event.
     pub linked: u64,
-    /// Number of pairs whose shapes both files have.
+    /// Number of pairs with shapes in both files.
     pub compared: u64,
-    /// Number of those whose shapes are equal.
+    /// Number of these pairs with equal shapes.
     pub agreeing: u64,
-    /// Range of the track's events that the nodes are.
+    /// Index range of the track's events that match the nodes.
     pub window: (u64, u64),
-    /// Number of ranges that fit equally, the first of which was taken.
+    /// Number of ranges that fit equally well; the first was used.
     pub windows: u64,
 }
 
 impl ThreadLinks {
-    /// Returns the share of nodes that are linked, times that of pairs whose shapes agree.
+    /// Returns the share of nodes that are linked, times the share of pairs whose shapes agree.
     pub fn confidence(&self) -> f64 {
         if self.nodes == 0 {
             return 1.0;
@@ -58,41 +58,42 @@ impl ThreadLinks {
     }
 }
 
-/// Host node of each Kineto event.
+/// The host node of each Kineto event, with statistics of the join.
 #[derive(Debug, Default)]
 pub struct HostNodeLinks {
     /// Per Kineto event: its host node, or [`NONE`].
     pub host_of: Vec<u32>,
-    /// Number of host nodes with an event.
+    /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes with a record function id and without an event: work on threads that Kineto did not
-    /// watch, or before it started.
+    /// Number of host nodes with a record function id but without an event: work on threads that Kineto did not
+    /// record, or before it started.
     pub host_only: u64,
-    /// Number of host nodes that stand for a process or thread.
+    /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's workers, where operators alone stand for calls.
+    /// Number of host nodes that are intervals of a library's workers, in captures where only operators
+    /// represent calls.
     pub carried: u64,
-    /// Number of those that no operator requests.
+    /// Number of these worker intervals that no operator requests.
     pub unrequested: u64,
     /// Number of Kineto's operators and annotations without a host node.
     pub kineto_only: u64,
-    /// Number of pairs whose names differ although the ids agree.
+    /// Number of pairs with equal ids but different names.
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
-    /// Way in which they were joined.
+    /// How the files were joined.
     pub method: LinkMethod,
-    /// Links of each host thread; empty unless by order.
+    /// Links of each host thread; empty unless joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Part of the Kineto trace that the host trace is of, if of a part.
+    /// Part of the Kineto trace that the host trace covers, if it covers only a part.
     pub window: Option<TimeWindow>,
 }
 
-/// Part of a capture that is kept.
+/// The part of a capture to keep.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWindow {
     /// Start, ns since the epoch.
     pub from: i64,
-    /// End.
+    /// End, exclusive.
     pub to: i64,
 }
 
@@ -103,31 +104,31 @@ impl TimeWindow {
         to: i64::MAX,
     };
 
-    /// Returns whether nothing is left out.
+    /// Returns whether it covers the whole capture.
     pub fn is_all(&self) -> bool {
         self.from == i64::MIN && self.to == i64::MAX
     }
 
-    /// Returns whether it has something that starts at `start`.
+    /// Returns whether `start` is within it.
     pub fn holds(&self, start: i64) -> bool {
         self.from <= start && start < self.to
     }
 }
 
-/// Reason for which two files cannot be joined.
+/// Why two files cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventLinkError {
-    /// Finding.
+    /// What was found.
     pub found: String,
-    /// Hint: what to try.
+    /// What to try.
     pub hint: &'static str,
-    /// Offset in the Kineto file, if at some place.
+    /// Offset in the Kineto file, if the error has a position.
     pub offset: Option<u64>,
 }
 
-/// Maximum share of pairs with differing names; beyond it the files count as those of two jobs.
+/// Maximum share of pairs with differing names; above it the files are assumed to be from different runs.
 const MAX_RENAMED: f64 = 0.02;
-/// Confidence below which a join by order is refused.
+/// Minimum confidence for a join by order.
 const MIN_CONFIDENCE: f64 = 0.9;
 
 impl HostNodeLinks {
@@ -193,12 +194,12 @@ impl HostNodeLinks {
         Ok(this)
     }
 
-    /// Returns whether both have record function ids, by which they are joined.
+    /// Returns whether both files have record function ids, so that they can be joined by id.
     pub fn by_id(host: &HostTrace, kineto: &KinetoTrace) -> bool {
         kineto.with_rf_id > 0 && host.records.iter().any(|record| record.rf_id != 0)
     }
 
-    /// Returns links of so many events, none of which has a host node.
+    /// Returns links of `events` events, none of which has a host node.
     pub(super) fn unlinked(events: usize) -> Self {
         Self {
             host_of: vec![NONE; events],
@@ -206,8 +207,8 @@ impl HostNodeLinks {
         }
     }
 
-    /// Returns the share of nodes that are linked, times that of compared shapes that agree, over the threads that
-    /// Kineto watched.
+    /// Returns the share of nodes that are linked, times the share of compared shapes that agree, over the threads
+    /// that Kineto recorded.
     pub fn confidence(&self) -> f64 {
         let watched = || self.threads.iter().filter(|row| row.events > 0);
         let nodes: u64 = watched().map(|row| row.nodes).sum();
@@ -219,10 +220,10 @@ impl HostNodeLinks {
         }
     }
 
-    /// Refuses links by order that are not sure.
+    /// Rejects links by order with a low confidence.
     fn sure(self) -> Result<Self, EventLinkError> {
         let confidence = self.confidence();
-        // Kineto may watch fewer threads than the observer, but hardly less than half of what happens.
+        // Kineto may record fewer threads than the observer, but hardly less than half of the operators.
         let enough = self.linked > 0 && self.linked >= self.host_only;
         if enough && confidence >= MIN_CONFIDENCE {
             return Ok(self);
@@ -269,7 +270,7 @@ impl HostNodeLinks {
                 offset: Some(offset),
             });
         }
-        // Kineto may watch longer than the observer, but hardly the other way round.
+        // Kineto may record for longer than the observer, but hardly for a shorter time.
         if self.linked == 0 || self.linked * 2 < nodes {
             return Err(EventLinkError {
                 found: format!(

@@ -1,4 +1,4 @@
-//! Discovery of a job's captures, and of the files of each rank.
+//! Finds a job's captures and the files of each rank.
 
 use super::sniff::{CaptureFileKind, foreign};
 use super::tar;
@@ -14,26 +14,27 @@ mod held;
 pub use held::HeldFiles;
 use held::spoken;
 
-/// Files of a rank: both, or either alone.
+/// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
-    /// Rank by the file names, if they have one; otherwise the index among the pairs.
+    /// Rank from the file names; if they contain none, the index among the pairs.
     pub rank: u32,
-    /// Whether names do not tell its rank from others, so that the capture has to say it.
+    /// Whether the names do not distinguish the rank from others, so that the capture must state it.
     pub unnumbered: bool,
-    /// Whether its rank is but a number in the name of the only capture, such as that of a step.
+    /// Whether the rank is only a guess: some number in the name of the only capture, which may be that of a
+    /// step.
     pub guessed: bool,
     /// The host trace.
     pub host: Option<PathBuf>,
     /// The Kineto trace.
     pub kineto: Option<PathBuf>,
-    /// Times of its steps without a profiler.
+    /// Step times measured without a profiler.
     pub steps: Option<PathBuf>,
-    /// Those of them that are in memory.
+    /// Files of the rank that are in memory.
     pub held: HeldFiles,
 }
 
-/// Path that stands for a capture from standard input.
+/// Path that represents a capture from standard input.
 pub const PIPE: &str = "-";
 
 fn is_pipe(path: &Path) -> bool {
@@ -51,7 +52,7 @@ impl CapturePair {
         paths.filter(|path| self.held.get(path).is_none())
     }
 
-    /// Returns the file that messages about the rank name: the Kineto trace, if there is one.
+    /// Returns the file to name in messages about the rank: the Kineto trace if there is one.
     pub fn named(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
@@ -61,7 +62,7 @@ impl CapturePair {
         }
     }
 
-    /// Reads `path`, one of its files, by `read`, or its contents in memory by `parse`.
+    /// Reads `path`, one of its files: with `read` from disk, or with `parse` from memory.
     pub(super) fn read<T>(
         &self,
         path: &Path,
@@ -80,9 +81,9 @@ impl CapturePair {
 pub struct CaptureSet {
     /// Files of each rank.
     pub pairs: Vec<CapturePair>,
-    /// Files of folders and archives that are captures of something else, or none, with the reason.
+    /// Files in folders and archives that are other captures or no captures, each with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
-    /// Archives that were read.
+    /// Archives that were unpacked.
     pub archives: Vec<PathBuf>,
 }
 
@@ -90,28 +91,28 @@ pub struct CaptureSet {
 #[derive(Clone)]
 struct FoundFile {
     kind: CaptureFileKind,
-    /// Rank in its name.
+    /// Rank in its name, if any.
     rank: Option<u32>,
     path: PathBuf,
-    /// Whether it was given by name, and not as part of a folder.
+    /// Whether it was given by name rather than found in a folder.
     named: bool,
 }
 
-/// Host traces and Kineto traces by the rank in their names.
+/// Host traces and Kineto traces, by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures among `paths`: files, folders for their JSON files, and tar archives, whose captures are read into
-/// memory. A host trace and a Kineto trace are of one
-/// rank when their names hold the same rank; two files without a rank are of one.
+/// Finds the captures among `paths`: files, folders (their JSON files), and tar archives, whose captures are read into
+/// memory. A host trace and a Kineto trace belong together if their names contain the same rank, or if there is only
+/// one of each and neither name contains one.
 ///
-/// Fails when a file is neither, when some ranks have times and others not, and when a rank has two of a kind that
-/// nothing tells apart.
+/// Fails if a file given by name is neither, if only some ranks have times, or if a rank has two indistinguishable
+/// files of one kind.
 pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// Finds the captures among `paths` like [`pairs`], where [`PIPE`] stands for the capture `piped`. That is of the rank of
-/// the only other file, if there is one.
+/// As [`pairs`], but [`PIPE`] is replaced by the capture `piped`. If there is only one other file, it is of the same
+/// rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {
@@ -125,7 +126,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             files.extend(matching(path)?.into_iter().map(|path| (path, true)));
         }
     }
-    // A file that was named and lies in a folder counts as named.
+    // A file that is both named and found in a folder counts as named.
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
     let mut held = HeldFiles::new(piped);
@@ -158,7 +159,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
                 steps.insert(file.rank, file.path.clone());
                 continue;
             }
-            // Folders hold other JSON too, so only files given by name have to be captures.
+            // Folders may contain other JSON, so only files given by name must be captures.
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
                 let path = spoken(&file.path);
@@ -249,7 +250,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
     Ok(set)
 }
 
-/// Replaces the tar archives among `files` by the captures in them, which `held` gets.
+/// Replaces the tar archives among `files` by the captures in them, which are stored in `held`.
 fn unpacked(
     files: Vec<(PathBuf, bool)>,
     held: &mut HeldFiles,
@@ -274,7 +275,7 @@ fn unpacked(
     Ok(all)
 }
 
-/// Builds the error about an archive of other files.
+/// Builds the error for an archive without captures.
 fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
     const SHOWN: usize = 3;
     let inside = |other: &PathBuf| {
@@ -303,7 +304,7 @@ fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
     )
 }
 
-/// Returns what the files are that were found in a folder and are no captures.
+/// Describes files of a folder that are not captures.
 fn others(found: &[FoundFile]) -> String {
     let Some(first) = found.first() else {
         return String::new();
@@ -325,8 +326,8 @@ fn others(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the one file of a rank among `files` of one kind. Of several, those of another process than `other` are
-/// left aside, unless they were named.
+/// Returns the only file of a rank among `files` of one kind. If there are several, files of a different process
+/// than `other` are put aside, unless they were given by name.
 fn only(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
@@ -366,7 +367,7 @@ fn only(
     Ok(files.pop())
 }
 
-/// Returns the file that is likely the other of a rank but cannot be read.
+/// Returns the file that is probably the missing half of a rank but cannot be read.
 fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()
@@ -388,7 +389,7 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
     other.map(|file| file.path.as_path())
 }
 
-/// Expands a pattern such as `run?/host.*.json`, where no shell has done so; returns the path itself if it is no
+/// Expands a pattern such as `run?/host.*.json`, for shells that do not; returns the path itself if it is not a
 /// pattern.
 fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
@@ -414,7 +415,8 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder, or, if there are none, those directly in its folders.
+/// Returns the JSON files and archives directly in a folder, or if there are none, those directly in its
+/// subfolders.
 fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = entries(folder)?;
     if !files.is_empty() {
@@ -427,7 +429,7 @@ fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     Ok(inside)
 }
 
-/// JSON files and archives of a folder, none of which was given by name, and its folders.
+/// JSON files and archives of a folder (none of them given by name), and its subfolders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
@@ -459,10 +461,12 @@ fn is_listed(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Largest number in a name that counts as a rank where no word says so; others are process ids and times.
+/// Maximum for a number in a name to count as a rank without the word `rank`; larger numbers are process ids
+/// and times.
 const LARGEST: u32 = 99_999;
 
-/// Returns the rank in the name of a capture, which has the process in its place where the profiler named the file.
+/// Returns the rank in the name of a capture. A profiler puts the process id in the same position of its file
+/// names.
 fn rank_in(
     path: &Path,
     kind: CaptureFileKind,
@@ -472,7 +476,7 @@ fn rank_in(
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
-        // Processes of a container may have low numbers, as ranks do.
+        // Processes of a container may have numbers as low as ranks.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
             let pid = held.pid(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
@@ -481,8 +485,8 @@ fn rank_in(
     }
 }
 
-/// Returns the rank in a file's name: the number after `rank`, or else the last number that stands alone, as in
-/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` hold none. Without one it is the number after
+/// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in `host.3.json`,
+/// `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` do not count. If there is none, returns the number after
 /// `rank` in the name of the file's folder.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
@@ -498,12 +502,12 @@ fn rank_of(path: &Path) -> Option<u32> {
         .or_else(|| worded_rank(path.parent()?.file_name()?.to_str()?))
 }
 
-/// Returns whether the number in a file's name is certainly that of a rank.
+/// Returns whether the number in a file's name is certainly a rank.
 fn numbered(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
-    // Names that this program's own script and the linker of Chakra's tools give.
+    // Names used by this program's own script and by Chakra's linker.
     let known = ["host", "kineto", "device"];
     known.iter().any(|word| name.starts_with(word)) || worded_rank(name).is_some()
 }
@@ -521,7 +525,7 @@ fn worded_rank(text: &str) -> Option<u32> {
     after("rank").or_else(|| after("worker"))
 }
 
-/// Returns `stem` without runs of three numbers or more with dots between them.
+/// Returns `stem` without sequences of at least three numbers separated by dots.
 fn without_versions(stem: &str) -> String {
     let mut out = String::with_capacity(stem.len());
     let mut rest = stem;
@@ -578,7 +582,7 @@ mod tests {
         assert_eq!(rank("trace.json"), None);
         assert_eq!(rank("run/rank_5/trace.json"), Some(5));
         assert_eq!(rank("run/7/trace.json"), None);
-        // Versions, process ids and times are no ranks.
+        // Versions, process ids and times do not count as ranks.
         assert_eq!(rank("1.0.2-chakra.0.0.4.json"), None);
         assert_eq!(rank("resnet.1.0.3.host.2.json"), Some(2));
         assert_eq!(rank("gaunernst_bert-small-uncased__1016001.json.gz"), None);

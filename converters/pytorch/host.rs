@@ -1,4 +1,4 @@
-//! The host trace: operators with their nesting, order and arguments. It has no times; those come from the device
+//! The host trace: operators with nesting, order and arguments, but without times, which come from the device
 //! trace.
 
 mod raw;
@@ -12,44 +12,44 @@ use chakram_trace::graph::NameTable;
 use reader::HostTraceReader;
 use std::path::Path;
 
-/// Sentinel index: none.
+/// Sentinel index for none.
 pub const NONE: u32 = u32::MAX;
 
 /// A host trace.
 #[derive(Debug, Default)]
 pub struct HostTrace {
-    /// Process that it is of, if the file says so.
+    /// Process that wrote it, if the file states it.
     pub pid: Option<u64>,
-    /// Whether any of its tensors is on a device other than the CPU.
+    /// Whether any tensor is on a device other than the CPU.
     pub on_device: bool,
-    /// Version that the file states, such as `1.1.1-chakra.0.0.4`.
+    /// Schema version stated in the file, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
-    /// Nodes in the order of the file: that in which operators ended.
+    /// Nodes in file order, which is the order in which operators ended.
     pub nodes: Vec<HostNode>,
-    /// Per node, what only an observer knows of it; empty if the trace was made of what Kineto says.
+    /// Per node, facts that only an observer records; empty if the trace was built from Kineto's data.
     pub records: Vec<ObserverRecord>,
-    /// Distinct forms of nodes.
+    /// Distinct forms of nodes (see [`HostNodeForm`]).
     pub forms: Vec<HostNodeForm>,
     /// Interned texts that nodes refer to.
     pub texts: NameTable,
-    /// Storages that ranges of nodes refer to.
+    /// Storages; nodes refer to ranges of this list.
     pub storages: Vec<u64>,
     /// Arguments of communication operators.
     pub args: Vec<CommArgs>,
     /// Process groups that the program had created.
     pub groups: Vec<ProcessGroup>,
-    /// Repairs of the text.
+    /// Repairs made to the text of the file.
     pub repairs: JsonRepairs,
     /// Length of the JSON, in bytes.
     pub bytes: u64,
 }
 
-/// An operator, or the process or a thread that operators ran in.
+/// An operator, or the process or a thread in which operators ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNode {
     /// Index of its name in [`HostTrace::texts`].
     pub name: u32,
-    /// Thread, numbered from 1 by the observer.
+    /// Thread number assigned by the observer, from 1.
     pub tid: u32,
     /// Index in [`HostTrace::forms`].
     pub form: u32,
@@ -57,18 +57,18 @@ pub struct HostNode {
     pub args: u32,
 }
 
-/// Identity, links and storages of a node, which only an observer writes.
+/// Ids, links and storages of a node, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverRecord {
-    /// Id. Ids ascend in the order in which operators began.
+    /// Id; ids ascend in the order in which operators began.
     pub id: u64,
-    /// Id of the node it ran in; the process has its own.
+    /// Id of the node in which it ran; the process refers to itself.
     pub parent: u64,
     /// Record function id, which joins it to the device trace; 0 if there is none.
     pub rf_id: u64,
     /// Sequence number of autograd, −1 if there is none.
     pub seq_id: i64,
-    /// Id of the forward operator that it belongs to, 0 if there is none.
+    /// Id of its forward operator; 0 if there is none.
     pub fw_parent: u64,
     /// Range in [`HostTrace::storages`] of the storages of its input tensors.
     pub storages_in: (u32, u32),
@@ -76,7 +76,7 @@ pub struct ObserverRecord {
     pub storages_out: (u32, u32),
 }
 
-/// What operators with equal operands share, such as those of one layer and of the next.
+/// Properties shared by operators with equal operands, for example in successive layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostNodeForm {
     /// Scope of the record function: 0 a function, 1 a backward function, 7 a user range.
@@ -91,7 +91,8 @@ pub struct HostNodeForm {
     pub shapes_out: u32,
     /// Index of the types of its outputs.
     pub types_out: u32,
-    /// Index of the values of its scalars, a JSON list, where these say how much it computes or moves.
+    /// Index of its scalar values as a JSON list, kept only where they determine how much it computes or
+    /// moves.
     pub values: u32,
     /// Bytes of its input tensors, each tensor counted once.
     pub bytes_in: u64,
@@ -110,8 +111,8 @@ pub struct CommArgs {
     pub input_shapes: String,
     /// Values of its outputs, a JSON list.
     pub outputs: String,
-    /// Attributes that not every node has, such as `collective_name` and `pg_name`: strings as they are, anything
-    /// else as JSON.
+    /// Attributes that not every node has, such as `collective_name` and `pg_name`: strings unchanged, other
+    /// values as JSON.
     pub attrs: Vec<(String, String)>,
 }
 
@@ -121,19 +122,20 @@ impl HostTrace {
         &self.forms[node.form as usize]
     }
 
-    /// Returns whether an observer wrote it.
+    /// Returns whether an observer wrote this trace.
     pub fn is_observed(&self) -> bool {
         !self.records.is_empty()
     }
 
-    /// Returns the id of the node `index`, counted from 1 where no observer gave one; 0 if there is no such node.
+    /// Returns the id of the node at `index`. Without an observer ids are counted from 1. Returns 0 if there is
+    /// no such node.
     pub fn node_id(&self, index: u32) -> u64 {
         let made = || self.nodes.get(index as usize).map(|_| u64::from(index) + 1);
         let record = self.records.get(index as usize);
         record.map(|record| record.id).or_else(made).unwrap_or(0)
     }
 
-    /// Returns the storages of the input and of the output tensors of the node `index`; none if they are unknown.
+    /// Returns the storages of the input and output tensors of the node at `index`; empty if unknown.
     pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);

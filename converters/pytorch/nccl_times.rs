@@ -1,7 +1,7 @@
-//! Times that NCCL itself expects of its kernels, to tell transfers from waiting for ranks that nobody captured.
+//! Times that NCCL itself expects of its kernels, to separate transfers from waiting for ranks without a capture.
 //!
-//! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of `n` GPUs of one host
-//! over NVLink, with `B` the bytes of the whole buffer,
+//! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of `n` GPUs of one
+//! host over NVLink, with `B` the bytes of the whole buffer, it is:
 //!
 //! ```text
 //! time = base + latency x (steps - 1) + B x steps / (n x bandwidth)
@@ -14,13 +14,13 @@
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, the rest `n - 1`; a kernel of sends and receives is one step of Simple, of
-//! `(n - 1) / n` of the buffer, at once to all. `topo.h` counts 20 GB/s a link on Volta and Ampere, which have 6 and 12,
-//! and 20.6 GB/s on Hopper, which has 18.
+//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives counts as one step of
+//! Simple that sends `(n - 1) / n` of the buffer to all peers at once. `topo.h` assumes 20 GB/s per link on Volta and
+//! Ampere, which have 6 and 12 links, and 20.6 GB/s on Hopper, which has 18.
 //!
-//! Of 1,177 collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512 B to 512 MiB, ai-dynamo/aiconfigurator,
-//! Apache-2.0) that nothing else disturbed, times were so many times the least of the protocols' formulas, either system
-//! counting one half:
+//! Measurements: 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512 B to 512 MiB,
+//! ai-dynamo/aiconfigurator, Apache-2.0). The table has the ratio of the measured time to the smallest time by any
+//! protocol's formula; both systems have equal weight:
 //!
 //! | collective | median | 95 of 100 below |
 //! |---|--:|--:|
@@ -29,7 +29,8 @@
 //! | reduce-scatter | 1.29 | 1.83 |
 //! | all-to-all | 1.48 | 2.17 |
 //!
-//! Nothing is said of trees, sums in the switch, other collectives, several hosts, PCI Express, or other libraries.
+//! The formula does not cover trees, reductions in the switch, other collectives, several hosts, PCI Express, or other
+//! libraries.
 
 use chakram_trace::format::CollectiveKind;
 
@@ -38,11 +39,11 @@ use chakram_trace::format::CollectiveKind;
 pub struct NcclTime {
     /// Median.
     pub typical: u64,
-    /// Time that 95 of 100 stay below.
+    /// 95th percentile.
     pub most: u64,
 }
 
-/// Medians of what was measured, in formulas' times, and what 95 of 100 stay below.
+/// Measured median and 95th percentile, as multiples of the formula's time.
 const MEASURED: [(CollectiveKind, f64, f64); 4] = [
     (CollectiveKind::AllReduce, 1.13, 1.69),
     (CollectiveKind::AllGather, 1.36, 1.96),
@@ -50,16 +51,16 @@ const MEASURED: [(CollectiveKind, f64, f64); 4] = [
     (CollectiveKind::AllToAll, 1.48, 2.17),
 ];
 
-/// NVLink of a device.
+/// NVLink bandwidth of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NvlinkRate {
-    /// GB/s of all links, one way.
+    /// GB/s over all links, in one direction.
     all: f64,
-    /// GB/s beyond which LL does not go.
+    /// Maximum GB/s of protocol LL.
     most_ll: f64,
 }
 
-/// Parts of names of devices, with what they have.
+/// Parts of device names, with the device's rates.
 const DEVICES: [(&str, NvlinkRate); 4] = [
     ("V100-SXM", NvlinkRate::new(6.0 * 20.0, 39.0)),
     ("A100-SXM", NvlinkRate::new(12.0 * 20.0, 87.7)),
@@ -72,9 +73,9 @@ impl NvlinkRate {
         Self { all, most_ll }
     }
 
-    /// Returns the NVLink of the device `name`; `None` if it has none, or is not known.
+    /// Returns the NVLink rates of the device `name`; `None` if it has no NVLink or is unknown.
     pub fn of(name: &str) -> Option<Self> {
-        // Cards with bridges between pairs.
+        // Cards with NVLink bridges only between pairs.
         if name.contains("PCIe") || name.contains("NVL") {
             return None;
         }
@@ -83,8 +84,8 @@ impl NvlinkRate {
         known.map(|&(_, rate)| rate)
     }
 
-    /// Times of the kernel `name` among `members` GPUs with a whole buffer of `bytes`; `None` where the formula does not
-    /// hold.
+    /// Returns the expected times of the kernel `name` among `members` GPUs with a whole buffer of `bytes`; `None` if
+    /// the formula does not apply.
     pub fn expected(
         &self,
         name: &str,
@@ -101,7 +102,7 @@ impl NvlinkRate {
         })
     }
 
-    /// Nanoseconds by NCCL's formula.
+    /// Returns the time by NCCL's formula, ns.
     fn formula(&self, name: &str, kind: CollectiveKind, members: u32, bytes: u64) -> Option<f64> {
         let n = f64::from(members);
         let has = |part: &str| name.contains(part);
@@ -119,7 +120,7 @@ impl NvlinkRate {
             () if has("_RING_SIMPLE") => (8.4, 3.4, self.all),
             () => return None,
         };
-        // GB/s are bytes a nanosecond.
+        // 1 GB/s is one byte per nanosecond.
         let moved = bytes as f64 * steps / (n * bandwidth);
         Some((base + latency * (steps - 1.0)) * 1e3 + moved)
     }
