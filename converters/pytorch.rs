@@ -68,7 +68,7 @@ pub struct ProcessGroup {
     pub desc: String,
     /// Members; empty means all ranks.
     pub ranks: Vec<u32>,
-    /// Number of members, if the file says so.
+    /// Number of members, if the file states it.
     pub size: Option<u32>,
     /// Backend that carries its messages, such as `cpu:gloo,cuda:nccl`.
     pub backend: String,

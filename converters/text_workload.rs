@@ -12,7 +12,7 @@ mod parse;
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
-    /// Only the collective of each layer's weight gradient, all at once.
+    /// Only the collective of each layer's weight gradient, all in parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,

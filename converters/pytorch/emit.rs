@@ -116,7 +116,7 @@ pub fn write<W: Write>(
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();
-        // Dependencies are sorted by their dependent, so those of one activity are adjacent.
+        // Dependencies are sorted by dependent, so all dependencies of one activity are adjacent.
         let (from, to) = (first[work as usize], first[work as usize + 1]);
         let own = &activities.dependencies[from as usize..to as usize];
         let mut last = None;

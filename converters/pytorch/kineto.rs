@@ -29,14 +29,14 @@ pub struct KinetoTrace {
     pub details: Vec<EventDetails>,
     /// Number of arrows. They are only counted: they repeat ids of the events that they join.
     pub arrows: u64,
-    /// Tracks of events: host threads and streams of devices.
+    /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
     pub texts: NameTable,
     /// Arguments of synchronisations, communication events, and kernels that describe their communication:
     /// strings unchanged, other values as JSON.
     pub args: Vec<Vec<(String, String)>>,
-    /// Rank of the process, if the file says so.
+    /// Rank of the process, if the file states it.
     pub rank: Option<u32>,
     /// Number of ranks.
     pub world_size: Option<u32>,

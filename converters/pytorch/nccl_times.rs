@@ -34,7 +34,7 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Times of a kernel for which no member waits, in nanoseconds.
+/// Times of a kernel in which no member waits, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclTime {
     /// Median.

@@ -198,7 +198,7 @@ impl RankTimeline {
         self.kineto.details_at(event.details)
     }
 
-    /// Returns the arguments of an event, where they are kept.
+    /// Returns the arguments of an event, if they were kept.
     pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }

@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_the_degrees() {
-        // T = 2, P = 1, E = 2 on 16: 8 data-parallel members, 4 replicas. Rank 5 has t = 1 and the place 2 = 0 + 2 x 1.
+        // T = 2, P = 1, E = 2 on 16 NPUs: 8 data-parallel members, 4 replicas. Rank 5 has t = 1 and position 2 = 0 + 2
+        // x 1.
         let grid = RankGrid {
             npus: 16,
             tensor: 2,

@@ -343,8 +343,9 @@ mod tests {
 
     #[test]
     fn model_parallelism_exchanges_activations_and_their_gradients() {
-        // Forward a 0 1, b 2 3, c 4 5, compute and exchange; backward c: IG 6, its exchange 7, WG 8; b: 9, 10, 11, which
-        // wait for WG 8 and exchange 7; a: IG 12 and WG 13, without an exchange. The next pass waits for 13, 11, 8.
+        // Forward a 0 1, b 2 3, c 4 5: compute, then exchange. Backward c: IG 6, its exchange 7, WG 8; b: 9, 10, 11,
+        // which wait for WG 8 and exchange 7; a: IG 12 and WG 13, without an exchange. The next pass waits for 13, 11,
+        // 8.
         let told = told(&layers("MODEL"), 0, 2);
         let first: [&[u64]; 14] = [
             &[],

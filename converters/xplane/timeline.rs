@@ -40,7 +40,7 @@ pub(super) struct HostLaunch {
     pub name: String,
 }
 
-/// A device and the calls that drove it.
+/// A device, and the calls that launched its events.
 #[derive(Debug)]
 pub(super) struct DeviceTimeline<'a> {
     pub plane: ProfilePlane<'a>,
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn nested_events_cut_those_around_them() {
-        // 0 to 10 around 2 to 4, which is around 3 to 4, and around 6 to 7.
+        // 0 to 10 encloses 2 to 4 (which encloses 3 to 4) and 6 to 7.
         let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
         let expected = [
             (0, 0, 2, false),

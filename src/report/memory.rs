@@ -103,7 +103,7 @@ pub struct MemoryRow {
     pub node: Option<NamedNode>,
     /// Whether the NPU has the memory that its rank needs; null if its capacity is unknown.
     pub fits: Option<bool>,
-    /// Bytes still allocated when the replay ended.
+    /// Bytes still allocated at the end of the replay.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
     #[cfg_attr(
         any(test, feature = "schema"),

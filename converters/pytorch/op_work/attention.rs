@@ -87,7 +87,8 @@ const fn paged(whole: AttentionSignature, pages: usize) -> AttentionSignature {
 /// Position that no argument has.
 const NOWHERE: usize = usize::MAX;
 
-/// From the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of it, and of xFormers.
+/// From the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of FlashAttention,
+/// and of xFormers.
 static SIGNATURES: [AttentionSignature; 28] = [
     by_heads("scaled_dot_product_attention", 5),
     by_heads("_scaled_dot_product_attention_math", 5),
@@ -303,11 +304,11 @@ mod tests {
 
     #[test]
     fn queries_see_keys_up_to_their_own_place_and_within_a_window() {
-        // By hand: 3 of 3 see 1 + 2 + 3; 2 of 5 see 4 + 5; 5 of 2 see 1 + 2.
+        // By hand: 3 queries and 3 keys see 1 + 2 + 3; 2 and 5 see 4 + 5; 5 and 2 see 1 + 2.
         assert_eq!(causal_pairs(3, 3, u64::MAX), Some(6));
         assert_eq!(causal_pairs(2, 5, u64::MAX), Some(9));
         assert_eq!(causal_pairs(5, 2, u64::MAX), Some(3));
-        // 4 of 4 within 2: 1 + 2 + 2 + 2; 2 of 5 within 3: 3 + 3.
+        // 4 queries and 4 keys in a window of 2: 1 + 2 + 2 + 2; 2 and 5 in a window of 3: 3 + 3.
         assert_eq!(causal_pairs(4, 4, 2), Some(7));
         assert_eq!(causal_pairs(2, 5, 3), Some(6));
         for (queries, keys, window) in [(7_u64, 7_u64, 3_u64), (4, 9, 6), (9, 4, 2), (1, 1, 1)] {

@@ -306,8 +306,8 @@ mod tests {
 
     #[test]
     fn tables_in_one_tensor_have_rows_of_their_mean_width() {
-        // Three tables, of widths that sum to 48: 768 rows of 16 floats, 128 bags of 48; 768 and 385 numbers of 8 bytes:
-        // (768·16 + 128·48)·4 + (768 + 385)·8 = 82,952.
+        // Three tables with widths that sum to 48: 768 rows of 16 floats, 128 bags of 48; 768 and 385 numbers of 8
+        // bytes: (768·16 + 128·48)·4 + (768 + 385)·8 = 82,952.
         let shapes = "[[0], [640649648], [0], [0, 0], [3], [3], [4], [], [], [4], [], [768], [385], [], [], []]";
         let tensor = |name: &str| format!("'Tensor({name})'");
         let [float, int, long] = ["float", "int", "long int"].map(tensor);

@@ -65,7 +65,7 @@ pub enum Style {
     Pipeline,
 }
 
-/// Bound of a step on a GPU.
+/// What limits a step on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bound {
     /// Kernels are shorter than their launches.
