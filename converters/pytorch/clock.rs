@@ -369,8 +369,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Collectives one second apart that end later on the first rank by the given differences and start
-    /// `before` on both ranks.
+    /// Collectives one second apart. They end later on the first rank by the given differences, and last `before` ns
+    /// on both ranks.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;

@@ -49,7 +49,7 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Name parts of kernels that move data, even if the name of a product also occurs.
+/// Name parts of kernels that move data. They only count if no part of [`PRODUCTS`] occurs.
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",
