@@ -2,8 +2,8 @@
 //! copies in the same way.
 //!
 //! Kernels launched before the capture began, or by a graph, have no operator that states their shapes. A kernel with
-//! the same name is the same program on other data. Of several, the one with the nearest duration is used, and its
-//! FLOPs and bytes are scaled by time:
+//! the same name is the same program on other data. If there are several, the one with the nearest duration is used.
+//! Its FLOPs and bytes are scaled by time:
 //!
 //! ```text
 //! work = work' t / t'

@@ -8,10 +8,10 @@
 //! - a message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
 //! A captured rank is a valid model only if nothing contradicts it. In every group, captured members must have equal
-//! numbers of collectives of each kind. What captured ranks send to `m` and expect from it must match what `m` receives
-//! and sends; between two ranks, both sides must agree on the first and the last message in each direction. Among
-//! several valid models, the one with the most groups in which p(m) = p(t) wins (for example ranks of the same tensor
-//! shard), then the nearest.
+//! numbers of collectives of each kind. The messages that captured ranks send to `m` and expect from it must match the
+//! messages that `m` receives and sends; between two ranks, both sides must agree on the first and the last message in
+//! each direction. Among several valid models, the one with the most groups in which p(m) = p(t) wins (for example
+//! ranks of the same tensor shard), then the nearest.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};

@@ -30,12 +30,12 @@
 //! ratios of total kernel time are 0.34, -0.28 and 0.24; their quadratic mean is 0.29. The logarithms for the time of
 //! their hosts, which also differ, are -0.14, 0.19 and -0.12; their quadratic mean is 0.15.
 //!
-//! Jobs on more than one node also have stragglers, which only make steps longer. Of 3,079 training jobs on 128 GPUs or
-//! more, a tenth take at least `1 / (1 - 0.213)` times as long as without stragglers, and a hundredth at least
-//! `1 / (1 - 0.45)` times (Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
-//! 2025). Unequal stages are the main cause in 39.3 % of them; a replay includes these. Unequal sequences are the main
-//! cause in 21.4 %; steps of equal samples do not have them. With an exponential tail of the logarithm through these
-//! two points, and with 0.393 of the jobs remaining, one job in twenty exceeds
+//! Jobs on more than one node also have stragglers, which only make steps longer. In a study of 3,079 training jobs on
+//! 128 GPUs or more, a tenth take at least `1 / (1 - 0.213)` times as long as without stragglers, and a hundredth at
+//! least `1 / (1 - 0.45)` times (Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+//! OSDI 2025). Unequal stages are the main cause in 39.3 % of them; a replay includes these. Unequal sequences are the
+//! main cause in 21.4 %; steps of equal samples do not have them. With an exponential tail of the logarithm through
+//! these two points, and with 0.393 of the jobs remaining, one job in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20

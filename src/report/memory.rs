@@ -166,7 +166,7 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row with the largest filled share of memory; of several, the one with the lowest rank.
+/// Returns the row with the largest filled share of memory; at equal shares, the one with the lowest rank.
 pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.by_share(b))
 }

@@ -369,7 +369,7 @@ mod tests {
         );
     }
 
-    /// Of 120 characters the numbers take 1 + 6, and 2 precede the second name: the names share the other 111, and
+    /// The numbers take 1 + 6 of 120 characters, and 2 precede the second name: the names share the other 111, and
     /// the shorter one is not cut.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {

@@ -116,8 +116,8 @@ impl RankTimeline {
         }
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
-        // At equal starts the longer interval encloses the shorter. Of equal intervals the one opened first encloses
-        // the other; it has the lower id.
+        // At equal starts the longer interval encloses the shorter. If intervals are equal, the one opened first
+        // encloses the other; it has the lower id.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)

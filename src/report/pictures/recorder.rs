@@ -380,7 +380,8 @@ fn by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Of the points within each `resolution`, keeps the highest (at its first instant) and the last.
+/// Merges the points within each `resolution` into two: the highest value, at the first instant, and the last
+/// point.
 fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;

@@ -40,7 +40,7 @@ pub struct Graph<'c> {
 }
 
 impl<'c> Graph<'c> {
-    /// Creates the state; of nodes with the same id, the last one counts.
+    /// Creates the state. If several nodes have the same id, the last one counts.
     pub fn new(nodes: &'c [Node]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
