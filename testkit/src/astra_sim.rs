@@ -69,8 +69,8 @@ struct Npu<'c> {
     /// Number of uses of the trees, by kind of collective and dimension.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions. In the original numbering the set is always 0, and group 0
-    /// also counts the chunks of other groups.
+    /// Number of chunks so far, by group and set of dimensions. In the original numbering the set is always 0, and
+    /// group 0 also counts the chunks of other groups.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }
