@@ -1,16 +1,17 @@
 //! Cost of loads and stores, and contention among them.
 //!
-//! Memory of the NPU's own is [`LocalMemory`]. Memory beyond it is reached in one of two ways. *Channels* serve one
+//! [`LocalMemory`] is the memory of an NPU itself. Memory beyond it is reached in one of two ways. *Channels* serve one
 //! access at a time, first come, first served ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`],
-//! [`MemoryAttachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the
+//! [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that concurrent accesses share: the
 //! designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
-//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all (`memory/fair_sharing.rs`).
+//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all designs
+//! (`memory/fair_sharing.rs`).
 //!
-//! Memory may lie at the network, as [endpoints](MemoryEndpoint) of it beside the NPUs. *Ports* at NPUs ([`MemoryPorts`]), such
-//! as those at the edges of dies, are reached over the links of the network, which charges for all of it. And the last stage
-//! of channels and pools may be the port of the NPU into a dimension ([`NetworkAttachment`]): with a network model that has
-//! contention, loads and stores compete with messages there, chunk by chunk (`memory/chunked_access.rs`); otherwise the
-//! port is one more stage.
+//! Memory may also be attached to the network, as [endpoints](MemoryEndpoint) besides the NPUs. *Ports* at NPUs
+//! ([`MemoryPorts`]), such as ports at the edges of dies, are reached over the links of the network, which accounts for
+//! the whole access. The last stage of channels and pools may also be the NPU's port into a dimension
+//! ([`NetworkAttachment`]). With a network model that has contention, loads and stores then compete there with
+//! messages, chunk by chunk (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -51,28 +52,28 @@ pub struct RemoteMemoryAccess {
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
-    /// True if all NPUs issue the same access and the switches gather loads, so that each NPU ends with the bytes of
-    /// all, or reduce stores.
+    /// True if all NPUs issue the same access and the switches combine it: they gather loads, so that each NPU ends
+    /// with all NPUs' bytes, or reduce stores.
     pub in_switch: bool,
-    /// The caller's own number for it.
+    /// The caller's number for the access.
     pub token: u64,
 }
 
 /// The end of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessEnd {
-    /// The caller's own number.
+    /// The caller's number for the access.
     pub token: u64,
     /// Arrival of its last byte; not before now.
     pub at: Time,
 }
 
-/// A level of switches that are alike.
+/// A level of identical switches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SwitchLevel {
     /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
     pub fan_in: u32,
-    /// Bytes per second of its link up.
+    /// Bytes per second of a switch's link to the next level.
     #[serde(rename = "bandwidth_bytes_per_s")]
     pub bandwidth: Bandwidth,
 }
@@ -84,20 +85,20 @@ pub struct LocalMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte, if it is known; loads and stores need it.
     pub latency: Option<Span>,
-    /// Capacity, if it is known; a node that moves more at once is refused.
+    /// Capacity, if known. A node that moves more at once is an error.
     pub capacity: Option<Bytes>,
 }
 
 /// Attachment of NPUs to the memory beyond their own.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemoryAttachment {
-    /// Every NPU has a channel of its own.
+    /// Every NPU has its own channel.
     PerNpu,
-    /// One channel for all, first come, first served.
+    /// One channel for all NPUs, first come, first served.
     Pool,
     /// One channel for each group of that many consecutive NPUs; at least 1.
     PerNode(u32),
-    /// Memories behind switches of their own, which reach the switches of the nodes.
+    /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(HierarchicalPool),
     /// Memories behind levels of switches.
     Switch(SwitchPool),
@@ -121,7 +122,7 @@ impl MemoryAttachment {
         "ports",
     ];
 
-    /// Name in machine files; importers have one more variant, which this table cannot name.
+    /// Returns the name in machine files. Importers have one more variant, which machine files cannot name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -148,7 +149,7 @@ impl MemoryAttachment {
         }
     }
 
-    /// Number of NPUs, of `npus`, that share a channel, which serves one access at a time; `None` if it is no channel.
+    /// Returns how many of `npus` NPUs share a channel; `None` if the attachment is not a channel.
     pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
         match self {
             Self::PerNpu => Some(1),
@@ -163,12 +164,12 @@ impl MemoryAttachment {
         self.npus_per_channel(1).is_some()
     }
 
-    /// Returns true if each NPU reaches it through a port of its own, which can be a network port.
+    /// Returns true if each NPU reaches the memory through its own port, which can be a network port.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
 
-    /// The port's bandwidth that it is built with; only pools that are networks have one.
+    /// Returns the port bandwidth of the design; `None` unless it is a pool that is a network.
     fn port(&self) -> Option<Bandwidth> {
         Some(match self.pool()? {
             PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
@@ -178,7 +179,7 @@ impl MemoryAttachment {
         })
     }
 
-    /// Returns the pool that is a network, as documents have it; `None` of the others.
+    /// Returns the design if the attachment is a pool that is a network.
     pub fn pool(&self) -> Option<PoolDesign<'_>> {
         Some(match self {
             Self::Hierarchical(design) => PoolDesign::Hierarchical(design),
@@ -199,7 +200,7 @@ impl MemoryAttachment {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum PoolDesign<'a> {
-    /// Behind switches of its own, which reach the switches of the nodes.
+    /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(&'a HierarchicalPool),
     /// Behind levels of switches.
     Switch(&'a SwitchPool),
@@ -210,7 +211,7 @@ pub enum PoolDesign<'a> {
 }
 
 impl PoolDesign<'_> {
-    /// Returns the links of the pool for `npus` NPUs, whose memories have bandwidth `memory` each.
+    /// Returns the links of the pool for `npus` NPUs; each memory has bandwidth `memory`.
     fn layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
         match self {
             Self::Hierarchical(design) => design.layout(memory, npus),
@@ -230,16 +231,16 @@ pub struct RemoteMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// Capacity, if it is known; a node that moves more at once is refused.
+    /// Capacity, if known. A node that moves more at once is an error.
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
-    /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
-    /// the NPUs' ports in its design.
+    /// The network ports through which its bytes pass, if they do. Their bandwidth must equal that of the NPUs' ports
+    /// in the design.
     pub through: Option<NetworkAttachment>,
 }
 
-/// Memory beyond NPUs that traces reach by its name.
+/// Memory beyond the NPUs' own that traces address by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMemory {
     /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
@@ -249,8 +250,8 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
-    /// Its capacity and how many of `npus` NPUs share it: one with a channel for each NPU has one for each. `None` of ports,
-    /// and of memory of unknown capacity.
+    /// Returns its capacity and how many of `npus` NPUs share it; a memory with a channel per NPU has its capacity once
+    /// per NPU. `None` for ports and for unknown capacity.
     pub fn shared(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
@@ -264,7 +265,7 @@ impl RemoteMemory {
         })
     }
 
-    /// The NPUs at which its ports lie; none of other memories.
+    /// Returns the NPUs that its ports are at; empty for other memories.
     pub fn ports(&self) -> &[Npu] {
         match &self.attachment {
             MemoryAttachment::Ports(ports) => ports.npus(),
@@ -272,7 +273,8 @@ impl RemoteMemory {
         }
     }
 
-    /// Its endpoints of the network: one for each of its ports, or one beyond a dimension; none if it does not lie there.
+    /// Returns its endpoints of the network: one per port, or one beyond a dimension; empty if it is not attached to
+    /// the network.
     pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),
@@ -290,28 +292,28 @@ impl RemoteMemory {
     pub fn fits(&self, topology: &Topology) -> bool {
         let through = |through: &NetworkAttachment| {
             let port = self.attachment.port();
-            // A pool's NPU ports are those of the network, so both descriptions must agree.
+            // The NPU ports of a pool are the network's ports, so both descriptions must agree.
             let same = port.is_none_or(|port| port == through.bandwidth());
             self.attachment.has_ports() && same && through.fits(topology)
         };
         self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
     }
 
-    /// Number of chunks of an access of `bytes` on a machine of `npus` NPUs if it shares ports with messages; `None`
-    /// if it does not.
+    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs if it shares ports with
+    /// messages; `None` otherwise.
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {
             MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
             MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
-            // Channels take their chunk from the attachment; ring and mesh have no ports and never get here.
+            // The attachment states the chunk of channels. Ring and mesh have no ports and never reach this arm.
             _ => through.chunk().0 as f64,
         };
         Some(chunked_access::count(bytes as f64, chunk_bytes))
     }
 }
 
-/// Summary for people: `4 groups of 100 GB/s behind 16 switches, 256 GB/s for each NPU`.
+/// Summary for reports: `4 groups of 100 GB/s behind 16 switches, 256 GB/s for each NPU`.
 impl fmt::Display for RemoteMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;

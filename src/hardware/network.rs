@@ -1,11 +1,11 @@
 //! Cost of transfers: network models behind one contract.
 //!
-//! A model owns state and no queue. [`NetworkBackend::submit`] accepts a message and schedules its events in the one
-//! agenda; [`NetworkBackend::handle`] is called when such an event is due and returns [`DeliveryNotice`]s. Messages of
-//! one operation leave and enter through [`PortHandle`]s that the operation opened.
+//! A model owns its state but no event queue. [`NetworkBackend::submit`] accepts a message and schedules its events in
+//! the engine's one agenda; [`NetworkBackend::handle`] is called when such an event is due and returns
+//! [`DeliveryNotice`]s. Messages of an operation leave and enter through [`PortHandle`]s that the operation opened.
 //!
-//! The network connects [endpoints](EndpointId): NPUs, which send one another messages, and memories, of which an NPU loads or
-//! stores ([`MemoryTransfer`]).
+//! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and memories, from which
+//! NPUs load and to which they store ([`MemoryTransfer`]).
 
 use crate::topology::link_graph::LinkGraph;
 use crate::topology::{LinePattern, NetworkPath};
@@ -47,19 +47,19 @@ pub enum NetworkKind {
     /// Messages of different operations do not contend.
     #[default]
     ContentionFree,
-    /// All that an NPU sends into a dimension shares a port, and all that it receives; where it is wired to
-    /// neighbours, all that it sends to one side, and receives from it.
+    /// All messages that an NPU sends into a dimension share one port, and all that it receives share another. If the
+    /// NPU is wired to neighbours, it has one such pair of ports for each side.
     Ports,
     /// Every link of every route is shared.
     Links,
-    /// Messages in flight share every link of their routes at once, max-min fairly.
+    /// Messages in flight share the links of their routes max-min fairly.
     FairSharing,
-    /// A transfer holds all links of its route from its start to its end.
+    /// A transfer occupies all links of its route from its start to its end.
     Exclusive,
 }
 
 impl NetworkKind {
-    /// Whether it knows links of two rates along a dimension, as tiles have them.
+    /// Returns true if the model supports different link rates along one dimension, as tiles have.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
@@ -101,7 +101,7 @@ impl fmt::Display for NetworkKind {
     }
 }
 
-/// The two ends of an NPU's attachment, as one operation sees them.
+/// A port: both ends of an NPU's attachment to the network, as one operation uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortHandle(pub u32);
 
@@ -113,12 +113,12 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// `count` ports from `first` on.
+    /// Returns `count` ports from index `first`.
     pub fn new(first: u32, count: u32) -> Self {
         Self { first, count }
     }
 
-    /// Stands for a port where the model has none.
+    /// Returns a placeholder for models without ports.
     #[inline]
     pub fn any(self) -> PortHandle {
         PortHandle(self.first)
@@ -135,27 +135,27 @@ impl PortRange {
 /// A message submitted to the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkMessage {
-    /// The caller's name for it, which notices carry back.
+    /// The caller's name for the message. Notices carry it back.
     pub op: OpIndex,
-    /// The NPUs that send and receive it.
+    /// Sender and receiver.
     pub ends: (Npu, Npu),
     /// Port of the sender.
     pub from: PortHandle,
     /// Port of the receiver.
     pub to: PortHandle,
-    /// Path between the ends, if the caller has it at hand; else it is looked up in the topology.
+    /// Path between the ends if the caller already has it; otherwise the model finds it in the topology.
     pub path: Option<NetworkPath>,
     /// Size of the message.
     pub amount: BufferShare,
-    /// True if the caller wants a notice when the last byte has left.
+    /// True if the caller wants a notice when the last byte has left the sender.
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Priority among messages whose first bytes reach a port at one instant, lowest first. It derives from the
-    /// message's content, unlike `op`, which is reused. Below 2^27.
+    /// Priority among messages whose first bytes reach a port at one instant, lowest first. It is derived from the
+    /// message's content, because `op` is reused and so has no stable order. Below 2^27.
     pub order: u32,
-    /// Place in the program of its receiver: messages of one `strand` that enter one port are taken in ascending order of
-    /// `step`, so one that comes before its turn delays none before it.
+    /// Place in the receiver's program. Messages of one `strand` that enter one port are received in ascending order of
+    /// `step`, so a message that arrives early never delays an earlier step.
     pub turn: MessageTurn,
 }
 
@@ -164,12 +164,12 @@ pub struct NetworkMessage {
 pub struct MessageTurn {
     /// The chunk and member that receive it.
     pub strand: u32,
-    /// Its place among their messages.
+    /// Its place among the messages of the strand.
     pub step: u64,
 }
 
 impl NetworkMessage {
-    /// A message that no port paces, for models that have none.
+    /// Creates a message without a port, for models without ports.
     pub fn plain(op: OpIndex, ends: (Npu, Npu), amount: BufferShare) -> Self {
         Self {
             op,
@@ -186,39 +186,39 @@ impl NetworkMessage {
     }
 }
 
-/// Bytes of a load or store on their way between an NPU and a memory at the network.
+/// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
-    /// The caller's name for it, which the notice of its end carries back where the model gives one.
+    /// The caller's name for the transfer. The notice of its end carries it back, if the model sends one.
     pub op: OpIndex,
-    /// Their ends: an NPU and a memory.
+    /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
-    /// Way between the ends, the memory's link included.
+    /// Path between the ends, including the memory's link.
     pub path: NetworkPath,
     /// Bytes moved.
     pub amount: BufferShare,
 }
 
-/// Progress of a message that the caller is told of.
+/// Progress of a message, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryNotice {
     /// Its last byte has left the sender.
     Injected(OpIndex),
-    /// Its last byte has arrived. Its op may be used again.
+    /// Its last byte has arrived. The op index may be reused.
     Delivered(OpIndex),
 }
 
 /// Scheduler of network events, which hides the rest of the agenda from models.
 pub trait EventScheduler {
-    /// Has [`NetworkBackend::handle`] called with `event` at `at`.
+    /// Schedules a call of [`NetworkBackend::handle`] with `event` at `at`.
     fn schedule(&mut self, at: Time, event: NetworkEvent);
 }
 
-/// An event of a network model. Its meaning belongs to the model; events of one instant are handled
-/// in ascending order, but for [`Self::Hop`].
+/// An event of a network model, which alone interprets it. Events of one instant are handled in ascending order, except
+/// [`Self::Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
-    /// The last byte of the op's message has left.
+    /// The last byte of this op's message has left the sender.
     Injected(OpIndex),
     /// The first byte of the op's message is at the receiver's port.
     FirstByte {
@@ -229,56 +229,56 @@ pub enum NetworkEvent {
     },
     /// The last byte of the op's message has arrived.
     Delivered(OpIndex),
-    /// The op's message is at the next device of its route.
+    /// The op's message has reached the next device of its route.
     Hop {
         /// Priority among messages that reach a device at one instant, lowest first, ties by order of submission.
         /// Below 2^27.
         order: u32,
-        /// The op.
+        /// The op of the message.
         op: OpIndex,
     },
-    /// The link has sent its message.
+    /// The link has finished sending its message.
     LinkFree(u32),
 }
 
-/// Links or ports that collectives answered by closed form reserve.
+/// Links or ports that collectives answered by a closed form reserve.
 pub trait LinkReservations {
-    /// Returns true if the links or ports of `npu` along `dimension` are idle: nothing passes them, no message in
-    /// flight will, and they are not reserved.
+    /// Returns true if the links or ports of `npu` along `dimension` are idle: unreserved, and no message in flight
+    /// uses them or will use them.
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
 
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
-    /// Returns the lowest reservation that bytes between `ends` would touch `now`, if any.
+    /// Returns the lowest reservation that bytes between `ends` would touch if sent `now`, if any.
     fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
-/// Bytes of a message that take another way, because a link on theirs failed.
+/// Bytes of a message that are rerouted because a link on their route failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovedBytes {
-    /// Its ends.
+    /// Ends of the message.
     pub ends: (EndpointId, EndpointId),
-    /// Bytes that had not left.
+    /// Bytes that had not left the sender.
     pub unsent: f64,
-    /// Bytes that were on the link, and are sent again.
+    /// Bytes that were lost on the link and are sent again.
     pub again: f64,
 }
 
-/// What the failure of links did to messages in flight.
+/// Effect of failed links on messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
-    /// Messages that were on the links, or had to pass them.
+    /// Messages that were on the links, or still had to pass them.
     pub moved: Vec<MovedBytes>,
-    /// Those of them to which no way is left.
+    /// How many of these messages have no route left.
     pub cut_off: u64,
-    /// Bytes that are sent again.
+    /// Bytes sent again, in all.
     pub resent: f64,
 }
 
 /// Links that may fail.
 pub trait FailingLinks {
-    /// Takes links out of service at `now`, before all else that happens then.
+    /// Takes links out of service at `now`, before all other events of that instant.
     fn fail(
         &mut self,
         now: Time,
@@ -286,10 +286,10 @@ pub trait FailingLinks {
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect;
 
-    /// Returns the links of the network as they are now.
+    /// Returns the links of the network that are in service.
     fn graph(&self) -> &Arc<LinkGraph>;
 
-    /// Ends of messages between which failed links leave no way, ascending.
+    /// Returns the ends of messages that failed links have cut off from each other, ascending.
     fn cut_off(&self) -> Vec<(EndpointId, EndpointId)>;
 }
 
@@ -301,7 +301,7 @@ pub trait NetworkBackend {
     /// True if messages of different operations contend.
     const SHARED: bool;
 
-    /// Opens `count` idle ports. Networks that keep no state per port number them from 0.
+    /// Opens `count` idle ports. Networks without state per port number them from 0.
     fn open(&mut self, count: u32) -> PortRange {
         PortRange::new(0, count)
     }
@@ -312,9 +312,9 @@ pub trait NetworkBackend {
     /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
 
-    /// Serves a load or store from `now` on, over all links of its way and in its memory. Returns its end, or `None` if what
-    /// follows may still move it: the model then says [`DeliveryNotice::Delivered`]. Unless the model says otherwise, no access
-    /// meets another or a message.
+    /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns its end, or `None`
+    /// if later events may still change it; the model then sends [`DeliveryNotice::Delivered`]. By default accesses
+    /// contend neither with one another nor with messages.
     fn access(
         &mut self,
         now: Time,
@@ -324,51 +324,51 @@ pub trait NetworkBackend {
         Some(now + transfer.path.time(transfer.amount))
     }
 
-    /// Busy time of links and memory ports, where the model keeps it: on tiles, with contention.
+    /// Returns the busy time of links and memory ports, if the model records it: on tiles, with contention.
     fn occupancy(&self) -> Option<NetworkOccupancy> {
         None
     }
 
-    /// Uncontended time of a message; `None` if the model does not say. Unless [`Self::SHARED`], other messages of
-    /// the same operation never delay it either.
+    /// Returns the uncontended time of a message; `None` if the model does not know it. Unless [`Self::SHARED`], other
+    /// messages of the same operation never delay it either.
     fn uncontended(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
 
-    /// Time for which a message takes the one link over which all that an NPU sends leaves it, where there is such a link:
-    /// messages of one sender then begin that far apart.
+    /// Returns the time for which a message occupies the one link by which all messages leave its sender, if there is
+    /// such a link. Messages of one sender then begin that far apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None
     }
 
-    /// Returns true if messages among `members` members of one line along `dimension`, sent in this pattern, never delay one
-    /// another but for [`Self::link_time`]. Each member sends at most one and receives at most one at a time, unless they are
-    /// staggered.
+    /// Returns true if messages among `members` members of one line along `dimension`, sent in this pattern, delay one
+    /// another only by [`Self::link_time`]. Each member sends at most one and receives at most one message at a time,
+    /// unless they are staggered.
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
-    /// Its links or ports, if they can be reserved. Where messages contend and links cannot, every collective goes message by
-    /// message.
+    /// Returns its links or ports if they can be reserved. If messages contend and links cannot be reserved, every
+    /// collective is simulated message by message.
     fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
         None
     }
 
-    /// Its links, if operations can be tried out on them alone.
+    /// Returns its links if operations can be rehearsed on them alone.
     fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
         None
     }
 
-    /// Its links, if they may fail.
+    /// Returns its links if they may fail.
     fn failing_links(&mut self) -> Option<&mut dyn FailingLinks> {
         None
     }
 
-    /// Servers of NPUs along dimensions in which they have ports of their own, for traffic at an NPU that is not a
-    /// message of another NPU. `None` if operations do not contend.
+    /// Returns the servers of NPUs along dimensions in which NPUs have ports of their own, for traffic at an NPU other
+    /// than messages between NPUs. `None` if operations do not contend.
     fn attachments(&mut self) -> Option<&mut ServerTable> {
         None
     }
 
-    /// An event that the model scheduled is due.
+    /// Handles an event that the model scheduled and that is now due.
     fn handle(
         &mut self,
         now: Time,

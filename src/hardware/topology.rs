@@ -4,17 +4,17 @@
 //! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
 //!
-//! The bandwidth B of a dimension is that of one NPU into it over all its links together, in each direction. A
-//! message takes one route, so it goes at the rate of its slowest *link* ([`TopologyDimension::link`]):
+//! A dimension's bandwidth B is that of one NPU into it over all its links together, in each direction. A message takes
+//! one route, so its rate is that of its slowest *link* ([`TopologyDimension::link`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
 //! | switch | one, to the switch and back | B |
-//! | fully connected | not told apart: what it sends and receives with | B |
+//! | fully connected | not modelled one by one; all share the NPU's bandwidth | B |
 //! | ring or mesh of more than 2 | one to each neighbour | B/2 |
 //! | ring or mesh of 2 | all to its one neighbour | B |
 //!
-//! An NPU at the end of a mesh has one neighbour, and so B/2.
+//! The NPU at each end of a mesh has one neighbour, and so only B/2.
 
 use chakram_base::ids::{MAX_NPUS, Npu};
 use chakram_base::units::{Bandwidth, BufferShare, InverseRate, Span};
@@ -46,7 +46,7 @@ pub enum DimensionShape {
     /// Each NPU is wired to every other. The wires are not modelled separately: a message may use all of an NPU's
     /// bandwidth.
     FullyConnected,
-    /// All NPUs hang on one switch: two links lie between any two of them.
+    /// All NPUs attach to one switch: a message between two NPUs crosses two links.
     Switch,
 }
 
@@ -83,14 +83,14 @@ impl DimensionShape {
         }
     }
 
-    /// Returns true if NPUs are wired to their neighbours in a line that does not close.
+    /// Returns true if NPUs are wired to their neighbours in an open line, without a link from the last to the first.
     #[inline]
     pub fn is_open(self) -> bool {
         self == Self::Mesh
     }
 
-    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates: on
-    /// a ring of `size` the shorter way, and upwards on a tie.
+    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
+    /// ring of `size` it takes the shorter direction, and upwards on a tie.
     #[inline]
     pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -117,9 +117,9 @@ impl fmt::Display for DimensionShape {
 /// One level of the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopologyDimension {
-    /// Display name, for example `nvlink`.
+    /// Name in reports, for example `nvlink`.
     pub name: String,
-    /// Wiring of its NPUs.
+    /// Wiring between its NPUs.
     pub shape: DimensionShape,
     /// NPUs along it; at least 1.
     pub size: u32,
@@ -130,7 +130,7 @@ pub struct TopologyDimension {
 }
 
 impl TopologyDimension {
-    /// The rate of one link, which is that of a message.
+    /// Rate of one link, which is also the rate of a message in this dimension.
     pub fn link(&self) -> Bandwidth {
         if self.shape.has_ports() || self.size <= 2 {
             self.bandwidth
@@ -143,21 +143,22 @@ impl TopologyDimension {
 /// Aggregate properties of the route between two NPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkPath {
-    /// The latencies of the links crossed, added up.
+    /// Sum of the latencies of all links crossed.
     pub latency: Span,
-    /// The slowest link crossed.
+    /// Bandwidth of the slowest link crossed.
     pub bandwidth: Bandwidth,
-    /// Forwarding at the devices between links.
+    /// Forwarding mode of the devices between links.
     pub switching: SwitchingMode,
-    /// Inverse rate of the links at which a device waits for a segment, all but one of the slowest; zero with ideal
-    /// cut-through.
+    /// Sum of the inverse rates of the links at which a device waits for a segment, without one of the slowest links;
+    /// zero with ideal cut-through.
     pub others: InverseRate,
 }
 
 impl NetworkPath {
-    /// Time of the first byte: from the start of sending a message of `amount` until it begins to arrive, after which
-    /// it arrives at the rate of the slowest link. Σα + Σγ with the latency α of every link, and the serialization γ
-    /// of one segment on every link but the slowest, whose segment is the first part of what arrives.
+    /// Time of the first byte: from the start of sending a message of `amount` until the message begins to arrive.
+    /// After that it arrives at the rate of the slowest link. Σα + Σγ, with the latency α of every link and the
+    /// serialization γ of one segment on every link except the slowest, whose segment is the first part of the arriving
+    /// message.
     #[inline]
     pub fn first_byte(&self, amount: BufferShare) -> Span {
         if self.others == InverseRate::ZERO {
@@ -177,21 +178,21 @@ impl NetworkPath {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     dimensions: Vec<TopologyDimension>,
-    /// By dimension, the rate of a link.
+    /// Rate of a link, by dimension.
     links: Vec<Bandwidth>,
     strides: Vec<u32>,
     npus: u32,
     switching: SwitchingMode,
-    /// Links one by one, where dimensions do not say all.
+    /// Explicit links, if the dimensions alone do not describe the network.
     graph: Option<Arc<LinkGraph>>,
-    /// Dies and cores, where the two dimensions are those of a tiled accelerator.
+    /// Dies and cores, if the machine is a tiled accelerator with two dimensions.
     tiles: Option<Box<TileGrid>>,
-    /// Memories that lie at the network, which are endpoints behind the NPUs.
+    /// Memories attached to the network. Their endpoints are numbered after the NPUs.
     memories: Vec<MemoryEndpoint>,
 }
 
 impl Topology {
-    /// The most NPUs a machine may have.
+    /// Maximum number of NPUs of a machine.
     pub const MAX_NPUS: u32 = MAX_NPUS;
 
     /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension,
@@ -219,8 +220,8 @@ impl Topology {
         })
     }
 
-    /// The same with links of its own, one by one, over which messages go instead of over dimensions. The graph has as
-    /// many NPUs.
+    /// Returns the topology with explicit links; messages then use these instead of the dimensions. The graph must have
+    /// the same number of NPUs.
     pub fn with_graph(self, graph: LinkGraph) -> Self {
         Self {
             graph: Some(Arc::new(graph)),
@@ -228,13 +229,13 @@ impl Topology {
         }
     }
 
-    /// Its own links, if it has any.
+    /// Returns the explicit links, if the topology has any.
     pub fn graph(&self) -> Option<&Arc<LinkGraph>> {
         self.graph.as_ref()
     }
 
-    /// Its links one by one: its own, or those of its dimensions. `None` if there are more NPUs than
-    /// [`link_graph::MOST_NPUS`].
+    /// Returns all links one by one: the explicit ones, or else links built from the dimensions. `None` if there are
+    /// more NPUs than [`link_graph::MOST_NPUS`].
     pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
         match &self.graph {
             Some(graph) => Some(Arc::clone(graph)),
@@ -242,8 +243,8 @@ impl Topology {
         }
     }
 
-    /// The cores of `tiles` as NPUs, wired as `shape` along x and y, with links of rate `inside` and latency `latency`
-    /// on each die. `None` if a size is zero or there would be more than [`Self::MAX_NPUS`].
+    /// Makes the cores of `tiles` NPUs, wired as `shape` along x and y, with links of rate `inside` and latency
+    /// `latency` on each die. `None` if a size is zero or there would be more than [`Self::MAX_NPUS`].
     pub fn tiled(
         tiles: TileGrid,
         shape: DimensionShape,
@@ -268,24 +269,24 @@ impl Topology {
         })
     }
 
-    /// Dies and cores, if this is a tiled accelerator.
+    /// Returns the dies and cores if this is a tiled accelerator.
     #[inline]
     pub fn tiles(&self) -> Option<&TileGrid> {
         self.tiles.as_deref()
     }
 
-    /// True if both directions of the links between neighbours share one link.
+    /// Returns true if both directions between neighbours share one link.
     #[inline]
     pub fn is_half_duplex(&self) -> bool {
         self.tiles().is_some_and(|tiles| tiles.half_duplex)
     }
 
-    /// The dimension that messages from `a` to `b` cross first. It is the innermost, and they cross the others in their
-    /// order, but for tiles with faulty links.
+    /// Returns the dimension that messages from `a` to `b` cross first. Messages cross dimensions from the innermost
+    /// outwards, except on tiles with faulty links.
     ///
     /// # Errors
     ///
-    /// The faulty link that keeps messages from `b`, as (core at its lower end, dimension).
+    /// The faulty link that blocks messages to `b`, as (core at its lower end, dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
         match self.tiles() {
@@ -306,8 +307,8 @@ impl Topology {
         hops.sum()
     }
 
-    /// Rate and latency of the link between neighbours at coordinates `lower` and the next higher along `dimension`; of
-    /// other shapes, of any link.
+    /// Returns rate and latency of the link between neighbours at coordinates `lower` and `lower + 1` along
+    /// `dimension`. Without tiles all links of a dimension are equal, and `lower` is ignored.
     #[inline]
     pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
         match self.tiles() {
@@ -318,7 +319,7 @@ impl Topology {
         }
     }
 
-    /// The same with messages passed on in another way.
+    /// Returns the topology with another forwarding mode.
     pub fn with_switching(self, switching: SwitchingMode) -> Self {
         Self { switching, ..self }
     }
@@ -338,21 +339,21 @@ impl Topology {
         &self.dimensions
     }
 
-    /// The rate of a link of dimension `d`.
+    /// Returns the rate of a link of dimension `d`.
     #[inline]
     pub fn link(&self, d: usize) -> Bandwidth {
         self.links[d]
     }
 
-    /// Sides on which a message leaves `a`, along the first dimension that it crosses, and enters `b`, along the
-    /// last: 1 is downwards where NPUs are wired to their neighbours, and 0 anything else.
+    /// Returns the sides on which a message leaves `a`, along the first dimension that it crosses, and enters `b`,
+    /// along the last. Side 1 is downwards if NPUs are wired to their neighbours; all else is 0.
     #[inline]
     pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
     }
 
-    /// Ports through which a message leaves `a` and enters `b`: the first dimension that it crosses and the last, each with
-    /// its side.
+    /// Returns the ports, each as (dimension, side), through which a message leaves `a` (the first dimension that it
+    /// crosses) and enters `b` (the last).
     #[inline]
     pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;
@@ -379,15 +380,15 @@ impl Topology {
         npu.0 / self.strides[d] % self.dimensions[d].size
     }
 
-    /// The NPU with coordinate `to` in dimension `d` and the others of `npu`.
+    /// Returns the NPU whose coordinates are those of `npu`, except `to` in dimension `d`.
     #[inline]
     pub fn moved(&self, npu: Npu, d: usize, to: u32) -> Npu {
         let stride = self.strides[d];
         Npu(npu.0 - self.coordinate(npu, d) * stride + to * stride)
     }
 
-    /// The way from `a` to `b` in dimension order: latencies add up, the slowest link sets the rate.
-    /// `None` when they are the same NPU.
+    /// Returns the path from `a` to `b` in dimension order: latencies add up, the slowest link sets the rate. `None` if
+    /// both are the same NPU.
     #[inline]
     pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         if let Some(graph) = &self.graph {
@@ -401,14 +402,14 @@ impl Topology {
         if self.switching == SwitchingMode::IDEAL {
             return Some(path);
         }
-        // Equality of rates is exact: path.bandwidth is one of the rates compared.
+        // An exact comparison is safe: path.bandwidth is one of the rates compared.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
         let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
             let mut links = dimension.shape.hops(dimension.size, from, to);
             let rate = self.links[d];
-            // One link of the slowest rate is left out: its segment is part of the serialization.
+            // Skip one link of the slowest rate: its segment is already part of the serialization.
             if links > 0 && slowest == Some(rate) {
                 slowest = None;
                 links -= 1;
@@ -517,7 +518,7 @@ mod tests {
         }
     }
 
-    /// From 0 and back: up and down inside, and through the switch, which has no sides.
+    /// From NPU 0 and back: up and down in the inner dimensions, and through the switch, which has no sides.
     #[test]
     fn messages_leave_and_enter_on_a_side() {
         let t = stack();
@@ -549,7 +550,7 @@ mod tests {
         }
     }
 
-    /// From NPU 0 to (2, 1, 3): links of 5, 5, 10, 6.67 and 6.67 ps/B, of which the third is the slowest.
+    /// From NPU 0 to (2, 1, 3): links of 5, 5, 10, 6.67 and 6.67 ps/B; the third is the slowest.
     #[test]
     fn devices_wait_for_a_segment_or_for_all() {
         let time = |switching, bytes| {
@@ -571,9 +572,9 @@ mod tests {
             time(SwitchingMode::StoreAndForward, 3000),
             (ns(4670), ns(4700))
         );
-        // Less than a segment is a segment: 30 B in 700 ps, and 300 ps.
+        // A message shorter than a segment is one segment: 30 B take 700 ps, and 300 ps to serialize.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
-        // No device waits for a segment on one of the links.
+        // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path(Npu(0), Npu(1)).unwrap();
         assert_eq!(p.first_byte(BufferShare::whole(3000)), ns(50));

@@ -1,7 +1,7 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at its bandwidth, or at the port's if that is less, so its stream is known when it
-//! begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
+//! A channel sends at its bandwidth, or at the port's if that is lower, so its stream is known when it begins: S(x) =
+//! begin + x / bandwidth. The stages are the channel and the port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
@@ -9,13 +9,13 @@ use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The accesses of all channels, those that wait for theirs included.
+/// The accesses of all channels, including those that wait for their channel.
 #[derive(Debug)]
 pub(super) struct ChannelStreams {
     channel: Bandwidth,
     through: NetworkAttachment,
     chunks: ChunkedTransfers,
-    /// Begin of each stream, by the number of its access.
+    /// Begin of each stream, by the index of its access.
     begins: Vec<Time>,
     /// Times at which streams reach the positions that their chunks wait for.
     due: BinaryHeap<Reverse<(Time, u32)>>,
@@ -23,7 +23,7 @@ pub(super) struct ChannelStreams {
     settlement: u32,
 }
 
-/// The rate of a stream: the channel's, or the port's if that is less.
+/// Returns the rate of a stream: the channel's, or the port's if that is lower.
 pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
     if through.bandwidth() < channel {
         through.bandwidth()
@@ -32,14 +32,14 @@ pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth
     }
 }
 
-/// The time of a chunk of an access of `bytes` in the channel and in the port.
+/// Returns the time of a chunk of an access of `bytes` in the channel and in the port.
 pub(super) fn times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
     let chunk_bytes = through.chunk().0.min(bytes) as f64;
     [channel, through.bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
 impl ChannelStreams {
-    /// Nothing is on its way; `latency` is that of channel and port together.
+    /// Creates the state without accesses; `latency` is the total of channel and port.
     pub fn new(channel: Bandwidth, through: &NetworkAttachment, latency: Span) -> Self {
         Self {
             channel,
@@ -52,7 +52,7 @@ impl ChannelStreams {
         }
     }
 
-    /// An access has its channel from `begin` on.
+    /// Starts the stream of an access that has its channel from `begin` on.
     pub fn begin(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] = times(self.channel, &self.through, access.bytes);
         let times = ChunkTimes {
@@ -97,7 +97,7 @@ impl ChannelStreams {
             return;
         }
         while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
-            // A full heap ends the replay, so nothing more needs to be scheduled.
+            // A full heap ends the replay, so no further event is needed.
             && !self.chunks.is_full()
         {
             self.due.pop();

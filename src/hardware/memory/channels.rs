@@ -1,7 +1,7 @@
 //! Channels: each serves one access at a time, first come, first served.
 //!
-//! As ASTRA-sim's MEMORY_POOL: four equal accesses at once over one channel end after 1, 2, 3 and 4 times their cost. Accesses
-//! over different channels do not contend. Consecutive NPUs share a channel
+//! Like ASTRA-sim's MEMORY_POOL: four equal accesses at once over one channel end after 1, 2, 3 and 4 times their cost.
+//! Accesses over different channels do not contend. Consecutive NPUs share a channel
 //! ([`MemoryAttachment::npus_per_channel`](super::MemoryAttachment::npus_per_channel)).
 
 use chakram_base::ids::Npu;
@@ -10,20 +10,20 @@ use chakram_base::units::{Span, Time};
 /// The channels of a memory.
 #[derive(Debug)]
 pub(super) struct MemoryChannels {
-    /// Number of NPUs that share one.
+    /// Number of NPUs that share one channel.
     sharers: u32,
-    /// Time from which each is free; those beyond were never used.
+    /// Time from which each channel is free; channels beyond the end were never used.
     free: Vec<Time>,
 }
 
 impl MemoryChannels {
-    /// All are free; `sharers` NPUs, at least 1, share one.
+    /// Creates free channels; `sharers` NPUs, at least 1, share one.
     pub fn new(sharers: u32) -> Self {
         let free = Vec::new();
         Self { sharers, free }
     }
 
-    /// The end of an access that keeps the channel of `npu` for `span`.
+    /// Returns the end of an access that occupies the channel of `npu` for `span`.
     pub fn access(&mut self, now: Time, npu: Npu, span: Span) -> Time {
         let channel = (npu.0 / self.sharers) as usize;
         if channel >= self.free.len() {

@@ -1,39 +1,39 @@
-//! Accesses in chunks, which come one by one to the port that an NPU shares with its messages.
+//! Accesses in chunks, which arrive one by one at the port that an NPU shares with its messages.
 //!
-//! The stages in front of the port, of the memory and its own network, are a stream (`memory/fair_sharing.rs`,
-//! `memory/channel_stream.rs`): S(x) is the time at which it has passed x bytes. The port is one of its stages, so that
-//! the stream never exceeds the rate of an uncontended port. Of the time of a chunk in each stage, t[s], let f be the
-//! sum over the stages in front of the port, p that of the port, and L the longest. An access of W bytes has chunks of
-//! c; the last is the remainder. Chunk k (from 1) has *streamed* at
+//! The stages before the port (the memory and its own network) form a stream (`memory/fair_sharing.rs`,
+//! `memory/channel_stream.rs`). S(x) is the time at which the stream has passed x bytes. The port is also one of its
+//! stages, so that the stream never exceeds the rate of an uncontended port. A chunk takes time t[s] in stage s. Let f
+//! be the sum of t[s] over the stages before the port, p the time in the port, and L the longest of all t[s]. An access
+//! of W bytes has chunks of c bytes; the last one is the remainder. Chunk k (from 1) has *streamed* at
 //!
 //! ```text
-//! S(k c) + f − L                     where f is L or more
-//! S(k c − c (L − f) / p)             where the port is the longest stage and f less: p = L
+//! S(k c) + f − L                     if f is L or more
+//! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! which is the same where the rate does not change, but never lies before the moment when it is known; of a last
-//! chunk that is smaller the same part is taken. Latencies, the pool's and that of the link to the NPU, are left out
-//! here: they lie in front of a load's port and behind a store's.
+//! Both are equal if the rate is constant, but neither is before the moment at which it is known. A smaller last chunk
+//! uses the same fraction of its own size. Latencies of the pool and of the link to the NPU are not included here: a
+//! load incurs them before the port, a store after it.
 //!
 //! A *load*: a chunk arrives at the port when it has streamed, and is served there after earlier arrivals, for its
 //! bytes / bandwidth. The load ends with its last chunk.
 //!
-//! A *store*: chunk k arrives at the port at S((k − 1) c), and waits there for w[k]. The stages behind receive it
-//! that much later, and the longest has no slack for chunks that arrive late and together: the store ends when the
-//! last chunk has streamed + max w[k] + (its bytes / bandwidth).
+//! A *store*: chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages receive it that
+//! much later, and the longest stage has no slack for chunks that arrive late and together. The store therefore ends
+//! when the last chunk has streamed + max w[k] + (its bytes / bandwidth).
 //!
 //! # Alone
 //!
-//! S(k c) = k L for an access that is alone. A load's chunks arrive L apart, which is no less than p, so none waits
-//! for the one before, and neither do a store's: both end at W / c x L + f − L + p, which is S(W) + sum of t[s] − max
-//! t[s], as without a shared port. Where several accesses of one NPU share the port, p is the time of a chunk of
-//! each; the one whose chunk is served last has that end again, and the others end by a chunk sooner. A last chunk
-//! that is smaller takes its own time at the port, so the end is sooner by at most the time of what it lacks. Times
-//! at the port are differences of rounded sums, so rounding errors do not accumulate.
+//! S(k c) = k L for an access that is alone. A load's chunks arrive L apart, and L is at least p, so no chunk waits for
+//! an earlier one; the same is true of a store. Both end at W / c x L + f − L + p, which is S(W) + sum of t[s] − max
+//! t[s], as without a shared port. If several accesses of one NPU share the port, p is the time of one chunk of each.
+//! The access whose chunk is served last ends at that time, and the others end one chunk earlier. A smaller last chunk
+//! takes only its own time at the port, so the end is earlier by at most the time of the missing bytes. Times at the
+//! port are differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
-//! chunks, except for those between their stream and the port: as many as arrive during the latencies. If these are
-//! too many at a time, the replay is refused.
+//! number of chunks, except for chunks between their stream and the port: those that arrive during the latencies. If
+//! too many are in flight at once, the replay fails with an error.
 
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
@@ -47,13 +47,13 @@ mod tests;
 /// Fraction of a chunk below which a remainder is rounding error.
 const NOTHING: f64 = 1e-9;
 
-/// Maximum number of chunks in flight to ports, at 40 bytes each.
+/// Maximum number of chunks in flight to ports, 40 bytes each.
 const MOST: usize = 1 << 23;
 
 /// Arrival of a chunk at the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRequest {
-    /// NPU whose port it is.
+    /// NPU that the port belongs to.
     pub npu: Npu,
     /// True for a store, which goes out; false for a load, which comes in.
     pub store: bool,
@@ -68,7 +68,7 @@ pub(super) fn count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
-/// The time of a chunk: in all stages in front of the port, in the port, in the longest of all.
+/// Time of a chunk in all stages before the port, in the port, and in the longest stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkTimes {
     pub front: f64,
@@ -80,22 +80,22 @@ pub(super) struct ChunkTimes {
 #[derive(Clone, Copy, Debug)]
 struct ChunkedAccess {
     access: RemoteMemoryAccess,
-    /// Bytes of a chunk, of the access.
+    /// Bytes of the access in one chunk.
     chunk_bytes: f64,
     /// Bytes that pass the port for each byte of the access.
     weight: f64,
     count: u64,
-    /// The chunk that comes next.
+    /// Index of the next chunk.
     next: u64,
     /// Fraction of a chunk that has yet to stream when the chunk counts as streamed.
     ahead: f64,
-    /// Delay from the end of its stream until a load reaches the port, or until a store ends.
+    /// Delay after the end of a chunk's stream until a load reaches the port, or until a store ends.
     behind: Span,
-    /// The longest that a chunk of a store waited.
+    /// The longest wait of a chunk of a store.
     waited: Span,
 }
 
-/// Arrival of a chunk of a load or store at its port, or, after the last of a store, its end.
+/// Arrival of a chunk at its port or, after the last chunk of a store, the end of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChunkArrival {
     at: Time,
@@ -105,11 +105,11 @@ struct ChunkArrival {
     slot: u32,
 }
 
-/// The accesses that have chunks to come.
+/// The accesses that still have chunks in flight.
 #[derive(Debug)]
 pub(super) struct ChunkedTransfers {
     port: Bandwidth,
-    /// The latencies, which follow when a chunk has streamed.
+    /// Latencies, incurred after a chunk has streamed.
     latency: Span,
     accesses: Vec<ChunkedAccess>,
     free: Vec<u32>,
@@ -127,7 +127,7 @@ impl ChunkedTransfers {
         }
     }
 
-    /// An access begins to stream. Its number, which is used again when it is over.
+    /// Starts the stream of an access. Returns its number, which is reused after the access ends.
     pub fn open(
         &mut self,
         access: RemoteMemoryAccess,
@@ -135,7 +135,7 @@ impl ChunkedTransfers {
         weight: f64,
         times: ChunkTimes,
     ) -> u32 {
-        // Negative if the port alone takes longer than all stages in front: then chunks count as streamed early.
+        // Negative if the port alone takes longer than all earlier stages; chunks then count as streamed early.
         let behind = times.front - times.longest;
         let chunked = ChunkedAccess {
             access,
@@ -167,7 +167,8 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Streamed bytes of an access at which [`Self::streamed`] is due next; `None` if never again.
+    /// Returns the streamed bytes of an access at which [`Self::streamed`] is due next; `None` if it is never due
+    /// again.
     pub fn position(&self, number: u32) -> Option<f64> {
         self.accesses[number as usize].position()
     }
@@ -175,7 +176,7 @@ impl ChunkedTransfers {
     /// Notifies that the stream has reached [`Self::position`].
     pub fn streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
-        // A store's chunk is at the port at once; its latencies follow behind the port.
+        // A store's chunk reaches the port at once and incurs its latencies afterwards.
         let at = if chunked.access.store && chunked.next < chunked.count {
             now
         } else {
@@ -196,12 +197,12 @@ impl ChunkedTransfers {
         self.coming.len() > MOST
     }
 
-    /// Time of the next arrival at a port or end of a store.
+    /// Returns the time of the next arrival at a port or end of a store.
     pub fn next(&self) -> Option<Time> {
         self.coming.peek().map(|Reverse(coming)| coming.at)
     }
 
-    /// Serves each chunk that is due `now`: `serve` returns the begin of its service at the port, and `take` receives
+    /// Serves each chunk that is due `now`: `serve` returns when its service at the port begins, and `take` receives
     /// the ends of accesses.
     pub fn pass(
         &mut self,
@@ -217,7 +218,7 @@ impl ChunkedTransfers {
                 take(AccessEnd { token, at });
                 self.free.push(coming.slot);
             };
-            // The entry behind a store's last chunk is the end of its stream.
+            // The entry after a store's last chunk is the end of its stream.
             if coming.number == chunked.count {
                 over(now + chunked.waited + chunked.span(chunked.count - 1, self.port));
                 continue;
@@ -243,7 +244,7 @@ impl ChunkedTransfers {
 }
 
 impl ChunkedAccess {
-    /// Bytes before a chunk.
+    /// Returns the bytes before a chunk.
     fn before(&self, chunk: u64) -> f64 {
         if chunk < self.count {
             chunk as f64 * self.chunk_bytes
@@ -252,7 +253,7 @@ impl ChunkedAccess {
         }
     }
 
-    /// Streamed bytes at which a chunk counts as streamed.
+    /// Returns the streamed bytes at which a chunk counts as streamed.
     fn full(&self, chunk: u64) -> f64 {
         let (from, to) = (self.before(chunk), self.before(chunk + 1));
         to - self.ahead * (to - from)
@@ -267,7 +268,7 @@ impl ChunkedAccess {
         }
     }
 
-    /// Serialization time of a chunk at the port.
+    /// Returns the serialization time of a chunk at the port.
     fn span(&self, chunk: u64, port: Bandwidth) -> Span {
         let rate = port.bytes_per_second() / self.weight;
         // A difference of rounded sums, so that rounding errors do not accumulate over chunks.

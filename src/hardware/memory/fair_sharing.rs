@@ -1,29 +1,28 @@
 //! Max-min fair sharing of a pool's links among concurrent accesses.
 //!
 //! Bytes of an access are a stream that occupies all servers on its path at once. At each moment the rates of the
-//! streams are *max-min fair*: all rise together until a server saturates, which fixes the rates of those that pass
-//! it, and the others continue to rise. So no rate can grow without lowering one that is not higher. Rates change
+//! streams are *max-min fair*: all rates rise together until a server saturates. This fixes the rates of the streams
+//! that pass it; the others continue to rise. So no rate can grow without lowering one that is not higher. Rates change
 //! when an access begins or ends, and are constant in between.
 //!
-//! Bytes go in chunks, and a chunk crosses one stage after another: the first chunk leaves the last stage later than
-//! a stream would. That is the *fill* of the pipeline. With `t[s]` the time of one chunk in stage `s` among the
-//! accesses in flight when the access began,
+//! Bytes move in chunks, and a chunk crosses one stage after another, so the first chunk leaves the last stage later
+//! than a stream would. This delay is the *fill* of the pipeline. With `t[s]` the time of one chunk in stage `s` among
+//! the accesses in flight when the access began,
 //!
 //! ```text
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
 //! ```
 //!
-//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where
-//! stages = chunks per access. This is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7):
-//! sum of t[s] + (stages - 1) x max t[s]. `stages` need not be whole: the last chunk carries
-//! what is left, and its stream takes its exact share of time; only the fill is that of a whole chunk.
-//! An access of less than one chunk is a chunk of its own size: it takes the sum of t[s].
+//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
+//! per access. This is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] + (stages - 1) x max
+//! t[s]. `stages` need not be whole: the last chunk carries the remainder, and its stream takes its exact share of
+//! time; only the fill is that of a whole chunk. An access smaller than one chunk is a chunk of its own size: it takes
+//! the sum of t[s].
 //!
-//! With network ports, streams proceed as here, and chunks queue at the ports: `memory/chunked_access.rs`.
+//! With network ports, streams behave as here, and chunks queue at the ports: `memory/chunked_access.rs`.
 //!
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. The result does not depend on the
-//! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of the
-//! calls.
+//! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of calls.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::pool_layout::{AccessHop, PORTS, PoolLayout};
@@ -35,7 +34,7 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 pub(super) mod testing;
 
-/// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
+/// Relative difference below which rates count as equal. Sums in another order may differ in their last bits, but equal
 /// rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
 
@@ -50,11 +49,11 @@ struct AccessStream {
     rate: f64,
     /// Time at which the stream ends at its present rate.
     passed: Time,
-    /// Pipeline fill added to the end of the stream; known from the first settlement on.
+    /// Pipeline fill added to the end of the stream; known after the first settlement.
     fill: Option<Span>,
     /// True once the current settlement has fixed its rate.
     fixed: bool,
-    /// Its number among the chunks, as long as any of them has yet to stream.
+    /// Its index in `FairSharing::chunks` while chunks of it have yet to stream.
     chunked: Option<u32>,
 }
 
@@ -64,35 +63,36 @@ pub(super) struct FairSharing {
     layout: PoolLayout,
     latency: Span,
     streams: Vec<AccessStream>,
-    /// Chunked accesses, if ports are the network's.
+    /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedTransfers>,
-    /// There, when streams are where their chunks ask for, or have passed.
+    /// For each stream, the time at which it ends or reaches the position that its chunks wait for, with its index.
+    /// Used with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     /// True if streams began or ended since rates were fixed.
     changed: bool,
     settlement: u32,
     servers: Vec<ServerLoad>,
-    /// The time of a chunk in each stage, while a fill is worked out.
+    /// Scratch: the time of a chunk in each stage, while a fill is computed.
     stages: Vec<f64>,
 }
 
-/// A server in the course of a settlement.
+/// A server during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerLoad {
     /// Weights of all streams.
     load: f64,
-    /// Weights and number of the streams whose rate is not fixed.
+    /// Weights and number of the streams whose rates are not yet fixed.
     open: f64,
     count: u32,
-    /// Bytes per second that the fixed ones take.
+    /// Bytes per second that the fixed streams take.
     taken: f64,
-    /// The rate at which it would be full.
+    /// The rate at which it would saturate.
     full: f64,
 }
 
 impl FairSharing {
-    /// Nothing is on its way. With `chunks`, they say when accesses end.
+    /// Creates the state without accesses. If `chunks` is given, it determines when accesses end.
     pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
         Self {
             servers: vec![ServerLoad::default(); layout.rates().len()],
@@ -195,7 +195,7 @@ impl FairSharing {
 
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
-        // Outdates the event of the settlement before, which stays in the agenda.
+        // Invalidates the event of the previous settlement, which stays in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
             self.share(now);
@@ -210,7 +210,7 @@ impl FairSharing {
         next.map(|at| (at, self.settlement))
     }
 
-    /// Gives every stream its rate.
+    /// Computes the rate of every stream.
     fn share(&mut self, now: Time) {
         self.count();
         self.fill();
@@ -230,7 +230,7 @@ impl FairSharing {
         }
     }
 
-    /// Sums the weights at each server; no rate is fixed.
+    /// Sums the weights at each server, with no rate fixed.
     fn count(&mut self) {
         self.servers.fill(ServerLoad::default());
         for stream in &mut self.streams {
@@ -246,10 +246,10 @@ impl FairSharing {
         }
     }
 
-    /// The fills of accesses that begin.
+    /// Computes the fills of accesses that begin.
     fn fill(&mut self) {
         for stream in &mut self.streams {
-            // The fill of an access is fixed by the load at its first settlement.
+            // The load at the first settlement of an access determines its fill.
             if stream.fill.is_some() {
                 continue;
             }
@@ -278,7 +278,7 @@ impl FairSharing {
         }
     }
 
-    /// Raises the open rates until a server saturates, fixes those of the streams that pass it, and returns their
+    /// Raises the open rates until a server saturates, fixes the rates of the streams that pass it, and returns their
     /// number.
     fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
@@ -312,7 +312,7 @@ impl FairSharing {
 }
 
 impl AccessStream {
-    /// Streams on at `rate`.
+    /// Continues the stream at `rate`.
     fn set_rate(&mut self, now: Time, rate: f64) {
         // An unchanged rate keeps `since`, so that its end is not rounded again.
         if rate == self.rate {
@@ -325,7 +325,7 @@ impl AccessStream {
         self.passed = now + Span::from_seconds(self.left / rate);
     }
 
-    /// Time at which the stream reaches the position that its chunks wait for, or ends if they wait for none.
+    /// Returns the time at which the stream reaches the position that its chunks wait for, or ends if none wait.
     fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
         self.chunked = self
             .chunked
@@ -338,7 +338,7 @@ impl AccessStream {
     }
 }
 
-/// Bytes that the server of `leg` carries for each byte of `access`.
+/// Returns the bytes that the server of `leg` carries for each byte of `access`.
 fn weight(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
     if access.in_switch {
         leg.in_switch

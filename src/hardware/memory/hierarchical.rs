@@ -8,9 +8,9 @@
 //!   G ═══ G x S links ═══ S ═══ S x N links ═══ N ──── n ports
 //! ```
 //!
-//! Every NPU loads W bytes, spread evenly over the groups; c is the chunk, the bytes that go at once over a
-//! link between a group and a switch. A group's bandwidth is that of its S links together, a node's that
-//! of its S links together (bytes, bytes per second, seconds):
+//! Every NPU loads W bytes, spread evenly over the groups. c is the chunk: the bytes sent at once over a link between a
+//! group and a switch. A group's bandwidth is the sum over its S links; a node's bandwidth is the sum over its S links
+//! (bytes, bytes per second, seconds):
 //!
 //! ```text
 //! stages        = W x n / (G x S x c)
@@ -19,26 +19,26 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/fair_sharing.rs` turns them into a duration. Here the memories are one server, each node has one (its S
-//! links always carry equal loads) and each NPU its port: NPUs of different nodes contend at the memories only. A store
-//! takes the same path back, and shares it with loads.
+//! `memory/fair_sharing.rs` computes a duration from them. Here the memories are one server, each node is one server
+//! (its S links always carry equal loads) and each NPU's port is one server, so NPUs of different nodes contend only at
+//! the memories. A store takes the same path in reverse and shares it with loads.
 //!
-//! In the switches W is the part that the memory holds for each NPU: all n parts reach every node and
-//! every NPU, or n sums are formed on the way to the memory.
+//! In the switches, W is the part that the memory stores for each NPU: all n parts reach every node and every NPU, or n
+//! sums are formed on the way to the memory.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
-/// A pool behind two levels of switches. NPUs of a node are consecutive.
+/// A pool with two levels of switches. NPUs of a node are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HierarchicalPool {
     /// Groups of memories; at least 1.
     pub groups: u32,
     /// Out-node switches; at least 1.
     pub out_switches: u32,
-    /// NPUs of a node; at least 1, and the machine's NPUs are a multiple.
+    /// NPUs of a node; at least 1. The machine's NPUs must be a multiple.
     pub npus_per_node: u32,
     /// Bytes per second between a node and all out-node switches together.
     #[serde(rename = "node_bandwidth_bytes_per_s")]
@@ -46,7 +46,7 @@ pub struct HierarchicalPool {
     /// Bytes per second between an NPU and the switch of its node.
     #[serde(rename = "in_node_bandwidth_bytes_per_s")]
     pub in_node_bandwidth: Bandwidth,
-    /// Bytes that go at once over a link between a group and an out-node switch.
+    /// Bytes sent at once over a link between a group and an out-node switch.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
@@ -57,17 +57,17 @@ impl HierarchicalPool {
         some && npus.is_multiple_of(self.npus_per_node)
     }
 
-    /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    /// Returns the bytes of one access in one round of chunks on a machine of `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.round() / f64::from(npus)
     }
 
-    /// Bytes that all groups send in one chunk on each link.
+    /// Returns the bytes that all groups together send in one round, one chunk on each link.
     fn round(&self) -> f64 {
         f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
     }
 
-    /// The servers of a pool whose groups have bandwidth `group` each.
+    /// Returns the servers of a pool whose groups each have bandwidth `group`.
     pub(super) fn layout(&self, group: Bandwidth, npus: u32) -> PoolLayout {
         let nodes = [SwitchLevel {
             fan_in: self.npus_per_node,
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(together(&memory, 256, 1_000_000, false), 590 * us);
         // W = 1.05 MB: 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
         assert_eq!(together(&memory, 256, 1_050_000, false), 615 * us);
-        // W = 25 kB: 0.2 of a chunk in each link, which is a chunk of its own: 0.2 x 152.5 us.
+        // W = 25 kB: 0.2 of a chunk on each link, which counts as a chunk of its own: 0.2 x 152.5 us.
         assert_eq!(together(&memory, 256, 25_000, false), 30_500_000);
     }
 
@@ -128,15 +128,15 @@ mod tests {
         // 40 + 80 + 100 + 7 x 100 = 920 us.
         let memory = example(100.0, 400.0, 320.0);
         assert_eq!(together(&memory, 256, 1_000_000, true), 920_000_000);
-        // Without, each NPU gets 256 MB for itself: 2,048 stages of 40 us, and 5 + 1 / 2.56 us for the
-        // other two stages: 32 MB / (256 x 320 GB/s) = 0.390625 us.
+        // Without in-switch gathering each NPU gets 256 MB for itself: 2,048 stages of 40 us, and 5 + 1 / 2.56 us for
+        // the other two stages: 32 MB / (256 x 320 GB/s) = 0.390625 us.
         let plain = 2048 * 40_000_000 + 5_000_000 + 390_625;
         assert_eq!(together(&memory, 256, 256_000_000, false), plain);
     }
 
     #[test]
     fn one_alone_has_its_ports_and_all_memories() {
-        // 1 MB through a port of 10 GB/s: 100 us. A piece is 8 x 4 x 1 MB / 256 = 125 kB: 0.3125 us
+        // 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 = 125 kB: 0.3125 us
         // of its node's 400 GB/s, 0.15625 us of the groups' 800 GB/s.
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(alone(&memory, 256, 1_000_000), 100_468_750);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn nodes_meet_at_the_memories_only() {
-        // Two nodes of 2 NPUs, one group of 100 GB/s behind one switch, chunks of 4 kB: pieces of 1 kB.
+        // Two nodes of 2 NPUs, one group of 100 GB/s behind one switch, chunks of 4 kB: shares of 1 kB.
         let memory = |group: f64| {
             let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
             let design = HierarchicalPool {
@@ -157,23 +157,23 @@ mod tests {
             };
             pool(MemoryAttachment::Hierarchical(design), group)
         };
-        // The nodes are full, at 5 GB/s each NPU: 100 kB take 20 us, and a piece of 1 kB 10 ns of a port
-        // and n x 10 ns of the memories. Node 1 is as fast with node 0 as it is without, but for these.
+        // The nodes saturate, at 5 GB/s per NPU: 100 kB take 20 us, and a share of 1 kB takes 10 ns of a port and n x
+        // 10 ns of the memories. Apart from this fill, node 1 is as fast with node 0 active as without.
         let ends = each(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [20_050_000; 4]);
         let ends = each(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
-        // With 12 GB/s of memory two of one node have 10 GB/s of it, and four 3 GB/s each. 100 kB take
-        // 33.3 us; pieces 10 ns in a port, 200 ns in a node.
+        // With 12 GB/s of memory two NPUs of one node get 10 GB/s together, and four get 3 GB/s each. 100 kB take 33.3
+        // us; shares take 10 ns in a port and 200 ns in a node.
         let ends = each(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }
 
     #[test]
     fn who_comes_later_shares_what_is_left() {
-        // One NPU per node, groups of 10 GB/s in all, ports and nodes 100 GB/s: the memories decide. NPU 0
-        // loads 100 kB from 0 on and NPU 1 from 5 us on, when 50 kB are left. Each has 5 GB/s until NPU
-        // 0 is through, 10 us later; then NPU 1 has 50 kB left, which take 5 us.
+        // One NPU per node, groups of 10 GB/s in all, ports and nodes 100 GB/s: the memories are the bottleneck. NPU 0
+        // loads 100 kB from 0 on, and NPU 1 from 5 us on, when NPU 0 has 50 kB left. Each gets 5 GB/s until NPU 0
+        // finishes, 10 us later; NPU 1 then has 50 kB left, which take 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
             groups: 2,
@@ -184,7 +184,7 @@ mod tests {
             chunk: Bytes(100),
         };
         let memory = pool(MemoryAttachment::Hierarchical(design), 5.0);
-        // Pieces of 2 x 5 x 100 / 2 = 500 B: 5 ns in a port and 5 ns in a node.
+        // Shares of 2 x 5 x 100 / 2 = 500 B: 5 ns in a port and 5 ns in a node.
         let ends = late(&memory, 2, 100_000, 5_000_000);
         assert_eq!(ends, [15_010_000, 20_010_000]);
     }

@@ -1,8 +1,8 @@
-//! Memory at ports: each lies at an NPU and has a memory of its own, as at the edges of dies.
+//! Memory at ports: each port is at an NPU and has its own memory, as at the edges of dies.
 //!
-//! An NPU uses the port that it reaches with the least latency; of equals that of the fewest hops, and then of the lowest
-//! number. A core uses a port of its own die where that has any. What an access costs is up to the network, of which ports
-//! are endpoints ([`MemoryTransfer`](crate::network::MemoryTransfer)).
+//! An NPU uses the port with the least latency; among equals, the one with the fewest hops, then with the lowest
+//! number. A core uses a port of its own die if the die has any. The network determines the cost of an access, because
+//! ports are endpoints of it ([`MemoryTransfer`](crate::network::MemoryTransfer)).
 
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;
@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 /// The ports of a memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPorts {
-    /// The NPU at which each port lies.
+    /// The NPU of each port.
     npus: Vec<Npu>,
-    /// By die of a machine of tiles, x first, its ports.
+    /// Ports of each die of a machine of tiles; dies are numbered x first.
     of_die: Vec<Vec<u32>>,
 }
 
 impl MemoryPorts {
-    /// Ports at `npus`, numbered in this order.
+    /// Creates ports at `npus`, numbered in this order.
     pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
         let mut of_die = Vec::new();
         if let Some(tiles) = topology.tiles() {
@@ -35,12 +35,13 @@ impl MemoryPorts {
         self.npus.len() as u32
     }
 
-    /// The NPUs at which they lie, by number of the port.
+    /// Returns the NPU of each port, by port number.
     pub fn npus(&self) -> &[Npu] {
         &self.npus
     }
 
-    /// The port that an NPU uses on the machine with this topology; `None` if faulty links lie on the ways to all.
+    /// Returns the port that an NPU uses on the machine with this topology; `None` if faulty links are on the routes to
+    /// all ports.
     pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
         let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
         let own = own.into_iter().flatten().copied();
@@ -48,7 +49,7 @@ impl MemoryPorts {
             .or_else(|| self.least(0..self.count(), npu, topology))
     }
 
-    /// The nearest of `ports`.
+    /// Returns the nearest of `ports`.
     fn least(
         &self,
         ports: impl Iterator<Item = u32>,
@@ -57,7 +58,7 @@ impl MemoryPorts {
     ) -> Option<u32> {
         let reached = ports.filter_map(|port| {
             let at = self.npus[port as usize];
-            // Loads come from the port, stores go to it.
+            // Loads travel from the port, stores to it.
             let open = |a, b| topology.first_dimension(a, b).is_ok();
             let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
             let ways = open(at, npu) && open(npu, at);
@@ -70,7 +71,7 @@ impl MemoryPorts {
         reached.min().map(|(_, _, port)| port)
     }
 
-    /// The most hops from a core to a port of its die, or to any where its die has none.
+    /// Returns the largest number of hops from a core to a port of its die, or to any port if its die has none.
     pub fn most_hops(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tiles() else {
             return 0;
@@ -112,7 +113,7 @@ impl MemoryPorts {
     }
 }
 
-/// Number of the die of a core, x first.
+/// Returns the number of a core's die, x first.
 fn die(tiles: &TileGrid, npu: Npu) -> usize {
     let [x, y] = tiles.die(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize

@@ -1,22 +1,22 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no formula for it; this is
-//! derived here. There are a columns and b rows of stations. Each has one memory and n / (a b) NPUs, and
-//! links to and from its neighbours in its row and its column, of `link_bandwidth` each; the edges are not
-//! joined. Bytes go along the row of the memory to the column of the NPU, and then along that column.
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no formula for this design; it is derived
+//! here. There are a columns and b rows of stations. Each has one memory and n / (a b) NPUs, and links to and from its
+//! neighbours in its row and its column, of `link_bandwidth` each; opposite edges are not connected. Bytes travel along
+//! the row of the memory to the column of the NPU, and then along that column.
 //!
-//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from the x + 1
-//! memories on the left go to the NPUs on the right, which are (a - x - 1) / a of all; a memory holds 1 / (a b) of
-//! the data of each of the n NPUs:
+//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from the x + 1 memories
+//! on the left go to the NPUs on the right, which are (a - x - 1) / a of all; each memory has 1 / (a b) of the data of
+//! each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
-//! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, alike
+//! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, likewise
 //! ```
 //!
-//! Most is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so with m the
-//! longer side, if even, the busiest links carry n x W x m / (4 a b). Memories send chunks of c bytes. The
-//! mesh as a whole is one stage, for a chunk is on many links at once (seconds):
+//! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so with m the longer
+//! side, if even, the busiest links carry n x W x m / (4 a b). Memories send chunks of c bytes. The mesh as a whole is
+//! one stage, because a chunk is on many links at once (seconds):
 //!
 //! ```text
 //! stages  = W x n / (a x b x c)
@@ -25,19 +25,20 @@
 //! port    = a x b x c / (n x npu_bandwidth)
 //! ```
 //!
-//! Every NPU is behind links of the middle, so if the mesh is the bottleneck it slows all equally. Every link is a
+//! Every NPU depends on links of the middle, so a mesh that is the bottleneck slows all NPUs equally. Every link is a
 //! server.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
-/// A pool on a mesh. Stations are numbered along the rows, and NPUs of one are neighbours by number.
+/// A pool on a mesh. Stations are numbered along the rows, and NPUs of one station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeshPool {
     /// Stations along a row; at least 1.
     pub columns: u32,
-    /// Rows; at least 1. The stations are at most [`Self::MOST`], and the machine's NPUs a multiple.
+    /// Rows; at least 1. There are at most [`Self::MOST`] stations, and the machine's NPUs must be a multiple of their
+    /// number.
     pub rows: u32,
     /// Bytes per second of a link, in its one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
@@ -45,13 +46,13 @@ pub struct MeshPool {
     /// Bytes per second between an NPU and its station.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// Bytes that a memory sends at once.
+    /// Bytes in one chunk of a memory.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
 
 impl MeshPool {
-    /// The most stations there may be: an access passes more than half as many links.
+    /// Maximum number of stations; an access passes more than half that many links.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits(&self, npus: u32) -> bool {
@@ -59,14 +60,14 @@ impl MeshPool {
         (1..=Self::MOST).contains(&stations) && npus.is_multiple_of(stations)
     }
 
-    /// The servers of a pool whose memories have bandwidth `memory` each.
+    /// Returns the servers of a pool whose memories have bandwidth `memory` each.
     pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let (columns, rows) = (self.columns, self.rows);
         let stations = columns * rows;
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // From each station: to the right, to the left, up and down. Links beyond the edge stay unused.
+        // From each station to the right, to the left, up and down. Links beyond the edge stay unused.
         let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
@@ -105,7 +106,7 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Memories and ports 100 GB/s, links 10 GB/s, chunks of 40 kB.
+    /// Memories and ports of 100 GB/s, links of 10 GB/s, chunks of 40 kB.
     fn mesh(columns: u32, rows: u32) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = MeshPool {
@@ -120,21 +121,20 @@ mod tests {
 
     #[test]
     fn the_middle_of_the_longer_side_is_busiest() {
-        // 4 x 2 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 /
-        // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us: 0.4 + 4 + 0.2 + 49 x 4. On its side the same.
+        // 4 x 2 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 / 10 GB/s = 4
+        // us; port 320 kB / 1,600 GB/s = 0.2 us: 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the same time.
         assert_eq!(together(&mesh(4, 2), 16, 1_000_000, false), 200_600_000);
         assert_eq!(together(&mesh(2, 4), 16, 1_000_000, false), 200_600_000);
-        // 3 x 3 with an NPU each: 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us on the middle's links, which
-        // is 25 stages; the other two stages are 0.4 us each.
+        // 3 x 3 with one NPU each: 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us on the middle's links, which is 25
+        // stages; the other two stages take 0.4 us each.
         let middle = 66_666_667 + 800_000;
         assert_eq!(together(&mesh(3, 3), 9, 1_000_000, false), middle);
     }
 
     #[test]
     fn one_alone_is_held_by_the_busiest_link_to_it() {
-        // NPU 0 is in the corner of 4 x 2: 3 / 8 of its bytes come along its row, and half of them along
-        // its column: 1 MB / 2 / 10 GB/s = 50 us; a piece of 20 kB is 0.025 us of 800 GB/s and 0.2 us of
-        // the port.
+        // NPU 0 is in the corner of 4 x 2: 3 / 8 of its bytes arrive along its row, and half of them along its column:
+        // 1 MB / 2 / 10 GB/s = 50 us; a share of 20 kB takes 0.025 us of 800 GB/s and 0.2 us of the port.
         assert_eq!(alone(&mesh(4, 2), 16, 1_000_000), 50_225_000);
     }
 }

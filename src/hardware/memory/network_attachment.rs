@@ -1,9 +1,9 @@
-//! The network's part in an access: the last stage, between an NPU and its fabric, over the NPU's own port.
+//! The network's part of an access: the last stage, between an NPU and a fabric, over the NPU's own port.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// The most chunks of one access. Each is an event or two.
+/// Maximum number of chunks of one access. Each is one or two events.
 pub const MOST_CHUNKS: u64 = 1 << 20;
 
 /// Attachment to the network: the dimension whose ports carry remote loads and stores.
@@ -17,9 +17,8 @@ pub struct NetworkAttachment {
 }
 
 impl NetworkAttachment {
-    /// Creates the attachment to the dimension with number `dimension`; `None` if there is none or NPUs have no port
-    /// of their own there. `chunk` is the number of bytes that a channel sends at once, at least 1; pools have their
-    /// own.
+    /// Creates the attachment to dimension `dimension`; `None` if it does not exist or NPUs have no port of their own
+    /// there. `chunk` is the number of bytes that a channel sends at once, at least 1; pools define their own.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
@@ -31,13 +30,13 @@ impl NetworkAttachment {
         })
     }
 
-    /// Returns true if it is a dimension of `topology`.
+    /// Returns true if the attachment matches a dimension of `topology`.
     pub fn fits(&self, topology: &Topology) -> bool {
         let same = Self::new(topology, self.dimension, self.chunk);
         same.as_ref() == Some(self)
     }
 
-    /// The memory's end of the network, beyond the dimension's fabric.
+    /// Returns the memory's end of the network, beyond the dimension's fabric.
     pub fn endpoint(&self) -> MemoryEndpoint {
         MemoryEndpoint {
             site: MemorySite::Fabric(self.dimension),
@@ -46,17 +45,17 @@ impl NetworkAttachment {
         }
     }
 
-    /// Display name of the dimension.
+    /// Name of the dimension in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes per second of a port, each way.
+    /// Bytes per second of a port, in each direction.
     pub fn bandwidth(&self) -> Bandwidth {
         self.bandwidth
     }
 
-    /// Time of the first byte between the fabric and the NPU: that of one link.
+    /// Latency of one link, between the fabric and the NPU.
     pub fn latency(&self) -> Span {
         self.latency
     }

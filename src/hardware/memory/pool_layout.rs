@@ -1,30 +1,30 @@
 //! Path of an access through a pool: servers, each with a rate, in stages that bytes cross one after another.
 //!
-//! Every layout has the memories, which serve all, and the NPUs' own ports. A design puts servers between. Bytes of a
-//! tensor are spread evenly over all memories, so the memories act as one server with their total rate. A server is a
-//! link, or several links that always carry equal loads.
+//! Every layout has the memories, which serve all NPUs, and the NPUs' own ports. A design adds servers in between.
+//! Bytes of a tensor are spread evenly over all memories, so the memories act as one server with their total rate. A
+//! server is a link, or several links that always carry equal loads.
 
 use super::{RemoteMemoryAccess, SwitchLevel};
 use chakram_base::units::Bandwidth;
 
-/// A server on the way of an access.
+/// A server on the path of an access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AccessHop {
-    /// Number of the server.
+    /// Index of the server.
     pub server: u32,
-    /// Its stage: bytes cross servers of one stage side by side, and stages one after another.
+    /// Its stage: bytes cross the servers of one stage in parallel, and stages one after another.
     pub stage: u32,
     /// Bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The same where switches gather or reduce: see [`AccessHop::replicated`].
+    /// The same if switches gather or reduce: see [`AccessHop::replicated`].
     pub in_switch: f64,
 }
 
 impl AccessHop {
-    /// A server that carries every byte of the access, one of `alike` in its stage.
+    /// Creates a server that carries every byte of the access, one of `alike` identical servers in its stage.
     ///
-    /// With in-switch gathering each of the servers carries the bytes of all n NPUs instead of those of the n /
-    /// `alike` NPUs behind it: `alike` times as many. Each access accounts for its own share of that.
+    /// With in-switch gathering each of the servers carries the bytes of all n NPUs instead of only the n / `alike`
+    /// NPUs behind it: `alike` times as many. Each access accounts for its own share of these bytes.
     pub fn replicated(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
@@ -35,34 +35,35 @@ impl AccessHop {
     }
 }
 
-/// The servers of a design, and the way of each NPU.
+/// The servers of a design, and the path of each NPU.
 #[derive(Debug)]
 pub(super) struct PoolLayout {
     /// Bytes per second of each server.
     rates: Vec<f64>,
-    /// The ways of NPUs that differ only in their ports: at station s those from s x `per_station` on.
+    /// Paths by station. NPUs of a station differ only in their ports; station s has the NPUs from s x `per_station`
+    /// on.
     stations: Vec<Vec<AccessHop>>,
     per_station: u32,
     npus: u32,
-    /// The first server of those that stores pass in place of the NPUs' ports, or these.
+    /// First of the servers that stores pass instead of the NPUs' ports; equal to the first port if there are none.
     outward: u32,
     stages: u32,
     /// Bytes of one access in one round of chunks, when all NPUs load together.
     pub chunk_bytes: f64,
 }
 
-/// The stage of the memories, and their server.
+/// Stage and server index of the memories.
 const MEMORIES: u32 = 0;
-/// The stage of the NPUs' ports.
+/// Stage of the NPUs' ports.
 pub(super) const PORTS: u32 = 1;
-/// The number of the first port.
+/// Index of the first port.
 const FIRST_PORT: u32 = 1;
-/// The first stage between them. The order of stages does not affect the result.
+/// First stage in between. The order of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {
-    /// Creates a layout of the memories, with `memories` bytes per second together, and the ports of NPUs, spread
-    /// evenly over `stations`. `round` is the number of bytes that all memories send in one chunk per link.
+    /// Creates a layout of the memories, with a total of `memories` bytes per second, and the ports of NPUs, spread
+    /// evenly over `stations`. In one round all memories together send `round` bytes, one chunk per link.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
@@ -78,7 +79,7 @@ impl PoolLayout {
         }
     }
 
-    /// Adds `count` servers and returns the number of the first.
+    /// Adds `count` servers and returns the index of the first.
     pub fn servers(&mut self, count: u32, rate: Bandwidth) -> u32 {
         let first = self.rates.len();
         let last = first + count as usize;
@@ -86,14 +87,14 @@ impl PoolLayout {
         first as u32
     }
 
-    /// Ports carry as much out as in at the same time.
+    /// Lets ports send and receive at the full rate at the same time.
     pub fn make_ports_full_duplex(&mut self) {
         let (first, last) = (FIRST_PORT as usize, (FIRST_PORT + self.npus) as usize);
         self.outward = self.rates.len() as u32;
         self.rates.extend_from_within(first..last);
     }
 
-    /// Accesses from `station` pass `leg`.
+    /// Adds `leg` to the path of accesses from `station`.
     pub fn pass(&mut self, station: u32, leg: AccessHop) {
         self.stations[station as usize].push(leg);
         self.stages = self.stages.max(leg.stage + 1);
@@ -109,7 +110,7 @@ impl PoolLayout {
         self.stages as usize
     }
 
-    /// Servers on the path of `access`.
+    /// Returns the servers on the path of `access`.
     pub fn way(&self, access: &RemoteMemoryAccess) -> impl Iterator<Item = AccessHop> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
@@ -123,12 +124,12 @@ impl PoolLayout {
         station.iter().copied().chain([port])
     }
 
-    /// The port's part in it.
+    /// Returns the port's part of the path.
     pub fn port(&self, access: &RemoteMemoryAccess) -> AccessHop {
         self.way(access).last().expect("the port is the last")
     }
 
-    /// Levels of switches between the NPUs and the memories, that of the NPUs first.
+    /// Adds levels of switches between the NPUs and the memories, the NPUs' level first.
     pub fn tree(
         npus: u32,
         memories: f64,
@@ -141,7 +142,7 @@ impl PoolLayout {
         let mut below = 1;
         for (stage, level) in (BETWEEN..).zip(levels) {
             if stage > BETWEEN {
-                // The lowest level's fan-in is already in `stations`.
+                // `stations` already includes the lowest level's fan-in.
                 below *= level.fan_in;
             }
             let first = layout.servers(stations / below, level.bandwidth);

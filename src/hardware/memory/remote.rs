@@ -7,10 +7,10 @@ use super::{
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use std::fmt;
 
-/// Memory beyond NPUs, as others may model it.
+/// A model of memory beyond the NPUs that the caller implements.
 pub trait MemoryModel: fmt::Debug {
-    /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns when it ends, not before. Accesses come in
-    /// the order of time, and those of an instant in the order in which they take their lanes.
+    /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns its end, which must not be before
+    /// `now`. Accesses arrive in the order of time, and at one instant in the order in which they take their lanes.
     fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
@@ -18,7 +18,7 @@ pub trait MemoryModel: fmt::Debug {
 #[derive(Debug)]
 pub struct RemoteMemoryModel {
     latency: Span,
-    /// Bandwidth of a channel, or of the ports behind it if that is less.
+    /// Bandwidth of a channel, or of the ports after it if that is lower.
     bandwidth: Bandwidth,
     whole_ns: bool,
     state: AttachmentState,
@@ -29,24 +29,24 @@ pub struct RemoteMemoryModel {
 enum AttachmentState {
     Channels(channels::MemoryChannels),
     Shared(Box<fair_sharing::FairSharing>),
-    /// A model of the caller's own.
+    /// A model that the caller implements.
     Own(Box<dyn MemoryModel>),
 }
 
 /// Stage between a channel and the NPU.
 #[derive(Debug)]
 enum ChannelPort {
-    /// Nothing.
+    /// No stage.
     None,
-    /// A network port without contention, and the channel's own bandwidth.
+    /// A network port without contention, with the channel's own bandwidth.
     Alone(NetworkAttachment, Bandwidth),
     /// A network port shared with messages.
     Shared(Box<channel_stream::ChannelStreams>),
 }
 
 impl RemoteMemoryModel {
-    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked; the network serves that at ports.
-    /// If it is reached through the network, `contended` is true if messages contend there.
+    /// Creates the idle memory of a machine of `npus` NPUs. `memory` must be checked before; the network itself serves
+    /// memory at ports. `contended` is true if the memory is reached through the network and messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
@@ -83,7 +83,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Creates memory that a model of the caller's own answers for.
+    /// Creates memory whose accesses the model `model` answers.
     pub fn of_model(memory: &RemoteMemory, model: Box<dyn MemoryModel>) -> Self {
         Self {
             latency: memory.latency,
@@ -95,8 +95,8 @@ impl RemoteMemoryModel {
     }
 
     /// Begins an access. Returns its end if known: channels serve accesses in the order of these calls, and an access
-    /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses; then it
-    /// follows from [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`].
+    /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses;
+    /// [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`] then yield it.
     pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
@@ -130,7 +130,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Returns true if anything happened since [`Self::settle`] was called.
+    /// Returns true if an access began or ended since the last call of [`Self::settle`].
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
@@ -140,8 +140,8 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Shares links among the accesses in flight, after all events of `now`, chunks included. Returns the time and
-    /// the settlement number for the next call of [`Self::handle_settlement`], which replace earlier ones.
+    /// Shares links among the accesses in flight, after all events of `now`, including chunks. Returns the time and the
+    /// settlement number for the next call of [`Self::handle_settlement`]; they replace earlier ones.
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle(now),
@@ -159,7 +159,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Returns true if more chunks are in flight to ports than fit in memory, so that the replay cannot continue.
+    /// Returns true if more chunks are in flight to ports than fit in memory; the replay then cannot continue.
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_full(),
@@ -168,8 +168,8 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Serves chunks that are due `now` at ports shared with messages: `serve` returns the begin of the service of a
-    /// chunk, and `take` receives the ends of accesses. Called after the other events of an instant.
+    /// Serves chunks that are due `now` at ports shared with messages: `serve` returns when the service of a chunk
+    /// begins, and `take` receives the ends of accesses. Called after the other events of an instant.
     pub fn pass(
         &mut self,
         now: Time,
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(ends(MemoryAttachment::PerNpu), vec![Time(one); 4]);
         let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
         assert_eq!(ends(MemoryAttachment::Pool), expected);
-        // NPUs 0 and 1 share a channel, and 2 and 3 do.
+        // NPUs 0 and 1 share a channel, and so do 2 and 3.
         let two = [one, 2 * one, one, 2 * one].map(Time);
         assert_eq!(ends(MemoryAttachment::PerNode(2)), two);
     }

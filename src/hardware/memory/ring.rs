@@ -1,19 +1,19 @@
 //! Memories and NPUs on a ring.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no formula for it; this is
-//! derived here. There are k stations. Each has one memory and n / k NPUs, and a link to each of its two
-//! neighbours and one from each: 2 k links in all, of `link_bandwidth` each.
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no formula for this design; it is derived
+//! here. There are k stations. Each has one memory and n / k NPUs, and a link to each of its two neighbours and one
+//! from each: 2 k links in all, of `link_bandwidth` each.
 //!
-//! An NPU's bytes lie evenly over all memories, and each goes the shorter way round, half of it each way
-//! where both are as long. From a memory that is d stations away it crosses d links, so a byte crosses as
-//! many as the mean distance: k / 4 for even k, (k² - 1) / (4 k) for odd. When every NPU loads W bytes,
-//! n x W bytes cross so many links, and by symmetry all 2 k links carry alike:
+//! An NPU's bytes are spread evenly over all memories. Each byte takes the shorter direction; if both are equally long,
+//! half of the bytes take each. A byte from a memory at distance d crosses d links, and the mean distance is k / 4 for
+//! even k, (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, n x W bytes cross this mean number of links, and
+//! by symmetry all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
 //! ```
 //!
-//! Memories send chunks of c bytes. The ring as a whole is one stage, for a chunk is on many links at once
+//! Memories send chunks of c bytes. The ring as a whole is one stage, because a chunk is on many links at once
 //! (seconds):
 //!
 //! ```text
@@ -23,19 +23,20 @@
 //! port    = k x c / (n x npu_bandwidth)
 //! ```
 //!
-//! One NPU alone is held by the two links into its station, which carry (k - 1) / (2 k) of its bytes each.
+//! The bottleneck of a single active NPU is the two links into its station, which carry (k - 1) / (2 k) of its bytes
+//! each.
 //!
-//! Every link is a server. An access passes the links towards its station: the j-th before it (from 0) carries bytes
-//! of memories more than j stations away, on its side.
+//! Every link is a server. An access passes the links towards its station: link j before the station (from 0) carries
+//! the bytes of memories more than j stations away on its side.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
-/// A pool on a ring. NPUs of a station are neighbours by number.
+/// A pool on a ring. NPUs of a station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RingPool {
-    /// Stations, each with a memory; 1 to [`Self::MOST`], and the machine's NPUs are a multiple.
+    /// Stations, each with a memory; from 1 to [`Self::MOST`]. The machine's NPUs must be a multiple.
     pub groups: u32,
     /// Bytes per second of a link, in its one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
@@ -43,31 +44,31 @@ pub struct RingPool {
     /// Bytes per second between an NPU and its station.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// Bytes that a memory sends at once.
+    /// Bytes in one chunk of a memory.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
 
 impl RingPool {
-    /// The most stations there may be: an access passes as many links.
+    /// Maximum number of stations; an access passes that many links.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits(&self, npus: u32) -> bool {
         (1..=Self::MOST).contains(&self.groups) && npus.is_multiple_of(self.groups)
     }
 
-    /// The servers of a pool whose memories have bandwidth `memory` each.
+    /// Returns the servers of a pool whose memories have bandwidth `memory` each.
     pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let k = self.groups;
         let round = f64::from(k) * self.chunk.0 as f64;
         let memories = f64::from(k) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, k, memories, self.npu_bandwidth, round);
-        // The links upwards from each station, and then those downwards.
+        // The upward links from each station, then the downward links.
         let up = layout.servers(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {
-            // Memories at distance j + 1 and more on one side, twice; the farthest of an even ring counts
-            // half on each side.
+            // Memories at distance j + 1 and more on one side, doubled; the farthest memory of an even ring counts half
+            // on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
                 let leg = |server| AccessHop {
@@ -90,7 +91,7 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Ports 100 GB/s, chunks of 40 kB.
+    /// Ports of 100 GB/s, chunks of 40 kB.
     fn ring(groups: u32, memory: f64, link: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = RingPool {
@@ -116,8 +117,8 @@ mod tests {
             together(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
         );
-        // 5 stations with an NPU each: 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us on the links, which is
-        // 25 stages of 2.4 us; memory 0.4 us, port 0.4 us.
+        // 5 stations with one NPU each: 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us on the links, which is 25 stages of
+        // 2.4 us; memory 0.4 us, port 0.4 us.
         assert_eq!(
             together(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
             60_800_000
@@ -126,10 +127,10 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_the_links_to_its_station() {
-        // 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A piece is 8 x 40 kB / 16 = 20 kB: 0.025 us of 800 GB/s of
-        // memories and 0.2 us of the port.
+        // 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A share is 8 x 40 kB / 16 = 20 kB: 0.025 us of 800 GB/s of memories and
+        // 0.2 us of the port.
         assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
-        // One station has no links: 10 us of the port, 0.4 us of 100 GB/s for a piece of 40 kB.
+        // One station has no links: 10 us of the port, 0.4 us of 100 GB/s for a share of 40 kB.
         assert_eq!(alone(&ring(1, 100.0, 10.0), 1, 1_000_000), 10_400_000);
     }
 }

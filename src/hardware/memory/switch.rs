@@ -1,15 +1,15 @@
 //! Memories behind levels of switches: a tree.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches". NPUs are joined by switches,
-//! these by others, and so on; the memories hang from the switches of the last level. A switch has one
-//! link up, whose bandwidth is that of its level:
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches". Switches join NPUs, other switches join
+//! these, and so on; the memories attach to the switches of the last level. A switch has one upward link, with the
+//! bandwidth of its level:
 //!
 //! ```text
 //! n ports ─── n / f1 links ─── n / (f1 x f2) links ─── … ─── G memories
 //! ```
 //!
-//! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. With n[l]
-//! switches of level l, below which are n / n[l] NPUs (seconds):
+//! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. With n[l] switches at
+//! level l, each above n / n[l] NPUs (seconds):
 //!
 //! ```text
 //! stages        = W x n / (G x c)
@@ -18,14 +18,14 @@
 //! port          = G x c / (n x npu_bandwidth)          in the switches: G x c / npu_bandwidth
 //! ```
 //!
-//! Each is a stage of the pipeline in `memory/fair_sharing.rs`. Every link up is a server of its own.
+//! Each is a stage of the pipeline in `memory/fair_sharing.rs`. Every upward link is a separate server.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
-/// A pool behind levels of switches. NPUs of a switch are consecutive.
+/// A pool with levels of switches. NPUs of a switch are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchPool {
     /// Memories; at least 1.
@@ -33,9 +33,10 @@ pub struct SwitchPool {
     /// Bytes per second between an NPU and its switch.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// The levels, that of the NPUs first. The machine's NPUs are a multiple of their fan-ins' product.
+    /// The levels, starting with the NPUs' switches. The machine's NPUs must be a multiple of the product of the
+    /// fan-ins.
     pub levels: Vec<SwitchLevel>,
-    /// Bytes that a memory sends at once.
+    /// Bytes in one chunk of a memory.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
@@ -51,17 +52,17 @@ impl SwitchPool {
         self.groups > 0 && joined
     }
 
-    /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    /// Returns the bytes of one access in one round of chunks on a machine of `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.round() / f64::from(npus)
     }
 
-    /// Bytes that all memories send in one chunk.
+    /// Returns the bytes that all memories send in one round, one chunk each.
     fn round(&self) -> f64 {
         f64::from(self.groups) * self.chunk.0 as f64
     }
 
-    /// The servers of a pool whose memories have bandwidth `memory` each.
+    /// Returns the servers of a pool whose memories have bandwidth `memory` each.
     pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let memories = f64::from(self.groups) * memory.bytes_per_second();
         let port = self.npu_bandwidth;
@@ -104,11 +105,11 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_its_own_links() {
-        // 150 kB at 10 GB/s = 15 us; a piece of 15 kB: 0.15 us of the memories' 100 GB/s, 0.75 us of
-        // level 1, 0.5 us of level 2.
+        // 150 kB at 10 GB/s = 15 us; a share of 15 kB: 0.15 us of the memories' 100 GB/s, 0.75 us of level 1, 0.5 us of
+        // level 2.
         assert_eq!(alone(&three_levels(), 16, 150_000), 16_400_000);
-        // NPUs 0, 4 and 8: 0 and 4 share a switch of level 2, but not of level 1. All have their port's
-        // 10 GB/s. A piece waits longer where two pass: 1 us for level 2 (0 and 4), 0.45 us for memories.
+        // NPUs 0, 4 and 8: 0 and 4 share a switch of level 2, but not of level 1. Each gets its port's full 10 GB/s. A
+        // share waits longer where several NPUs pass: 1 us for level 2 (0 and 4), 0.45 us for memories.
         let ends = each(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);

@@ -1,55 +1,54 @@
 //! Networks with contention: messages pass a sequence of servers, each of which carries one message at a time.
 //!
-//! Messages go in dimension order, innermost first; the servers that they pass there ([`ContentionScope`]) depend on
-//! the model: the links or the ports of NPUs. A server is first come, first served. A message
-//! passes server i, which takes s = m/B_i, from b to b + s without a gap. With
-//! the latency α of the link and γ, the serialization of a segment on the link ([`SwitchingMode`]; zero in the ideal,
-//! all of s with store-and-forward), the first segment is at the next device, its *head*, at b + γ + α, and all of it,
-//! its *tail*, at b + s + α. From there it reaches the next server at
-//!
+//! Messages cross dimensions in order, innermost first. The servers on their way ([`ContentionScope`]) depend on the
+//! model: the links or the ports of NPUs. A server is first come, first served. A message passes server i, which takes
+//! s = m/B_i, from b to b + s without a gap. Let α be the latency of the link and γ the serialization of a segment on
+//! the link ([`SwitchingMode`]; zero with ideal cut-through, all of s with store-and-forward). The first segment
+//! reaches the next device, as the *head*, at b + γ + α, and the last byte, the *tail*, at b + s + α. The message then
+//! reaches the next server at
 //! ready = max(head, tail − (s − γ)), with s and γ of the slowest link from there on,
 //!
-//! which is when no segment will be waited for any more: one that comes in more slowly than it can go on is
-//! gathered first, so it takes a fast link only as long as that needs. (Where a slower link is yet to come,
-//! gathering would only have it wait there. It then goes on as it comes, in its place in the queue, and
-//! counts as passing without a gap: the slower link makes up for that.)
+//! This is the time after which the server never has to wait for a segment. A message that arrives more slowly than the
+//! server can forward it is gathered first, so it occupies a fast link only for its own serialization. (If a slower
+//! link follows, gathering would only move the wait there. The message is then forwarded as it arrives, in its place in
+//! the queue, and counts as passing without a gap; the slower link compensates for that.)
 //!
 //! # Alone
 //!
-//! No server is busy then, so b = ready. Let δ_i = s_i − γ_i, which is more the slower a link is, D_i the most
-//! from link i on, and E_i = max(head_i + D_i, tail_i). With b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i
-//! the larger of δ_i and D_{i+1},
+//! No server is busy then, so b = ready. Let δ_i = s_i − γ_i, which grows as links get slower, D_i the maximum of δ
+//! from link i on, and E_i = max(head_i + D_i, tail_i). With b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i the
+//! larger of δ_i and D_{i+1},
 //!
 //! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
 //!
-//! It begins as head_0 + D_0, head and tail being the moment of submission, and ends as the last tail, so
+//! E starts as head_0 + D_0, with head and tail at the moment of submission, and ends as the last tail, so
 //!
 //! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
 //!
-//! which is [`Path::time`](crate::topology::Path::time), to the picosecond: each γ but that of the slowest is
-//! the difference of two sums of them, which are rounded once.
+//! This equals [`Path::time`](crate::topology::Path::time) to the picosecond: each γ except the slowest link's is the
+//! difference of two partial sums, which are rounded once.
 //!
-//! With several links between two servers, α is the latency of all of them, and counts in the γ of all but one.
+//! If several links are between two servers, α is their total latency, and γ counts once for each link but one.
 //!
-//! # When a send is over
+//! # When a send completes
 //!
-//! A send is over when its last byte has left: m/B_min after it began to leave, with the slowest link of the whole
-//! path, which is T less the time of its first byte. Back-pressure of the path is thus charged to the sender, so that
-//! nothing piles up behind a fast port. The port itself is held for m/B only, so messages over other paths use it in
-//! the meantime. Queues further on exert no back-pressure on the sender.
+//! A send completes when its last byte has left: m/B_min after it began to leave, with the slowest link of the whole
+//! path. This is T minus the time of its first byte. The sender thus pays for back-pressure of the path, so nothing
+//! accumulates after a fast port. The port itself is occupied for m/B only, so messages over other paths use it in the
+//! meantime. Queues further along exert no back-pressure on the sender.
 //!
 //! # Loads and stores
 //!
-//! A memory at the network is one more server, its link: the first on the way of a load, the last on that of a store. An
-//! access joins the queues of all servers on its way when it is issued (`contended/access.rs`), not one after another as its
-//! bytes come there.
+//! A memory attached to the network is one more server, its link: the first server of a load, the last of a store. An
+//! access joins the queues of all its servers when it is issued (`contended/access.rs`), not one after another as its
+//! bytes arrive.
 //!
 //! # Events
 //!
-//! As messages join a server when they are ready, in the order of events, a time until which it is busy is all
-//! that is kept of its queue. The first server is joined when a message is submitted; each further one costs
-//! an event, and so does the arrival. Messages that are ready at one instant go by the number of their sender,
-//! and those of one sender in the order in which they left.
+//! Messages join a server when they are ready, in the order of events, so the state of a queue is only the time until
+//! which its server is busy. A message joins its first server on submission; each further server costs one event, and
+//! so does the arrival. Messages that are ready at one instant are ordered by their sender's number, then by the order
+//! in which they left.
 
 use super::servers::ServerTable;
 use super::{
@@ -74,7 +73,7 @@ pub trait ContentionModel {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
-    /// The servers.
+    /// The servers that messages contend for.
     const REACH: ContentionScope;
 }
 
@@ -83,7 +82,7 @@ pub trait ContentionModel {
 pub struct ContendedNetwork<'a, D> {
     topology: &'a Topology,
     servers: ServerTable,
-    /// By op.
+    /// Messages in flight, by op.
     in_flight: Vec<Option<InFlightMessage>>,
     detail: PhantomData<D>,
 }
@@ -99,7 +98,7 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
         }
     }
 
-    /// Advances a message whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
+    /// Advances a message whose service at a server begins at `begin`: it goes to the next server, or arrives.
     #[inline]
     fn advance(&mut self, begin: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let in_flight = self.in_flight[op.index()]
@@ -132,7 +131,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             .expect("a message goes from one NPU to another");
         let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = in_flight.route();
-        // Announces the message at all further servers, so that they do not count as idle until it has passed.
+        // Announces the message at all later servers, so that they do not count as idle before it has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect(stop.place);
         }
@@ -166,14 +165,14 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
-            // Egress and ingress of an NPU along a dimension are its own.
+            // An NPU's egress and ingress along a dimension serve no other NPU.
             _ if D::REACH == ContentionScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
-            // One link in each direction, which no other message passes.
+            // One link in each direction, used by no other message.
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
-            // Each sends over its own link upwards. On a mesh the last sends to the first over links
-            // downwards, which no other uses.
+            // Each member sends upwards over its own link. On a mesh the last sends to the first over downward links,
+            // which no other member uses.
             DimensionShape::Ring | DimensionShape::Mesh => {
                 pattern == LinePattern::Neighbours && members == dimension.size
             }

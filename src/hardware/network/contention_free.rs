@@ -1,25 +1,26 @@
-//! Contention-free: operations do not contend with one another; within one operation, ports do.
+//! Contention-free: messages of different operations do not contend; messages of one operation contend for ports.
 //!
-//! A port sends one message of an operation at a time and receives one at a time. Operations open a port for each member
-//! and dimension, or two where it is wired to neighbours on either side, as [`ports`](super::PortNetwork) has them for all
-//! operations; a message leaves through that of the first dimension that it crosses and enters through that of the last.
-//! In between it meets only messages of the same operation from the same NPU to the same NPU. With α from the departure of
-//! the first byte to its arrival, devices on the path included
-//! ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s on the slowest link of the path, s_e
-//! on the first and s_i on the last, a message submitted at t to a port whose egress is free at e and whose receiver's ingress
-//! is free at i
+//! A port sends one message of an operation at a time and receives one at a time. An operation opens a port for each
+//! member and dimension, or two if the member is wired to neighbours on either side; [`ports`](super::PortNetwork) has
+//! the same ports, but for all operations together. A message leaves through the port of the first dimension that it
+//! crosses and enters through the port of the last. In between it contends only with messages of the same operation
+//! between the same two NPUs. Let α be the time from the departure of the first byte to its arrival, including devices
+//! on the path ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), s the serialization on the slowest
+//! link of the path, s_e on the first link and s_i on the last. A message is submitted at t to a port whose egress is
+//! free at e; its receiver's ingress is free at i. The message
 //!
-//! - begins to leave at b = max(t, e), has left at b + s, and holds the egress until b + s_e,
-//! - enters from c = max(b + α, i) on, holds the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
+//! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
+//! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that comes before its turn ([`MessageTurn`](super::MessageTurn)) delays none that its receiver takes before it.
-//! Where both links at the ends are faster than the slowest one, b + α is at least s after that of the message before it
-//! between the same NPUs. Every model with contention has these servers and more, so none is faster than this one.
+//! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay messages that its
+//! receiver takes earlier. If both end links are faster than the slowest link, b + α is at least s later than for the
+//! previous message between the same NPUs. Every model with contention has these servers and more, so none is faster
+//! than this one.
 //!
-//! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
+//! Each port is two busy-until times, so a message costs constant time and needs no queue. The ingress serves messages
 //! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a
-//! port come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
-//! when the first byte arrives.
+//! port come from one sender, this is the order of submission and the end is known at once; otherwise the end is
+//! determined when the first byte arrives.
 
 use super::contended::ContentionScope;
 use super::contended::route::{link, route};
@@ -36,17 +37,17 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
-    /// Turn of the message that entered last, and when the ingress was free of the others.
+    /// Turn of the message that entered last, and the time at which the ingress was free of the other messages.
     last: MessageTurn,
     others: Time,
 }
 
-/// A message that has left and whose first byte is not there yet.
+/// A message that has left and whose first byte has not arrived yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// How much longer its last byte takes than through the port alone.
+    /// Additional time of its last byte over the time through the port alone.
     tail: Span,
     turn: MessageTurn,
 }
@@ -55,17 +56,18 @@ struct ArrivingMessage {
 #[derive(Debug)]
 pub struct ContentionFreeNetwork<'a> {
     topology: &'a Topology,
-    /// By op; only messages that share their receiver's port are here.
+    /// By op; only messages that share their receiver's port with others are stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
-    /// By port of the sender and receiver, where neither end is the slowest: when the slowest link is free.
+    /// Time at which the slowest link is free, by the ports of sender and receiver; only if neither end link is the
+    /// slowest.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
-    /// First ports of closed ranges by their size: operations of one size come over and over.
+    /// First ports of closed ranges, by their size, because operations of the same size recur.
     closed: Vec<(u32, Vec<u32>)>,
 }
 
 impl<'a> ContentionFreeNetwork<'a> {
-    /// No port is open.
+    /// Creates the network without ports.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
@@ -87,7 +89,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
 
     fn open(&mut self, count: u32) -> PortRange {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
-        // Reuses a range of the same size, so that memory is bounded by concurrent operations.
+        // Reuses a range of the same size, so memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
             let range = first as usize..(first + count) as usize;
             self.calendars[range].fill(PortCalendar::default());
@@ -124,7 +126,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             .or_else(|| self.topology.path(a, b))
             .expect("a message goes from one NPU to another");
         let slowest = path.bandwidth.serialization(message.amount);
-        // Messages of one path are those of one dimension, or all between the same two NPUs.
+        // Messages with one path stay in one dimension, or are all between the same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],
             None => end_links(self.topology, message.ends)
@@ -137,6 +139,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             agenda.schedule(begin + slowest, NetworkEvent::Injected(message.op));
         }
         let mut passes = begin;
+        // A slowest link in the middle is neither port, so it limits the messages between its two NPUs by itself.
         if slowest > out.max(into) {
             let key = (message.from.0, message.ends.1);
             let free = self.bottlenecks.entry(key).or_insert(begin);
@@ -178,7 +181,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::FirstByte { op, .. } => {
                 let delivered = self.enter(now, self.arriving[op.index()]);
                 if delivered == now {
-                    // Nothing follows the first byte, so it takes no further round either.
+                    // Nothing follows the first byte, so the message needs no further event round.
                     notices.push(DeliveryNotice::Delivered(op));
                 } else {
                     agenda.schedule(delivered, NetworkEvent::Delivered(op));
@@ -192,7 +195,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
 }
 
 impl ContentionFreeNetwork<'_> {
-    /// Arrival time of a message whose first byte is at its port at `first_byte`.
+    /// Returns the arrival time of a message whose first byte is at its port at `first_byte`.
     #[inline]
     fn enter(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
         let port = &mut self.calendars[message.to as usize];
@@ -210,7 +213,7 @@ impl ContentionFreeNetwork<'_> {
     }
 }
 
-/// Rates of the first and the last link between two NPUs.
+/// Returns the rates of the first and the last link between two NPUs.
 #[inline]
 fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
     if topology.tiles().is_none() {
@@ -218,7 +221,7 @@ fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
             .end_ports(a, b)
             .map(|(dimension, _)| topology.link(dimension));
     }
-    // Links between dies are of another rate than those inside.
+    // Links between dies have another rate than links inside.
     let mut hops = route(ContentionScope::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
@@ -252,7 +255,7 @@ mod tests {
         .unwrap()
     }
 
-    /// 300 ns, 1 GB/s.
+    /// Latency 300 ns, bandwidth 1 GB/s.
     fn path() -> NetworkPath {
         NetworkPath {
             latency: Span::from_ns(300),
@@ -262,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Runs what is scheduled to its end and returns it in order of time.
+    /// Runs the scheduled events and their consequences, and returns them in order of time.
     fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();
@@ -299,10 +302,10 @@ mod tests {
             network.submit(Time::ZERO, &message, &mut log);
         };
         send(0, 0, 1, true);
-        // Waits for the egress of 0: leaves 1 to 2 us; its first byte is there at 1.3 us.
+        // Waits for the egress of NPU 0: leaves from 1 to 2 us; its first byte arrives at 1.3 us.
         send(1, 0, 2, false);
-        // Leaves 0 to 1 us, arrives 0.3 to 1.3 us, although it was submitted later; then the ingress
-        // is free for the other, 1.3 to 2.3 us.
+        // Leaves from 0 to 1 us and arrives from 0.3 to 1.3 us although it was submitted later; the ingress is then
+        // free for the other message, from 1.3 to 2.3 us.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
         let first_byte = |op| FirstByte {

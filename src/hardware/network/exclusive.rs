@@ -1,18 +1,19 @@
-//! Exclusive: a transfer holds every link of its way, all of them from its start to its end.
+//! Exclusive: a transfer occupies every link of its route, all of them from its start to its end.
 //!
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends one uncontended time
 //! later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
-//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of its way carries anything else, and
-//! transfers that come later stand behind it. These are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance
-//! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. Sending is
-//! over when the transfer is, because its links are held as long.
+//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of its route carries anything else, and
+//! later transfers wait. These are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance Simulator for Tiled
+//! Accelerators with Large-scale Model Training", whose links are exclusive resources. A send completes with its
+//! transfer, because its links are occupied until then.
 //!
-//! Loads and stores of memories at the network hold the memory as well (Eq. 4 and 5): its link is one more of the way.
+//! Loads and stores of memories attached to the network also occupy the memory (Eq. 4 and 5): its link is one more link
+//! of the route.
 //!
-//! As transfers take their links in the order in which they are submitted, all that is kept of a link is the time until
-//! which it is taken, and a transfer costs one event. Nothing waits while it holds something, so there is no deadlock.
-//! No closed form of a collective is proved here: collectives go step by step, or as they went on idle links before
-//! ([`RehearsedLinks`]).
+//! Transfers take their links in the order of submission, so the state of a link is only the time until which it is
+//! busy, and a transfer costs one event. Nothing waits while it occupies a link, so there is no deadlock. No closed
+//! form of a collective is proved here: collectives are simulated step by step, or repeat an earlier simulation on idle
+//! links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::route;
@@ -26,21 +27,21 @@ use crate::topology::{LinePattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{BufferShare, Span, Time};
 
-/// The model's state: until when links are taken.
+/// The model's state: the time until which each link is busy.
 #[derive(Debug)]
 pub struct ExclusiveNetwork<'a> {
     topology: &'a Topology,
     links: ServerTable,
-    /// Links of the present transfer; kept for its allocation.
+    /// Links of the current transfer; kept to reuse its allocation.
     way: Vec<ServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
-    /// Links that were taken behind an operation which was retracted, and until when.
+    /// Links that transfers occupied after a retracted operation, with the times until which they are busy.
     displaced: Vec<(ServerId, Time)>,
 }
 
 impl<'a> ExclusiveNetwork<'a> {
-    /// Nothing is taken.
+    /// Creates the network with idle links.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
@@ -52,7 +53,7 @@ impl<'a> ExclusiveNetwork<'a> {
         }
     }
 
-    /// Takes all links between `ends` for `span`, from `now` or later on. Returns the start.
+    /// Occupies all links between `ends` for `span`, from `now` or later. Returns the start.
     #[inline]
     fn take(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();
@@ -72,7 +73,7 @@ impl<'a> ExclusiveNetwork<'a> {
 }
 
 impl ExclusiveNetwork<'_> {
-    /// Whether nothing passes these links and nobody has reserved them.
+    /// Returns true if these links are idle and unreserved.
     fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
         let is_idle = |link: &RehearsedLink| {
             self.links.is_idle(now, link.place) && self.claims.owner(now, link.place).is_none()
@@ -212,7 +213,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 }
 
-/// Only rehearsed collectives hold links, one by one.
+/// Only rehearsed collectives reserve links, one link at a time.
 impl LinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false

@@ -1,39 +1,41 @@
-//! Fair sharing: messages in flight share every link on their way, max-min fairly.
+//! Fair sharing: messages in flight share every link of their routes, max-min fairly.
 //!
-//! A message is a stream of bytes that occupies all links of its way at once ([`LinkGraph::route`]), each with the part
-//! of it that passes there. At each moment all rates rise together until a link saturates, which fixes the rates of the
-//! messages that pass it, and the others continue to rise. Rates change when a message begins or has left, and are
-//! constant in between. It is delivered a latency after its last byte has left: alone after
+//! A message is a stream of bytes that occupies all links of its route at once ([`LinkGraph::route`]), each with the
+//! part of the message that passes there. At each moment all rates rise together until a link saturates. This fixes the
+//! rates of the messages that pass the link; the others continue to rise. Rates change when a message begins or has
+//! left, and are constant in between. A message is delivered one latency after its last byte has left. Alone, a message
+//! of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
-//! in which the minimum is over the links of its way, and γ the serialization of a segment ([`SwitchingMode`]) at the rate of a
-//! link, on all links but one of the slowest: zero with ideal cut-through, and that of the message where dimensions store and
-//! forward. Devices that wait for a segment thus delay a message, and take no part of a link. That is what flows of a transport that shares links fairly do; no
-//! queue, no packet and no acknowledgement is modelled.
+//! where the minimum is over the links of its route, and γ is the serialization of a segment ([`SwitchingMode`]) at the
+//! rate of a link, on all links but one of the slowest. γ is zero with ideal cut-through, and the serialization of the
+//! whole message if dimensions store and forward. Devices that wait for a segment thus delay a message without
+//! occupying a link. This is how flows of a fair transport share links; no queue, packet or acknowledgement is
+//! modelled.
 //!
-//! On links of a machine's own ([`Topology::graph`]) whose devices store and forward, a message passes one link after
-//! another, and shares only the one that it is on. A link of length d carries it d times: alone it arrives after
+//! On explicit links ([`Topology::graph`]) whose devices store and forward, a message passes one link after another and
+//! shares only its current link. A link of length d counts d times: alone the message takes
 //!
 //! T = Σ (α + d m / B).
 //!
-//! A load or store of a memory at an NPU is such a stream too: the memory's link, which loads and stores share, is one more on
-//! its way.
+//! A load or store of a memory at an NPU is such a stream too. The memory's link, which loads and stores share, is one
+//! more link of its route.
 //!
 //! # Events
 //!
-//! Submissions and departures of an instant are collected, and rates are fixed once for each round of it. One event is
-//! pending, the next departure; a newer one replaces it, and one with an older number says nothing.
+//! Submissions and departures of an instant are collected, and rates are solved once per round of them. Only the next
+//! departure is pending as an event. A newer event replaces it, and an event with an older number is ignored.
 //!
 //! # Failed links
 //!
-//! What a link carries when it fails is lost, and the sender sends it again: of a message that left at rate r from b to e, and has a
-//! latency c before the link and α over it, that is
+//! Bytes on a link are lost when it fails, and the sender sends them again. For a message that left at rate r from b to
+//! e, with latency c before the link and α over it, the lost bytes at time t are
 //!
 //! part × r × |[b, e] ∩ [t − c − α, t − c]|
 //!
-//! bytes at time t, at most all that has left; r is the rate at t, or at e if that was before. What has passed the link arrives; what
-//! has not left, and what is sent again, takes the way that is left. A message without any never arrives.
+//! and at most all bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that have passed the link
+//! arrive. Bytes that have not left, and bytes sent again, take a remaining route. A message without one never arrives.
 
 use super::{
     DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
@@ -46,14 +48,14 @@ use chakram_base::units::{BufferShare, InverseRate, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
+/// Relative difference below which rates count as equal. Sums in another order may differ in their last bits, but equal
 /// rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// In seconds.
 const HALF_PICOSECOND: f64 = 0.5e-12;
 
-/// A message, load or store in flight whose bytes have not all left.
+/// A message, load or store in flight with bytes that have not left.
 #[derive(Clone, Copy, Debug)]
 struct MessageStream {
     op: OpIndex,
@@ -64,23 +66,23 @@ struct MessageStream {
     begun: Time,
     /// Bytes of the message.
     size: f64,
-    /// Range of the links in [`FairSharingNetwork::ways`] that it occupies.
+    /// Range of its links in [`FairSharingNetwork::ways`].
     way: (u32, u32),
-    /// End of the links that it has to pass.
+    /// End of the range of links that it still has to pass.
     last: u32,
-    /// Latency behind these links.
+    /// Latency after these links.
     latency: Span,
     /// Bytes left at the last settlement.
     left: f64,
     /// Bytes per second since then.
     rate: f64,
-    /// Time at which all have left at that rate.
+    /// Time at which all bytes have left at that rate.
     leaves: Time,
-    /// Whether the present settlement has fixed its rate.
+    /// True once the current settlement has fixed its rate.
     fixed: bool,
 }
 
-/// Way between two endpoints.
+/// Route between two endpoints.
 #[derive(Clone, Copy, Debug)]
 struct StreamWay {
     /// Range in [`FairSharingNetwork::ways`].
@@ -90,7 +92,7 @@ struct StreamWay {
     others: InverseRate,
 }
 
-/// A message all of whose bytes have left, and not arrived.
+/// A message whose bytes have all left but not yet arrived.
 #[derive(Clone, Copy, Debug)]
 struct DepartedMessage {
     stream: MessageStream,
@@ -98,13 +100,13 @@ struct DepartedMessage {
     arrives: Time,
 }
 
-/// A link in the course of a settlement.
+/// A link during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
-    /// Parts of the streams whose rate is not fixed.
+    /// Parts of the streams whose rates are not yet fixed.
     open: f64,
     count: u32,
-    /// Bytes per second that the others take.
+    /// Bytes per second that the fixed streams take.
     taken: f64,
 }
 
@@ -113,33 +115,33 @@ struct LinkShare {
 pub struct FairSharingNetwork<'a> {
     topology: &'a Topology,
     graph: Arc<LinkGraph>,
-    /// Links of the graph, and behind them those of memories.
+    /// Links of the graph, then links of memories.
     links: Vec<DirectedLink>,
-    /// Whether devices forward whole messages.
+    /// True if devices store and forward whole messages.
     stores: bool,
-    /// By op, messages that are between two links.
+    /// Messages between two links, by op.
     between: BTreeMap<OpIndex, MessageStream>,
-    /// Links of all ways that were used.
+    /// Links of all routes used so far.
     ways: Vec<LinkPart>,
     way_of: BTreeMap<(EndpointId, EndpointId), StreamWay>,
     streams: Vec<MessageStream>,
     /// Instant of the last settlement.
     settled: Time,
-    /// Number of the settlement that is pending, and its time.
+    /// Number and time of the pending settlement.
     pending: (u32, Option<Time>),
     shares: Vec<LinkShare>,
-    /// Links that streams use, while rates are fixed.
+    /// Links that streams use; filled while rates are solved.
     used: Vec<u32>,
-    /// Messages on the last of their way, where links may fail.
+    /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Scheduled arrivals of messages of which a part is sent again, with their number.
+    /// Arrival events to ignore, with their number: a part of the message is sent again, so it arrives later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
-    /// Ends between which failed links left no way.
+    /// Endpoint pairs that failed links have cut off from each other.
     cut_off: BTreeSet<(EndpointId, EndpointId)>,
 }
 
 impl<'a> FairSharingNetwork<'a> {
-    /// No message is in flight. `None` if the network has more NPUs than a graph of links may have.
+    /// Creates the network without messages. `None` if the network has more NPUs than a graph of links may have.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -163,12 +165,12 @@ impl<'a> FairSharingNetwork<'a> {
         })
     }
 
-    /// Keeps what messages in flight are on, so that links may fail.
+    /// Records what messages in flight occupy, so that links may fail.
     pub fn expect_failures(&mut self) {
         self.departed = Some(BTreeMap::new());
     }
 
-    /// Returns the way between two endpoints; `None` if failed links leave none.
+    /// Returns the route between two endpoints; `None` if failed links leave none.
     fn way(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamWay> {
         let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
         if let Some(&way) = self.way_of.get(&ends) {
@@ -178,7 +180,7 @@ impl<'a> FairSharingNetwork<'a> {
         let way = {
             let first = ways.len() as u32;
             ways.extend(route.links);
-            // Links of a machine's own cut through without segments, or store each message link by link.
+            // Explicit links cut through without segments, or store each message link by link.
             let path = topology.path_between(ends);
             let path = path.filter(|_| topology.graph().is_none());
             StreamWay {
@@ -191,7 +193,7 @@ impl<'a> FairSharingNetwork<'a> {
         Some(way)
     }
 
-    /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are those of a message.
+    /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are as in [`NetworkMessage`].
     fn begin(
         &mut self,
         now: Time,
@@ -222,7 +224,7 @@ impl<'a> FairSharingNetwork<'a> {
             last: way.1,
             latency,
             left: size,
-            // It has not moved before the settlement, which follows at the same instant.
+            // The settlement follows at the same instant, so the stream has not moved before it.
             rate: 0.0,
             leaves: Time::END,
             fixed: false,
@@ -232,11 +234,11 @@ impl<'a> FairSharingNetwork<'a> {
         } else {
             self.streams.push(stream);
         }
-        // Streams in flight move on at their rates until now.
+        // Streams in flight keep their rates until now.
         self.settle_at(now, agenda);
     }
 
-    /// Has `stream` pass the first of the links from `first` on.
+    /// Puts `stream` on the first of its links from `first` on.
     fn enter(&mut self, mut stream: MessageStream, first: u32) {
         let link = self.links[self.ways[first as usize].0 as usize];
         stream.way = (first, first + 1);
@@ -246,7 +248,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.streams.push(stream);
     }
 
-    /// Has the network settle at `at`, instead of when it would.
+    /// Schedules a settlement at `at` instead of the pending one.
     fn settle_at(&mut self, at: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         if self.pending.1 == Some(at) {
             return;
@@ -255,7 +257,7 @@ impl<'a> FairSharingNetwork<'a> {
         agenda.schedule(at, NetworkEvent::LinkFree(self.pending.0));
     }
 
-    /// Ends the streams that have left, and fixes the rates of the others.
+    /// Removes the streams that have left, and solves the rates of the others.
     fn settle(&mut self, now: Time, agenda: &mut impl EventScheduler) {
         self.advance(now, agenda);
         self.share();
@@ -274,13 +276,14 @@ impl<'a> FairSharingNetwork<'a> {
         }
     }
 
-    /// Moves streams on to `now`, and ends those that have left.
+    /// Advances streams to `now`, and removes those that have left.
     fn advance(&mut self, now: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         let elapsed = now.since(self.settled).seconds();
         self.settled = now;
         self.streams.retain_mut(|stream| {
             stream.left -= stream.rate * elapsed;
-            // Ties are of bytes: one of which less is left than passes in half a picosecond has left, whatever was rounded.
+            // Ties are decided in bytes: a stream has left if fewer bytes remain than pass in half a picosecond,
+            // however times were rounded.
             if stream.leaves > now && stream.left > stream.rate * HALF_PICOSECOND {
                 return true;
             }
@@ -308,7 +311,7 @@ impl<'a> FairSharingNetwork<'a> {
         });
     }
 
-    /// Fixes all rates, by progressive filling: each pass saturates at least one link, so there are at most as many
+    /// Solves all rates by progressive filling. Each pass saturates at least one link, so there are at most as many
     /// passes as links.
     fn share(&mut self) {
         for link in self.used.drain(..) {
@@ -331,11 +334,13 @@ impl<'a> FairSharingNetwork<'a> {
             let full = |link: u32| {
                 let share = &shares[link as usize];
                 let rate = links[link as usize].bandwidth.bytes_per_second();
+                // Sums of rates may exceed the link's rate by rounding.
                 (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
             };
             let fulls = self.used.iter().filter_map(|&link| full(link));
             let least = fulls.fold(f64::INFINITY, f64::min);
             let narrow = least * ALIKE;
+            // Collected before any rate is fixed, because fixing rates changes the shares that `full` reads.
             let tight: Vec<u32> = self
                 .used
                 .iter()
@@ -375,7 +380,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         self.begin(now, of, ((from.into(), to.into()), message.amount), agenda);
     }
 
-    /// Its end moves with what shares links with it later.
+    /// Always `None`: later streams on the same links change the end.
     fn access(
         &mut self,
         now: Time,
@@ -391,7 +396,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         if !self.stores {
             return Some(self.topology.path(a, b)?.time(amount));
         }
-        // Rounded link by link, as messages pass.
+        // Rounded link by link, as for messages.
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route(a, b);
         let links = route.links.iter().map(|(link, _)| {
@@ -406,7 +411,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         self.departed.is_some().then_some(self)
     }
 
-    /// Nobody has worked out where messages of a collective meet on an arbitrary graph.
+    /// No proof exists of where messages of a collective meet on an arbitrary graph.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -1,7 +1,7 @@
-//! Links: every message passes all links of its way, and each link carries one message at a time.
+//! Links: every message passes all links of its route, and each link carries one message at a time.
 //!
-//! A link is a server of [`ContendedNetwork`]; the wires between fully connected NPUs have one at either end, for all
-//! that the one sends and the other receives along the dimension.
+//! A link is a server of [`ContendedNetwork`]. Wires between fully connected NPUs have one server per end instead: one
+//! for all that an NPU sends along the dimension, one for all that it receives.
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 

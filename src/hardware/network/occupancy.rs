@@ -8,25 +8,25 @@ use chakram_base::units::Span;
 /// A link between two neighbouring cores, in one direction unless it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkOccupancy {
-    /// The core that it leads from.
+    /// The core at its start.
     pub from: Npu,
-    /// The core that it leads to.
+    /// The core at its end.
     pub to: Npu,
-    /// Time for which transfers held it or passed it.
+    /// Time for which transfers occupied it.
     pub busy: Span,
 }
 
-/// Links and memory ports that were ever busy, of a machine of tiles.
+/// Links and memory ports of a machine of tiles that were ever busy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkOccupancy {
     /// The links, by dimension, direction and core.
     pub links: Vec<LinkOccupancy>,
-    /// By number of the port.
+    /// Busy time of each memory port, by its number.
     pub ports: Vec<Span>,
 }
 
 impl NetworkOccupancy {
-    /// That of servers on tiles; `None` on other machines.
+    /// Returns the occupancy of servers on tiles; `None` on other machines.
     pub(super) fn of(topology: &Topology, servers: &ServerTable) -> Option<Self> {
         topology.tiles()?;
         let dimensions = topology.dimensions().len();

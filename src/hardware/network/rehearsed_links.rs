@@ -1,11 +1,12 @@
-//! Links of a collective that is tried out alone, and claims on them while another is answered by that.
+//! Links of a collective that is rehearsed alone, and claims on them while a later collective is answered from the
+//! rehearsal.
 
 use super::servers::{ServerId, ServerTable};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A link as a rehearsed collective uses it; times are those since its start.
+/// A link as a rehearsed collective uses it; times are relative to its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsedLink {
     /// The link.
@@ -14,51 +15,52 @@ pub struct RehearsedLink {
     pub last: Span,
     /// End of the last transfer over it.
     pub free: Span,
-    /// Time for which it is taken.
+    /// Time for which it is busy.
     pub busy: Span,
 }
 
-/// Links on which operations can be tried out alone, of networks in which transfers take links in the order of their
+/// Links on which operations can be rehearsed alone, for networks in which transfers use links in the order of their
 /// submission.
 pub trait RehearsedLinks {
-    /// Sets all else aside until [`Self::end`].
+    /// Sets the state of all other traffic aside until [`Self::end`].
     fn begin(&mut self);
 
-    /// Takes all else back. Returns how the transfers since used links, by time since `start`; none if one took no time.
+    /// Restores the other traffic. Returns the use of links by transfers of the rehearsal, with times since `start`;
+    /// `None` if a transfer took no time.
     fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
 
-    /// Has a rehearsed operation use links from `now` on, reserved for the owner `claim`, if all of them are idle. Returns
-    /// whether they are.
+    /// Lets a rehearsed operation use links from `now` on, reserved for the owner `claim`, if all of them are idle.
+    /// Returns whether they are.
     fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Undoes [`Self::perform`] at `start`, so that the operation can be carried out again; then [`Self::restore`] puts back what
-    /// came behind it on links that it had done with.
+    /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again. [`Self::restore`] then puts
+    /// back later transfers on links that the operation had finished with.
     fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
 
     /// See [`Self::retract`].
     fn restore(&mut self);
 
-    /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until [`Self::release`], if all of them are
-    /// idle. Returns whether they are.
+    /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until [`Self::release`], if all of
+    /// them are idle. Returns whether they are.
     fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Ends reservations of [`Self::hold`].
+    /// Ends reservations made by [`Self::hold`].
     fn release(&mut self, uses: &[RehearsedLink], claim: u32);
 }
 
-/// A rehearsal that goes on.
+/// A rehearsal in progress.
 #[derive(Debug)]
 pub(super) struct LinkRehearsal {
-    /// The links of everything else.
+    /// The links of all other traffic.
     aside: ServerTable,
-    /// By dimension, side and core of a link, the submission of its last transfer.
+    /// Time of the last submission on each link, by its dimension, side and core.
     last: BTreeMap<(usize, usize, u32), Time>,
-    /// Whether a transfer took no time.
+    /// True if a transfer took no time.
     instantaneous: bool,
 }
 
 impl LinkRehearsal {
-    /// Begins, with the links of everything else set aside.
+    /// Begins a rehearsal, with the links of all other traffic set aside.
     pub fn new(aside: ServerTable) -> Self {
         Self {
             aside,
@@ -67,7 +69,7 @@ impl LinkRehearsal {
         }
     }
 
-    /// Notes a transfer over the links of `way` that was submitted `now`.
+    /// Records a transfer over the links of `way` that was submitted `now`.
     pub fn note(&mut self, now: Time, way: &[ServerId], span: Span) {
         self.instantaneous |= span == Span::ZERO;
         for place in way {
@@ -76,8 +78,8 @@ impl LinkRehearsal {
         }
     }
 
-    /// Ends: returns the other links, and the use of those that were taken since `start`, in `links`; none if a transfer took no
-    /// time.
+    /// Ends the rehearsal. Returns the other links, and the use of links in `links` since `start`; `None` if a transfer
+    /// took no time.
     pub fn end(
         self,
         start: Time,
@@ -102,18 +104,18 @@ impl LinkRehearsal {
     }
 }
 
-/// Claims on links, each up to the last transfer of its owner.
+/// Claims on links, each valid up to the last transfer of its owner.
 #[derive(Debug, Default)]
 pub(super) struct LinkClaims {
-    /// By dimension and side, then by core: the owner, and the submission of its last transfer.
+    /// Owner and time of its last submission, by dimension and side, then by core.
     rows: Vec<Vec<(u32, Time)>>,
 }
 
-/// Sides of a link's lower or upper end, along each dimension.
+/// A link's lower and upper end, along each dimension.
 const SIDES: usize = 2;
 
 impl LinkClaims {
-    /// Returns the owner of a link for which a transfer has yet to be submitted after `now`, or is at it.
+    /// Returns the owner of a link that has a transfer to submit at `now` or later.
     #[inline]
     pub fn owner(&self, now: Time, place: ServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;
@@ -121,7 +123,7 @@ impl LinkClaims {
         (*last >= now && *owner > 0).then(|| owner - 1)
     }
 
-    /// Ends the claim of `owner`, unless another has claimed the link since.
+    /// Ends the claim of `owner`, unless another owner has claimed the link since.
     pub fn clear(&mut self, place: ServerId, owner: u32) {
         let row = self.rows.get_mut(SIDES * place.dimension + place.side);
         let claim = row.and_then(|row| row.get_mut(place.npu.index()));

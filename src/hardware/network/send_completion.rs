@@ -1,19 +1,20 @@
-//! When a send between two ranks is complete.
+//! The moment at which a send between two ranks completes.
 
 use std::fmt;
 
-/// When a send between two ranks is complete, and what depends on it may begin. Its message is the same either way.
+/// The moment at which a send between two ranks completes and its dependents may begin. The message itself is not
+/// affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendCompletion {
-    /// When its last byte has left: the sender's buffer may be used again.
+    /// Its last byte has left: the sender's buffer may be reused.
     #[default]
     Injected,
-    /// When its last byte has arrived, whether or not the receive is posted.
+    /// Its last byte has arrived, whether or not the receive is posted.
     Delivered,
 }
 
 impl SendCompletion {
-    /// Both, with their names in machine files.
+    /// Both variants, with their names in machine files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Injected, "injected"), (Self::Delivered, "delivered")];
 }

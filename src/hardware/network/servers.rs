@@ -1,16 +1,16 @@
 //! Resources that carry one message at a time: ports and links, first come, first served.
 //!
-//! A server is busy until a given time. Messages are reported to it in order of arrival, so that time is its whole
-//! queue.
+//! A server is busy until a given time. Messages are reported to it in order of arrival, so this time is the whole
+//! state of its queue.
 
 use crate::topology::{MemorySite, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Span, Time};
 
-/// In place of a claim: there is none.
+/// Marks a server without a claim.
 const NONE: u32 = u32::MAX;
 
-/// Sides of a port.
+/// Indices of the servers of a port.
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
 /// Maximum number of servers of an NPU along a dimension.
@@ -19,22 +19,22 @@ const SIDES: usize = 4;
 /// Location of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerId {
-    /// Along which dimension; the number of dimensions for links of memories.
+    /// Dimension of the server; the number of dimensions for links of memories.
     pub dimension: usize,
     /// Index among the NPU's servers along that dimension.
     pub side: usize,
-    /// NPU that owns it, or number of the memory.
+    /// NPU that owns it, or index of the memory.
     pub npu: Npu,
 }
 
 /// One server.
 #[derive(Clone, Copy, Debug)]
 struct ServerState {
-    /// Until when it is busy with those that have come.
+    /// Time until which it is busy with the messages that have arrived.
     free: Time,
-    /// Time for which it has been busy with them.
+    /// Total time for which it has been busy.
     busy: Span,
-    /// Messages in flight that have yet to arrive.
+    /// Messages in flight that will still use it.
     coming: u32,
     claim: u32,
 }
@@ -47,8 +47,8 @@ const IDLE: ServerState = ServerState {
 };
 
 impl ServerId {
-    /// The link over which the memory among two ends joins the network: its own, or the port of the NPU at the other end.
-    /// `None` if both are NPUs.
+    /// Returns the link by which the memory among two ends connects to the network: its own link, or the port of the
+    /// NPU at the other end. `None` if both are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
         let (memory, npu, side) = match topology.memory(from) {
             Some(_) => (from, to, IN),
@@ -71,18 +71,17 @@ impl ServerId {
     }
 }
 
-/// All servers of a machine. State is there for those up to the highest NPU that was ever used along a
-/// dimension.
+/// All servers of a machine. State exists only up to the highest NPU that was ever used along a dimension.
 #[derive(Debug)]
 pub struct ServerTable {
-    /// By dimension and side, then by NPU; the last rows are links of memories.
+    /// Servers by dimension and side, then by NPU; the last rows are links of memories.
     rows: Vec<Vec<ServerState>>,
-    /// Servers that are claimed.
+    /// Number of claimed servers.
     claimed: u32,
 }
 
 impl ServerTable {
-    /// None is busy.
+    /// Creates a table of idle servers.
     pub(super) fn new(dimensions: usize) -> Self {
         Self {
             rows: vec![Vec::new(); SIDES * (dimensions + 1)],
@@ -94,7 +93,7 @@ impl ServerTable {
     fn at(&mut self, place: ServerId) -> &mut ServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
-        // State grows with the highest NPU used: large machines with small jobs stay cheap.
+        // State grows with the highest NPU used, so large machines with small jobs stay cheap.
         if index >= row.len() {
             row.resize(index + 1, IDLE);
         }
@@ -107,20 +106,21 @@ impl ServerTable {
         row.get(place.npu.index()).copied().unwrap_or(IDLE)
     }
 
-    /// A message will come.
+    /// Announces a message that will arrive later.
     #[inline]
     pub fn expect(&mut self, place: ServerId) {
         self.at(place).coming += 1;
     }
 
-    /// A message that was expected comes `now`; see [`Self::serve`].
+    /// Serves a message that was expected and arrives `now`; see [`Self::serve`].
     #[inline]
     pub fn receive(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         self.at(place).coming -= 1;
         self.serve(now, place, span)
     }
 
-    /// Serves a message that arrives `now` and occupies the server for `span`. Returns the begin of its service.
+    /// Serves a message that arrives `now` and occupies the server for `span`. Returns the time at which its service
+    /// begins.
     #[inline]
     pub fn serve(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         let server = self.at(place);
@@ -130,7 +130,7 @@ impl ServerTable {
         begin
     }
 
-    /// Time until which it is busy with those that have come.
+    /// Returns the time until which it is busy with messages that have arrived.
     #[inline]
     pub(super) fn free(&self, place: ServerId) -> Time {
         self.get(place).free
@@ -144,26 +144,26 @@ impl ServerTable {
         server.busy += span;
     }
 
-    /// Time for which it has been busy.
+    /// Returns the time for which it has been busy.
     pub(super) fn busy_of(&self, place: ServerId) -> Span {
         self.get(place).busy
     }
 
-    /// Has it been busy for `span` with what is over at `end`.
+    /// Records that it has been busy for `span` with work that ends at `end`.
     pub(super) fn commit(&mut self, place: ServerId, end: Time, span: Span) {
         let server = self.at(place);
         server.free = end;
         server.busy += span;
     }
 
-    /// Undoes a commitment: it is idle from `begin` on.
+    /// Undoes a commitment: the server is idle from `begin` on.
     pub(super) fn revert(&mut self, place: ServerId, begin: Time, span: Span) {
         let server = self.at(place);
         server.free = begin;
         server.busy = server.busy - span;
     }
 
-    /// Servers that were ever busy, and how long.
+    /// Returns the servers that were ever busy, with their busy times.
     pub(super) fn busy(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
         let rows = self.rows.iter().enumerate();
         rows.flat_map(|(row, servers)| {
@@ -186,11 +186,11 @@ impl ServerTable {
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
-    /// Sets or clears its reservation.
+    /// Sets or clears the reservation of a server.
     pub(super) fn claim(&mut self, place: ServerId, claim: Option<u32>) {
         let server = self.at(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
-        // The count lets messages skip the look-up of reservations while there are none.
+        // The count lets messages skip the reservation check while there are none.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }
@@ -200,7 +200,7 @@ impl ServerTable {
         self.claimed > 0
     }
 
-    /// Returns its reservation, if there is one.
+    /// Returns the reservation of a server, if there is one.
     pub fn claimed(&self, place: ServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }

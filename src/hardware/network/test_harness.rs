@@ -1,4 +1,4 @@
-//! Messages over a network of its own, for unit tests.
+//! Runs messages over an isolated network, for unit tests.
 
 use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
@@ -6,7 +6,7 @@ use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Bytes, Span, Time};
 use std::collections::BTreeSet;
 
-/// Dimensions of a shape, a size, ps per byte of a link, and ps of latency per link.
+/// Builds a topology from dimensions given as (shape, size, ps per byte of a link, ps of latency per link).
 pub(super) fn topology(dimensions: &[(DimensionShape, u32, u64, u64)]) -> Topology {
     let dimensions = dimensions
         .iter()
@@ -39,7 +39,7 @@ impl EventScheduler for PendingEvents {
 }
 
 impl PendingEvents {
-    /// Handles all that is due until `end`, and notes in `ends` when ops left and arrived.
+    /// Handles all events that are due until `end`, and records in `ends` when ops left and arrived.
     pub fn run(&mut self, network: &mut impl NetworkBackend, end: Time, ends: &mut [[u64; 2]]) {
         while let Some((now, event)) = self.0.first().copied().filter(|(at, _)| *at <= end) {
             self.0.pop_first();
@@ -55,7 +55,7 @@ impl PendingEvents {
     }
 }
 
-/// A message that wants to know all.
+/// Creates a message that requests all notices.
 pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage {
     NetworkMessage {
         tell_injected: true,
@@ -63,7 +63,8 @@ pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage
     }
 }
 
-/// Times at which messages (submitted at, from, to, bytes) have left and arrived; in ascending order of time.
+/// Returns the times at which messages, given as (submitted at, from, to, bytes) in ascending order of time, have left
+/// and arrived.
 pub(super) fn ends(
     network: &mut impl NetworkBackend,
     messages: &[(u64, u32, u32, u64)],

@@ -1,4 +1,4 @@
-//! Bytes over each link, whatever the model of the network: of messages, and of loads and stores of memories at the network.
+//! Bytes over each link under any network model, for messages and for loads and stores of memories in the network.
 
 use super::MovedBytes;
 use crate::topology::Topology;
@@ -13,18 +13,18 @@ use std::sync::Arc;
 pub struct LinkTraffic<'a> {
     topology: &'a Topology,
     graph: Arc<LinkGraph>,
-    /// Links of the graph, and behind them those of memories.
+    /// Links of the graph, then links of memories.
     links: Vec<DirectedLink>,
     bytes: Vec<f64>,
     ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkPart>>,
 }
 
-/// Place of a link.
+/// Location of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkPlace {
     /// In the dimension with this index.
     Dimension(u32),
-    /// Between an NPU and a memory at it. Loads and stores pass it alike.
+    /// Between an NPU and a memory at it; loads and stores share it.
     Memory(EndpointId),
 }
 
@@ -33,22 +33,22 @@ pub enum LinkPlace {
 pub struct LinkLoad {
     /// Its place.
     pub place: LinkPlace,
-    /// Whether it leads from an NPU, and not from a switch.
+    /// True if it starts at an NPU, false if at a switch.
     pub from_npu: bool,
-    /// Its beginning, for people.
+    /// Name of its start.
     pub from: String,
-    /// Its end.
+    /// Name of its end.
     pub to: String,
-    /// Bytes, to the nearest.
+    /// Bytes, rounded to the nearest.
     pub bytes: u64,
-    /// Time that they take at the link's rate.
+    /// Serialization time of these bytes at the link's rate.
     pub busy: Span,
     /// The link's rate.
     pub bandwidth: Bandwidth,
 }
 
 impl<'a> LinkTraffic<'a> {
-    /// Nothing has passed. `None` if the network has more NPUs than a graph of links may have.
+    /// Creates a count without bytes. `None` if the network has more NPUs than a graph of links may have.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -79,7 +79,7 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Takes `moved` bytes from their ways to those over `graph`, which lacks links that failed.
+    /// Moves the bytes `moved` from their former routes to routes over `graph`, which lacks the failed links.
     pub fn fail(&mut self, graph: Arc<LinkGraph>, moved: &[MovedBytes]) {
         for bytes in moved {
             self.add(bytes.ends, -bytes.unsent);
@@ -91,7 +91,7 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Returns the load of every link, in the order of dimensions, and of every memory at an NPU.
+    /// Returns the load of every link, in the order of dimensions, then of every memory at an NPU.
     pub fn loads(&self) -> Vec<LinkLoad> {
         let (dimensions, npus) = (self.graph.links().len(), self.topology.npus());
         let links = self.links.iter().zip(&self.bytes).enumerate();

@@ -1,7 +1,7 @@
-//! Chips and the links between them, as any graph: tori, meshes, random ones, and those of files.
+//! Chips and the links between them, as an arbitrary graph: tori, meshes, random graphs, and graphs from files.
 //!
-//! A link joins two chips in both directions and has a distance, a whole number of unit lengths. Of two chips the *hops*
-//! are the fewest links between them, and the *distance* the least sum of distances.
+//! A link joins two chips in both directions and has a distance, a whole number of unit lengths. The *hops* between two
+//! chips are the smallest number of links between them, and their *distance* is the smallest sum of link distances.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,10 +11,10 @@ mod technology;
 
 pub use technology::{LinkInterpolation, LinkTechnology};
 
-/// The most chips of a graph: all pairs of chips are looked at.
+/// Maximum number of chips of a graph; the cost of a summary grows with its square.
 pub const MOST_CHIPS: u32 = 4096;
 
-/// The most unit lengths of a link.
+/// Maximum length of a link, in units.
 pub const MOST_DISTANCE: u32 = 1 << 20;
 
 /// A connected graph of chips.
@@ -23,48 +23,48 @@ pub struct ChipGraph {
     name: String,
     /// Number of dimensions that its file states.
     dimensions: u32,
-    /// Of each chip the chips that it is linked to, with the distances, by their numbers.
+    /// For each chip, the linked chips in ascending order, with the distances.
     links: Vec<Vec<(u32, u32)>>,
 }
 
-/// A graph that is refused.
+/// An invalid graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChipGraphError {
-    /// No shape is called so, or has such a size.
+    /// No shape has this name or size.
     #[error(
         "{found:?} is no topology; expected torus:2x4, torus:2x2x2, mesh:2x4 or ring:8, of at most {MOST_CHIPS} chips"
     )]
     Shape {
-        /// Found entry.
+        /// The entry found.
         found: String,
     },
-    /// A line of a file is none.
+    /// A line of a file is invalid.
     #[error("{file}:{line}: found {found}, expected {expected}")]
     Line {
         /// The file.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// Found entry.
+        /// The entry found.
         found: String,
-        /// Expected entry.
+        /// The form expected.
         expected: String,
     },
-    /// A link is there in one direction, or its two ends disagree.
+    /// A link exists in one direction only, or its ends state different distances.
     #[error(
         "chip {from} is linked to chip {to} at distance {there}, but chip {to} {back}; links go both ways"
     )]
     OneWay {
         /// A chip.
         from: u32,
-        /// The other.
+        /// The other chip.
         to: u32,
-        /// The distance that the first states.
+        /// The distance that the first chip states.
         there: u32,
-        /// Entry of the other chip.
+        /// The other chip's entry.
         back: String,
     },
-    /// Chips cannot reach one another.
+    /// Some chips cannot reach one another.
     #[error("chip {chip} cannot be reached from chip 0; a topology is connected")]
     Disconnected {
         /// The first such chip.
@@ -72,27 +72,27 @@ pub enum ChipGraphError {
     },
 }
 
-/// Numbers of a graph.
+/// Statistics of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipGraphSummary {
     /// Number of links.
     pub links: u64,
-    /// The fewest and the most links of a chip.
+    /// The smallest and the largest number of links of a chip.
     pub degrees: (u32, u32),
-    /// The most hops between two chips.
+    /// The largest number of hops between two chips.
     pub diameter: u32,
-    /// Mean hops of all pairs of different chips; 0 for one chip.
+    /// Mean hops over all pairs of different chips; 0 for one chip.
     pub mean_hops: f64,
-    /// Mean distance of all pairs of different chips; 0 for one chip.
+    /// Mean distance over all pairs of different chips; 0 for one chip.
     pub mean_distance: f64,
 }
 
 impl ChipGraph {
-    /// Checks that links go both ways and that all chips reach one another.
+    /// Creates a graph, after checking that links go both ways and that all chips reach one another.
     ///
     /// # Errors
     ///
-    /// The first link or chip that does not.
+    /// The first link or chip that fails the check.
     pub fn new(
         name: String,
         dimensions: u32,
@@ -144,13 +144,13 @@ impl ChipGraph {
         &self.links[chip as usize]
     }
 
-    /// The most links of a chip.
+    /// Returns the largest number of links of a chip.
     pub fn most_links(&self) -> u32 {
         let links = self.links.iter().map(|of| of.len() as u32);
         links.max().unwrap_or(0)
     }
 
-    /// Its links, each once, with their distances where these are not 1: `0-1,1-2:3`.
+    /// Lists the links, each once, with their distances unless 1: `0-1,1-2:3`.
     pub fn link_list(&self) -> String {
         let links = (0..self.chips()).flat_map(|from| {
             let later = self
@@ -165,7 +165,7 @@ impl ChipGraph {
         links.collect::<Vec<_>>().join(",")
     }
 
-    /// Hops from `chip` to each chip that it reaches.
+    /// Returns the hops from `chip` to each chip; `None` if it cannot be reached.
     pub fn hops_from(&self, chip: u32) -> Vec<Option<u32>> {
         let mut hops = vec![None; self.links.len()];
         hops[chip as usize] = Some(0);
@@ -181,7 +181,7 @@ impl ChipGraph {
         hops
     }
 
-    /// Distances from `chip` to each chip.
+    /// Returns the distances from `chip` to each chip.
     pub fn distances_from(&self, chip: u32) -> Vec<u64> {
         let mut distances = vec![u64::MAX; self.links.len()];
         distances[chip as usize] = 0;
@@ -200,7 +200,7 @@ impl ChipGraph {
         distances
     }
 
-    /// Counts links, and looks at all pairs of chips.
+    /// Computes statistics over all links and all pairs of chips.
     pub fn summary(&self) -> ChipGraphSummary {
         let degree = |of: &Vec<(u32, u32)>| of.len() as u32;
         let degrees = self.links.iter().map(degree);

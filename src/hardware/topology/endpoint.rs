@@ -1,59 +1,60 @@
-//! Endpoints: NPUs and the memories that lie at the network, in one id space, and the paths between them.
+//! Endpoints of the network: NPUs and memories attached to it, in one id space, and the paths between them.
 //!
-//! NPU n is endpoint n, and memories follow in the order in which the machine lists them. A memory joins the network over one
-//! link: its own to an NPU, or beyond the fabric of a dimension the port of the NPU at the other end.
+//! NPU n is endpoint n, and memories follow in the machine's order. One link connects a memory to the network: either
+//! its own link at an NPU, or, beyond the fabric of a dimension, the port of the NPU at the other end.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{NetworkPath, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, InverseRate, Span};
 
-/// Location of a memory at the network.
+/// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySite {
-    /// At an NPU, over a link of its own. Other NPUs reach it over the links of the network.
+    /// At an NPU, with its own link. Other NPUs reach it over the links of the network.
     Npu(Npu),
-    /// Beyond the fabric of a dimension, which every NPU reaches through its own port there.
+    /// Beyond the fabric of a dimension. Every NPU reaches it through its own port there.
     Fabric(usize),
 }
 
-/// A memory at the network, with the link over which it joins.
+/// A memory in the network, with the link that connects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryEndpoint {
     /// Location.
     pub site: MemorySite,
-    /// Rate of the link, which is that of the memory if the link is its own.
+    /// Rate of the link; the memory's rate if the link is its own.
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
 }
 
 impl Topology {
-    /// The same with `memories` as endpoints behind the NPUs.
+    /// Returns the topology with `memories` as endpoints after the NPUs.
     pub fn with_memories(self, memories: Vec<MemoryEndpoint>) -> Self {
         Self { memories, ..self }
     }
 
-    /// The memory that an endpoint is; `None` if it is an NPU.
+    /// Returns the memory at an endpoint; `None` if the endpoint is an NPU.
     #[inline]
     pub fn memory(&self, endpoint: EndpointId) -> Option<&MemoryEndpoint> {
         let index = endpoint.0.checked_sub(self.npus)?;
         self.memories.get(index as usize)
     }
 
-    /// Rate and latency of the link of the memory with this number.
+    /// Returns rate and latency of the link of memory `number`.
     pub fn memory_link(&self, number: u32) -> (Bandwidth, Span) {
         let memory = &self.memories[number as usize];
         (memory.bandwidth, memory.latency)
     }
 
-    /// Whether an endpoint is a memory at an NPU, with a link of its own.
+    /// Returns true if an endpoint is a memory at an NPU, with its own link.
     pub fn has_own_link(&self, endpoint: EndpointId) -> bool {
         let site = self.memory(endpoint).map(|memory| memory.site);
         matches!(site, Some(MemorySite::Npu(_)))
     }
 
-    /// The NPUs at which two endpoints lie, one of which is an NPU. A memory beyond a fabric lies at the other one.
+    /// Returns the NPUs at which two endpoints are located; one endpoint must be an NPU. A memory beyond a fabric
+    /// counts as located at the other endpoint.
     pub fn seats(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory(one).map(|m| m.site) {
             None => Npu(one.0),
@@ -63,8 +64,8 @@ impl Topology {
         (seat(from, to), seat(to, from))
     }
 
-    /// The way between two endpoints, one of which is an NPU: that of a message between the NPUs at which they lie, and the
-    /// memory's link as one link more. `None` if they are the same NPU.
+    /// Returns the path between two endpoints, one of which must be an NPU: the path of a message between their NPUs,
+    /// plus the memory's link. `None` if they are the same NPU.
     pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
         let (a, b) = self.seats(ends);
         let memories = [ends.0, ends.1].into_iter();
@@ -74,8 +75,8 @@ impl Topology {
         })
     }
 
-    /// The links of a graph of this topology, and behind them those of the memories, in their order. That of a memory beyond a
-    /// fabric is none: bytes pass the port of the NPU.
+    /// Returns the links of a graph of this topology, then the links of the memories in their order. A memory beyond a
+    /// fabric adds a placeholder, because its bytes pass the port of the NPU.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
@@ -94,9 +95,9 @@ impl Topology {
         graph.links().iter().copied().chain(memories).collect()
     }
 
-    /// The links between two endpoints, numbered as [`Self::links_with_memories`] has them: those of a message between the NPUs
-    /// at which they lie, and of a memory its own, which loads and stores share. A memory beyond a fabric is reached over all links
-    /// that the NPU has there, in equal parts. `None` if links of `graph` failed and leave no way.
+    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]: the links of a message
+    /// between their NPUs, and a memory's own link, which loads and stores share. A memory beyond a fabric is reached
+    /// over all links that the NPU has there, in equal parts. `None` if failed links of `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,
@@ -137,7 +138,7 @@ impl Topology {
 }
 
 impl MemoryEndpoint {
-    /// The way to the memory, whose last link begins where `way` ends.
+    /// Extends the path `way` by the memory's link.
     fn beyond(&self, way: Option<NetworkPath>, switching: SwitchingMode) -> NetworkPath {
         let Some(way) = way else {
             return NetworkPath {
@@ -170,8 +171,8 @@ mod tests {
     use super::*;
     use chakram_base::units::BufferShare;
 
-    /// Four NPUs in a line, links of 100 GB/s and 50 ns; memories of 40 GB/s and 300 ns at NPU 3, and beyond the ports of
-    /// the switch of two around it, at 200 GB/s and 500 ns.
+    /// Four NPUs in a line, with links of 100 GB/s and 50 ns; a memory of 40 GB/s and 300 ns at NPU 3, and one beyond
+    /// the ports of the switch of two around it, of 200 GB/s and 500 ns.
     fn line(switching: SwitchingMode) -> Topology {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let dimension = |shape, size, gb, ns| TopologyDimension {
@@ -205,18 +206,18 @@ mod tests {
             path.time(BufferShare::whole(4000)).0
         };
         // Endpoints 0 to 7 are NPUs, 8 and 9 memories. From memory 8 to NPU 1: 300 + 2 x 50 ns of latency; 4,000 B take
-        // 100 ns at 40 GB/s, either way.
+        // 100 ns at 40 GB/s, in either direction.
         assert_eq!(time(SwitchingMode::IDEAL, (8, 1)), 500_000);
         assert_eq!(time(SwitchingMode::IDEAL, (1, 8)), 500_000);
-        // Stored and forwarded, 40 ns more on each of the two links.
+        // Store-and-forward adds 40 ns on each of the two links.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 1)), 580_000);
-        // To NPU 3, at which it lies: its own link.
+        // To NPU 3, where it is located: only its own link.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 3)), 400_000);
-        // From beyond the switch every NPU has its port: 500 ns and 20 ns.
+        // From beyond the switch, through each NPU's own port: 500 ns and 20 ns.
         for npu in [0, 7] {
             assert_eq!(time(SwitchingMode::IDEAL, (npu, 9)), 520_000);
         }
-        // Between NPUs as everywhere.
+        // Paths between NPUs are not affected.
         let t = line(SwitchingMode::IDEAL);
         let ends = (EndpointId(0), EndpointId(2));
         assert_eq!(t.path_between(ends), t.path(Npu(0), Npu(2)));

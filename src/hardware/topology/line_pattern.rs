@@ -1,14 +1,16 @@
 //! Pattern of the messages among the members of a line.
 
-/// Partners of the members of a line, and when they send to them.
+/// Partners of the members of a line, and the times at which they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinePattern {
-    /// Each sends to the next of the line, and the last to the first.
+    /// Each sends to the next member of the line, and the last to the first.
     Neighbours,
-    /// All send at the same instants, as much, over one distance, and again when all have received.
+    /// All send the same amount over the same distance at the same instants, and send again when
+    /// all have received.
     InStep,
-    /// Likewise, and perhaps again before that, to another distance and always as much.
+    /// As [`Self::InStep`], but a member may send again before that, to another distance; the
+    /// amount is always the same.
     Staggered,
-    /// Anything else.
+    /// Any other pattern.
     Any,
 }

@@ -1,9 +1,10 @@
-//! Links between NPUs and switches one by one, and routes over them: what dimensions cannot say.
+//! Explicit links between NPUs and switches, and routes over them, for networks that dimensions cannot describe.
 //!
-//! Links belong to dimensions. A route goes leg by leg, each along one dimension, innermost first; where the network of a
-//! dimension joins NPUs whatever their place in the dimensions inside it, one leg is the whole way. A leg has the fewest
-//! links. Where several ways have, they are *shortest paths* of equal length, and the [`RoutePolicy`] of the dimension says
-//! which a message takes. Links are directed; a link of a machine file is one in each direction.
+//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If the network of a
+//! dimension joins NPUs regardless of their coordinates in inner dimensions, one leg is the whole route. A leg uses the
+//! smallest number of links. If several paths do, they are *shortest paths* of equal length, and the [`RoutePolicy`] of
+//! the dimension selects the path of a message. Links are directed; a link of a machine file becomes one in each
+//! direction.
 
 use super::{DimensionShape, NetworkPath, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
@@ -22,66 +23,67 @@ pub use build::{DimensionLinks, LinkGraphFault};
 pub use change::{LinkChange, LinkChangeFault};
 pub use clos::{ClosFabric, ClosLevels};
 
-/// The most NPUs of a graph of links: distances between all of them are kept.
+/// Maximum number of NPUs of a link graph, because it stores distances between all of them.
 pub const MOST_NPUS: u32 = 2048;
 
-/// The most switches of a graph of links.
+/// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
-/// The most links of a graph, in one direction each.
+/// Maximum number of links of a graph; each direction counts.
 pub const MOST_LINKS: usize = 1 << 20;
 
-/// In place of a distance: there is no way.
+/// Marks an unreachable vertex in a distance table.
 const NO_WAY: u16 = u16::MAX;
 
-/// Which of the shortest paths a message takes.
+/// Selection among shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
-    /// The first: at each device the link that was added first.
+    /// The first path: at each device the link that was added first.
     #[default]
     First,
-    /// One for each pair of NPUs, drawn at each device by a hash of the pair and this seed.
+    /// One path for each pair of NPUs, chosen at each device by a hash of the pair and this seed.
     Hashed(u64),
-    /// All: at each device equal parts over all links that lead on.
+    /// All paths: at each device equal parts over all links that lead on.
     Sprayed,
 }
 
 /// A link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectedLink {
-    /// Vertex that it leads from: an NPU by its number, or a switch.
+    /// Vertex at which it starts: an NPU by its number, or a switch.
     pub from: u32,
-    /// Vertex that it leads to.
+    /// Vertex at which it ends.
     pub to: u32,
     /// Its rate.
     pub bandwidth: Bandwidth,
     /// Time of the first byte over it.
     pub latency: Span,
-    /// Dimension of the machine that it belongs to.
+    /// Dimension of the machine to which it belongs.
     pub dimension: u32,
-    /// Its length in units, from 1. Devices that forward whole messages take the time of a unit for each
-    /// ([`Self::stored`]); the latency has it already.
+    /// Length in units, from 1. Devices that forward whole messages take the time of one unit for each
+    /// ([`Self::stored`]); the latency already includes the length.
     pub length: u32,
 }
 
 impl DirectedLink {
-    /// Bytes that the link is busy with for a message of `bytes` where devices store and forward: for each unit of length
-    /// the whole message. This is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism"
-    /// (2023): latency = technology factor × size × distance, the factor being the inverse of the link's rate.
+    /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: the whole
+    /// message for each unit of length. This is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN
+    /// Accelerator Parallelism" (2023): latency = technology factor × size × distance, where the factor is the inverse
+    /// of the link's rate.
     pub fn stored(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }
 }
 
-/// Part of a message that passes a link: between 0 and 1.
+/// A link and the fraction of a message that passes it, between 0 and 1.
 pub type LinkPart = (u32, f64);
 
-/// A way between two NPUs.
+/// A route between two NPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkRoute {
-    /// Links with the part of a message that passes each, nearest to the sender first.
+    /// Links with the fraction of a message that passes each, starting at the sender.
     pub links: Vec<LinkPart>,
-    /// Latency of all links of the slowest path.
+    /// Sum of the latencies along the slowest path.
     pub latency: Span,
 }
 
@@ -90,23 +92,24 @@ pub struct LinkRoute {
 pub struct LinkGraph {
     npus: u32,
     legs: RouteLegs,
-    /// Names of the switches, which are the vertices behind the NPUs.
+    /// Names of the switches. Their vertices are numbered after the NPUs.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
-    /// Whether each link has failed and carries nothing.
+    /// True for each link that has failed and carries nothing.
     failed: Vec<bool>,
-    /// Links of each dimension that are not those of its shape, by name.
+    /// By dimension, the name of its explicit links; `None` if its links follow from its shape.
     labels: Vec<Option<String>>,
-    /// By dimension.
+    /// Route policy, by dimension.
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// By NPU and vertex: links from the vertex to the NPU along the one dimension in which a leg leads there.
+    /// By NPU and vertex: number of links from the vertex to the NPU along the one dimension in which a leg leads
+    /// there.
     distances: Vec<u16>,
 }
 
 impl LinkGraph {
-    /// Works out distances. Fails with two NPUs between which there is no way.
+    /// Computes distances. Fails with two NPUs between which there is no route.
     fn connected(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {
@@ -115,7 +118,8 @@ impl LinkGraph {
         cut_off.map_or(Ok(self), Err)
     }
 
-    /// Works out the links that lead from each vertex, and distances. Calls `cut_off` with NPUs that no leg joins as it should.
+    /// Computes the links that lead from each vertex, and distances. Calls `cut_off` with NPUs that no leg connects
+    /// although one should.
     fn measure_distances(&mut self, mut cut_off: impl FnMut(Npu, Npu)) {
         let (npus, vertices) = (self.npus, self.npus as usize + self.switches.len());
         self.outgoing = vec![Vec::new(); vertices];
@@ -132,7 +136,7 @@ impl LinkGraph {
         for npu in 0..npus {
             let row = &mut self.distances[npu as usize * vertices..][..vertices];
             row[npu as usize] = 0;
-            // NPUs that a dimension further inside has reached are those that a leg along it leads to.
+            // A leg along this dimension ends at the NPUs that the inner dimensions have reached.
             for dimension in 0..self.labels.len() as u32 {
                 queue.push_back(npu);
                 while let Some(at) = queue.pop_front() {
@@ -158,24 +162,25 @@ impl LinkGraph {
         }
     }
 
-    /// Links of a dimension by name, if they are not those of its shape: `clos 2x2x4`, `torus:2x4`.
+    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`; `None` if they follow
+    /// from its shape.
     pub fn label(&self, dimension: usize) -> Option<&str> {
         self.labels[dimension].as_deref()
     }
 
-    /// Whether devices may forward whole messages: each is on one way, and every device is there. Those of a dimension's
-    /// shape stand for what is not told apart.
+    /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
+    /// modelled. Links that follow from a shape represent devices that are not modelled one by one.
     pub fn may_store(&self) -> bool {
         let sprayed = self.policies.contains(&RoutePolicy::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)
     }
 
-    /// All links.
+    /// Returns all links.
     pub fn links(&self) -> &[DirectedLink] {
         &self.links
     }
 
-    /// Name of a vertex, for people.
+    /// Returns the name of a vertex, for messages and reports.
     pub fn vertex(&self, vertex: u32) -> String {
         match vertex.checked_sub(self.npus) {
             None => format!("NPU {vertex}"),
@@ -183,7 +188,7 @@ impl LinkGraph {
         }
     }
 
-    /// Whether a vertex is an NPU, and not a switch.
+    /// Returns true if a vertex is an NPU and not a switch.
     pub fn is_npu(&self, vertex: u32) -> bool {
         vertex < self.npus
     }

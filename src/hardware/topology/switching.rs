@@ -6,13 +6,13 @@ use std::fmt;
 /// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchingMode {
-    /// As soon as this much of a message is there, or all of it. With an empty segment, the ideal, a device adds
-    /// nothing to the latency of its links.
+    /// Forwards a message when this part of it, or all of it, has arrived. With an empty segment, the ideal case, a
+    /// device adds nothing to the latency of its links.
     CutThrough {
         /// The segment.
         segment: Bytes,
     },
-    /// As soon as all of a message is there.
+    /// Forwards a message when all of it has arrived.
     StoreAndForward,
 }
 
@@ -20,7 +20,7 @@ impl SwitchingMode {
     /// Cut-through without delay at devices.
     pub const IDEAL: Self = Self::CutThrough { segment: Bytes(0) };
 
-    /// The first part of a message of `amount`, which must be there before it is forwarded.
+    /// Returns the first part of a message of `amount`, which must arrive before the message is forwarded.
     #[inline]
     pub fn segment(self, amount: BufferShare) -> BufferShare {
         match self.cut(amount) {
@@ -29,14 +29,14 @@ impl SwitchingMode {
         }
     }
 
-    /// Remainder of the message behind [`Self::segment`].
+    /// Returns the remainder of the message after [`Self::segment`].
     #[inline]
     pub fn rest(self, amount: BufferShare) -> BufferShare {
         self.cut(amount)
             .map_or(BufferShare::whole(0), |(_, rest)| amount.with_bytes(rest))
     }
 
-    /// The segment, and the bytes of all parts that come after it; `None` where there is no rest.
+    /// Returns the segment, and the remaining bytes of all parts; `None` if there is no remainder.
     fn cut(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;
@@ -48,7 +48,7 @@ impl SwitchingMode {
     }
 }
 
-/// `cut-through`, `cut-through by 4096 B`, `store-and-forward`.
+/// Formats as `cut-through`, `cut-through by 4096 B` or `store-and-forward`.
 impl fmt::Display for SwitchingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,12 +1,12 @@
-//! Grids of dies, each a grid of cores: what a topology of two dimensions, x and y, has beyond others.
+//! Grids of dies, each a grid of cores: the additional properties of a tiled topology with dimensions x and y.
 //!
-//! Cores are the NPUs, and there are no other devices: the two dimensions are as wide as all dies together. A link
-//! between neighbours is *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
-//! dies, with those of [`DieBorders`]. On a torus the links that close a row or column lie on a border if there is more
-//! than one die along it. Where links are *half duplex* both directions share one.
+//! Cores are the NPUs, and there are no other devices; each dimension spans all dies together. A link between
+//! neighbours is either *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
+//! dies, with the rate and latency of [`DieBorders`]. On a torus the link that closes a row or column crosses a border
+//! if there is more than one die along it. If links are *half duplex*, both directions share one link.
 //!
-//! Messages go along x first and then along y (XY routing). If that way has a faulty link they go along y first; if both
-//! have one, there is no way. A faulty core runs nothing, but passes messages on.
+//! Messages travel along x first and then along y (XY routing). If this route has a faulty link they travel along y
+//! first; if both routes have one, there is no route. A faulty core runs nothing but forwards messages.
 
 use super::{DimensionShape, NetworkPath, SwitchingMode, TopologyDimension};
 use chakram_base::units::{Bandwidth, InverseRate, Span};
@@ -15,9 +15,9 @@ use std::collections::BTreeSet;
 /// The links between dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DieBorders {
-    /// Rate of one.
+    /// Rate of one link.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte over one.
+    /// Time of the first byte over one link.
     pub latency: Span,
 }
 
@@ -30,17 +30,18 @@ pub struct TileGrid {
     pub cores: [u32; 2],
     /// The links between dies.
     pub borders: DieBorders,
-    /// True if both directions of a link share it.
+    /// True if both directions of a link share its rate.
     pub half_duplex: bool,
-    /// Time from the last arrival at a barrier until all go on, over wires of its own; `None` where barriers are messages.
+    /// Time from the last arrival at a barrier until all cores continue, over dedicated wires; `None` if barriers are
+    /// messages.
     pub barrier: Option<Span>,
-    /// Cores that run nothing.
+    /// Cores that run no nodes.
     pub faulty_cores: BTreeSet<u32>,
-    /// Links that carry nothing, in neither direction: the core at the lower end, and the dimension.
+    /// Links that carry nothing in either direction, as (core at the lower end, dimension).
     pub faulty_links: BTreeSet<(u32, usize)>,
 }
 
-/// Links of a way by class.
+/// Links of a route by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCount {
     /// On dies.
@@ -50,34 +51,34 @@ pub struct LinkCount {
 }
 
 impl TileGrid {
-    /// Cores along `dimension`.
+    /// Returns the number of cores along `dimension`.
     pub fn size(&self, dimension: usize) -> u32 {
         self.dies[dimension] * self.cores[dimension]
     }
 
-    /// The core at `at`, x first.
+    /// Returns the core at `at`, x first.
     pub fn core(&self, at: [u32; 2]) -> u32 {
         at[0] + at[1] * self.size(0)
     }
 
-    /// Place of a core, x first.
+    /// Returns the coordinates of a core, x first.
     pub fn place(&self, core: u32) -> [u32; 2] {
         [core % self.size(0), core / self.size(0)]
     }
 
-    /// The die that a core is on, along x and y.
+    /// Returns the die of a core, along x and y.
     pub fn die(&self, core: u32) -> [u32; 2] {
         let at = self.place(core);
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// True if the link from coordinate `lower` to the next higher one along `dimension` crosses a border.
+    /// Returns true if the link from coordinate `lower` to the next higher one along `dimension` crosses a border.
     #[inline]
     pub fn is_border(&self, dimension: usize, lower: u32) -> bool {
         self.dies[dimension] > 1 && (lower + 1).is_multiple_of(self.cores[dimension])
     }
 
-    /// The links from coordinate `from` to `to` along `dimension`, whose wiring is `shape`.
+    /// Counts the links from coordinate `from` to `to` along `dimension`, whose wiring is `shape`.
     #[inline]
     pub(super) fn count(
         &self,
@@ -94,7 +95,7 @@ impl TileGrid {
                 borders: 0,
             };
         }
-        // Upwards from the lower end; beyond the last coordinate the way goes on around the ring.
+        // Upwards from the lower end; after the last coordinate the route continues around the ring.
         let lower = if shape.goes_up(size, from, to) {
             from
         } else {
@@ -108,7 +109,7 @@ impl TileGrid {
         }
     }
 
-    /// Sums up the way between two places along both dimensions; `None` if they are one place.
+    /// Returns the path between two coordinates along both dimensions; `None` if they are equal.
     #[inline]
     pub(super) fn path(
         &self,
@@ -137,7 +138,7 @@ impl TileGrid {
         let others = if switching == SwitchingMode::IDEAL {
             InverseRate::ZERO
         } else {
-            // One link of the slowest rate is left out: its segment is part of the serialization.
+            // Skip one link of the slowest rate: its segment is already part of the serialization.
             let in_slowest = bandwidth == inside && all.inside > 0;
             self.inverse(
                 inside,
@@ -155,7 +156,7 @@ impl TileGrid {
         })
     }
 
-    /// Inverse rate of so many links.
+    /// Returns the sum of the inverse rates of `count` links.
     #[inline]
     pub fn inverse(&self, inside: Bandwidth, count: LinkCount) -> InverseRate {
         InverseRate::ZERO
@@ -163,7 +164,7 @@ impl TileGrid {
             .plus(count.borders, self.borders.bandwidth)
     }
 
-    /// The faulty link on the way between two cores that goes along `first` first, as (lower core, dimension).
+    /// Returns the faulty link on the route between two cores along `first` first, as (lower core, dimension).
     fn fault(
         &self,
         dimensions: &[TopologyDimension],
@@ -190,11 +191,11 @@ impl TileGrid {
         None
     }
 
-    /// The dimension along which messages between two places go first.
+    /// Returns the dimension along which messages between two cores travel first.
     ///
     /// # Errors
     ///
-    /// The first faulty link, as (lower core, dimension), if every way has one.
+    /// The first faulty link, as (lower core, dimension), if every route has one.
     pub(super) fn first_dimension(
         &self,
         dimensions: &[TopologyDimension],
@@ -212,7 +213,7 @@ impl TileGrid {
         }
     }
 
-    /// Name of a link for people: `between cores (3, 0) and (4, 0)`.
+    /// Formats a link: `between cores (3, 0) and (4, 0)`.
     pub fn link_name(&self, (lower, dimension): (u32, usize)) -> String {
         let at = self.place(lower);
         let mut beyond = at;
@@ -221,7 +222,7 @@ impl TileGrid {
     }
 }
 
-/// A place for people: `(3, 0)`.
+/// Formats coordinates: `(3, 0)`.
 pub fn shown([x, y]: [u32; 2]) -> String {
     format!("({x}, {y})")
 }

@@ -1,4 +1,4 @@
-//! Chunks at ports that are free, or busy for a while, by hand.
+//! Chunks at ports that are free, or busy for a while, computed by hand.
 
 use crate::memory::fair_sharing::testing::pool;
 use crate::memory::{
@@ -9,7 +9,7 @@ use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 
-/// A memory of so many GB/s behind the ports of two NPUs, 10 GB/s each, in chunks of 10 kB of an access.
+/// A memory of `memory` GB/s behind the ports of two NPUs, 10 GB/s each; accesses have chunks of 10 kB.
 fn two(memory: f64) -> RemoteMemory {
     let port = Bandwidth::new(10e9).unwrap();
     let dimension = TopologyDimension {
@@ -32,7 +32,8 @@ fn two(memory: f64) -> RemoteMemory {
     }
 }
 
-/// End times in ns of accesses of 100 kB given as (begin, NPU, is a store), at ports that are busy until `busy`.
+/// Returns the end times in ns of accesses of 100 kB given as (begin, NPU, is a store), at ports that are busy until
+/// `busy`.
 fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
     let mut remote = RemoteMemoryModel::new(memory, 2, true);
     let mut free = [[Time(busy * 1000); 2]; 2];
@@ -75,16 +76,17 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
 
 #[test]
 fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
-    // 10 chunks. A memory of 5 GB/s has 2 us for each, the port 1 us: 10 x 2 + 1 = 21 us.
+    // 10 chunks. A memory of 5 GB/s takes 2 us per chunk, the port 1 us: 10 x 2 + 1 = 21 us.
     for store in [false, true] {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
-    // A port that is busy until 6.5 us: chunks 1 to 3 of a load were there by then. They are through at 9.5, chunk 4
-    // (8 us) at 10.5, chunk 5 (10 us) at 11.5, and chunk 6 (12 us) as if nothing had been.
+    // With a port busy until 6.5 us, chunks 1 to 3 of a load have arrived by then. They leave the port by 9.5, chunk 4
+    // (8 us) at 10.5, chunk 5 (10 us) at 11.5, and chunk 6 (12 us) is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
-    // A store's first waited for 6.5 us, and the memory has no time to spare.
+    // A store's first chunk waited for 6.5 us, and the memory has no slack.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
-    // A memory of 20 GB/s: 0.5 us for a chunk and 10 us of the port. Busy until 6.5 us, it has 10 us to do.
+    // A memory of 20 GB/s: 0.5 us per chunk and 10 us of the port in all. Busy until 6.5 us, the port still has 10 us
+    // to do.
     for (store, behind) in [(false, 0.0), (true, 500.0)] {
         assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
         assert_eq!(
@@ -96,24 +98,24 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
 
 #[test]
 fn ports_go_both_ways_at_once() {
-    // 10 GB/s for both: 5 GB/s each, 20 us, and a chunk: 1 us in the port.
+    // 10 GB/s for both: 5 GB/s each, 20 us, and one chunk: 1 us in the port.
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
-    // Both into one: from 20 GB/s the port's 10 for both, 20 us, and 0.5 us each of the memory. The second's chunks are
-    // behind the first's, by 1 us.
+    // Two accesses into one port: of the memory's 20 GB/s the port passes 10 for both, 20 us, plus 0.5 us each of the
+    // memory. The second access's chunks follow the first's by 1 us.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }
 
 #[test]
 fn rates_change_between_chunks() {
-    // A memory of 10 GB/s for NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50 kB have streamed at 15
-    // us, and the last chunk is in 1 us later. NPU 1 has 50 kB then, and the rest at 20 us.
+    // A memory of 10 GB/s serves NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50 kB have streamed at
+    // 15 us, and the last chunk enters 1 us later. NPU 1 has 50 kB then, and the rest at 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
     assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
-    // A memory of 16 GB/s: 0.625 us for a chunk, so one has streamed when 3.75 kB are left of it. NPU 0 is held by its
-    // port until 5 us, at 50 kB, and then has 8 GB/s: 46.25 kB more are 5.78125 us, and the port has the last for 1 us.
-    // NPU 1 has 8 GB/s until NPU 0's 50 kB are through, at 11.25 us, and then its port's 10: until 16.25 us.
+    // A memory of 16 GB/s: 0.625 us per chunk, so a chunk has streamed when 3.75 kB of it are left. NPU 0's port limits
+    // it until 5 us, at 50 kB; then it gets 8 GB/s: 46.25 kB more take 5.78125 us, and the last chunk 1 us in the port.
+    // NPU 1 gets 8 GB/s until NPU 0's 50 kB have passed, at 11.25 us, and then its port's 10 GB/s until 16.25 us.
     assert_eq!(ends(&two(16.0), &late, 0), [11_781.25, 17_250.0]);
 }

@@ -5,7 +5,7 @@ use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemoryModel};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes};
 
-/// A pool of memories of `gb` GB/s each, without latency.
+/// Creates a pool of memories of `gb` GB/s each, without latency.
 pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMemory {
     RemoteMemory {
         attachment,
@@ -17,7 +17,7 @@ pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMe
     }
 }
 
-/// End times of accesses given by `begins` as (begin in picoseconds, NPU).
+/// Returns the end times of accesses given by `begins` as (begin in picoseconds, NPU).
 fn run(
     memory: &RemoteMemory,
     npus: u32,
@@ -56,7 +56,7 @@ fn run(
     }
 }
 
-/// End times of accesses of these NPUs that begin together.
+/// Returns the end times of accesses of these NPUs that begin together.
 pub(in crate::memory) fn each(
     memory: &RemoteMemory,
     npus: u32,
@@ -67,7 +67,7 @@ pub(in crate::memory) fn each(
     run(memory, npus, &begins, (bytes, false))
 }
 
-/// Common end time of accesses of all NPUs that begin together.
+/// Returns the common end time of accesses of all NPUs that begin together.
 pub(in crate::memory) fn together(
     memory: &RemoteMemory,
     npus: u32,
@@ -80,12 +80,12 @@ pub(in crate::memory) fn together(
     ends[0]
 }
 
-/// End time of a single access of NPU 0.
+/// Returns the end time of a single access of NPU 0.
 pub(in crate::memory) fn alone(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
     each(memory, npus, &[0], bytes)[0]
 }
 
-/// End times of an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later.
+/// Returns the end times of an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later.
 pub(in crate::memory) fn late(
     memory: &RemoteMemory,
     npus: u32,
@@ -106,16 +106,16 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
     };
     let mut memory = pool(MemoryAttachment::Switch(design), 10.0);
     memory.latency = Span::from_ns(700);
-    // 1,000 B at 1 GB/s = 1 us, a piece of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us.
+    // 1,000 B at 1 GB/s = 1 us, a share of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us.
     assert_eq!(alone(&memory, 1, 1000), 1_800_000);
     assert_eq!(alone(&memory, 1, 0), 700_000);
 }
 
 #[test]
 fn what_one_leaves_another_takes() {
-    // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s.
-    // Equal shares of the memories would be 2.5 GB/s each; the three have 2 GB/s behind their link,
-    // which leaves 4 GB/s: 12 kB take 6 us and 3 us. No chunk worth mentioning.
+    // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s. Equal shares of the
+    // memories would be 2.5 GB/s each, but the three get only 2 GB/s through their link. This leaves 4 GB/s for the
+    // other: 12 kB take 6 us and 3 us. Chunks are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let level = crate::memory::SwitchLevel {
         fan_in: 3,
@@ -128,7 +128,7 @@ fn what_one_leaves_another_takes() {
         chunk: Bytes(6),
     };
     let memory = pool(MemoryAttachment::Switch(design), 10.0);
-    // A piece of 1 B: 0.4 ns of the memories, 0.5 ns of the three's link, 0.17 ns of the one's link.
+    // A share of 1 B takes 0.4 ns of the memories, 0.5 ns of the three's link, and 0.17 ns of the other's link.
     let ends = each(&memory, 6, &[0, 1, 2, 3], 12_000);
     assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
 }

@@ -1,13 +1,13 @@
-//! Loads and stores of memories at the network: the links of the way, the memory's among them, joined at once.
+//! Loads and stores of memories in the network: an access joins all links of its route at once, including the memory's.
 //!
-//! With the servers i of the way in order, the first byte reaches server i at h_i and is served from b_i = max(h_i, free_i)
-//! on, for s_i. The next has it at h_{i+1} = b_i + γ_i + α_i, and the access ends at
+//! With the servers i of the route in order, the first byte reaches server i at h_i and is served from b_i = max(h_i,
+//! free_i) on, for s_i. It reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the access ends at
 //!
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
-//! when the last byte has passed the server that holds it up most. Alone that is Σα + Σγ + max δ, as of messages. With
-//! several links between two servers, α is that of all, and so is γ; where the next server is the far end of the same link,
-//! the first byte leaves the γ of that link to it.
+//! when the last byte has passed the server that delays it most. Alone this is Σα + Σγ + max δ, as for messages. If
+//! several links are between two servers, α and γ are their totals; if the next server is the far end of the same link,
+//! the first byte does not wait for the γ of that link.
 
 use super::route::{link, route};
 use super::{ContendedNetwork, ContentionModel, MemoryTransfer, Time};
@@ -24,14 +24,14 @@ pub(super) fn serve<D: ContentionModel>(
     for hop in route(D::REACH, transfer.ends, topology) {
         let (bandwidth, latency) = link(hop.place, topology);
         let span = bandwidth.serialization(transfer.amount);
-        // Nothing of a message is waited for with ideal cut-through, and all of it with store-and-forward.
+        // With ideal cut-through no part of a message is waited for; with store-and-forward, all of it is.
         let segment = Span(span.0 - bandwidth.serialization(rest).0);
         let waits = |links: u32| segment.times(links.into());
         let between = latency.times(hop.links.into()) + waits(hop.links.saturating_sub(1));
         let begin = head.max(network.servers.free(hop.place));
         network.servers.hold(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
-        // Later bytes are later by as much as this link adds for the first one.
+        // This link delays later bytes by as much as the first byte.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);
     }
     end

@@ -14,32 +14,33 @@ use chakram_base::units::{Bandwidth, InverseRate};
 pub(super) struct InFlightMessage {
     amount: BufferShare,
     sender: Npu,
-    /// Route beyond `stop`.
+    /// Route after `stop`.
     route: RouteCursor,
     stop: RouteHop,
-    /// Times at which its first segment, and all of it, are at the device before `stop`.
+    /// Times at which its first segment and its last byte reach the device before `stop`.
     head: Time,
     tail: Time,
-    /// Serialization of the first segment on the link of `stop` (γ), and of the rest (δ).
+    /// Serialization on the link of `stop`: of the first segment (γ), and of the remainder (δ).
     segment: Span,
     rest: Span,
-    /// Serialization of the first segment on further links between `stop` and the next server.
+    /// Serialization of the first segment on other links between `stop` and the next server.
     transit: Span,
     /// δ of the slowest link from `stop` on.
     slowest_rest: Span,
-    /// The slowest of the whole way, until a link of it was passed.
+    /// The slowest link of the whole route, until a link of this rate has been passed.
     slowest: Option<Bandwidth>,
-    /// All links up to here but one of the slowest: those of the dimensions before that of `stop`, the number of
-    /// links in that dimension, and their total serialization of a segment.
+    /// All links so far except one of the slowest: their inverse rates in the dimensions before that of `stop`, the
+    /// number of links in that dimension, and their total serialization of a segment.
     before: InverseRate,
     links: u32,
     passed: Span,
-    /// Links passed between dies, of tiles; `links` are those inside dies then, along both dimensions.
+    /// On tiles, the number of links passed between dies; `links` then counts the links inside dies, along both
+    /// dimensions.
     borders: u32,
 }
 
 impl InFlightMessage {
-    /// Creates the state of a message that is submitted at `now`, along `path`.
+    /// Creates the state of a message that is submitted at `now` along `path`.
     #[inline]
     pub fn new(
         now: Time,
@@ -74,42 +75,42 @@ impl InFlightMessage {
         in_flight
     }
 
-    /// The server that it has yet to pass.
+    /// Returns the server that it has to pass next.
     #[inline]
     pub fn place(&self) -> ServerId {
         self.stop.place
     }
 
-    /// Service time at the next server (s).
+    /// Returns the service time at that server (s).
     #[inline]
     pub fn span(&self) -> Span {
         self.segment + self.rest
     }
 
-    /// The route beyond that server.
+    /// Returns the route after that server.
     #[inline]
     pub fn route(&self) -> RouteCursor {
         self.route
     }
 
-    /// Time at which all of it has reached the present device.
+    /// Returns the time at which its last byte reaches the current device.
     #[inline]
     pub fn tail(&self) -> Time {
         self.tail
     }
 
-    /// Priority among messages that are ready at one instant.
+    /// Returns its priority among messages that are ready at one instant.
     #[inline]
     pub fn order(&self) -> u32 {
         self.sender.0
     }
 
-    /// Begins to pass the server. Returns the time at which it is ready for the next one, `None` if there is none.
+    /// Begins service at the server. Returns the time at which it is ready for the next one; `None` if there is none.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // The latency is once for each link, and so is its first segment, wherever its servers are.
+        // Latency and first segment count once for each link, regardless of where its servers are.
         let between = match links {
             0 => zero,
             _ => {
@@ -122,10 +123,10 @@ impl InFlightMessage {
         let behind = self.route;
         self.stop = self.route.next(topology)?;
         if topology.tiles().is_some() {
-            // Links along a dimension are of two classes there.
+            // On tiles, the links along a dimension have two classes.
             self.enter_dimension(&behind, topology);
         } else if self.stop.place.dimension != place.dimension {
-            // Added up dimension by dimension, as Topology::path does, so that both round alike.
+            // Summed dimension by dimension, as in Topology::path, so that both round identically.
             self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
             self.enter_dimension(&behind, topology);
@@ -134,15 +135,15 @@ impl InFlightMessage {
             self.enter_links(topology);
             self.slowest_rest
         } else {
-            // The far end of the link receives bytes as they come, without waiting for a segment.
+            // The far end of the link receives bytes as they arrive, without waiting for a segment.
             self.slowest_rest + self.segment
         };
-        // Goes on when no later segment can be waited for; see `network/contended.rs`.
+        // The message continues when it never has to wait for a later segment; see `network/contended.rs`.
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }
 
-    /// The dimension of `stop` is new; `way` begins with it.
+    /// Enters the dimension of `stop`; `way` begins with it.
     #[inline]
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
@@ -172,7 +173,7 @@ impl InFlightMessage {
         };
     }
 
-    /// The links that follow `stop` are new.
+    /// Enters the links after `stop`.
     #[inline]
     fn enter_links(&mut self, topology: &Topology) {
         if topology.switching() == SwitchingMode::IDEAL {
@@ -188,7 +189,7 @@ impl InFlightMessage {
             } else {
                 &mut self.links
             }) += links;
-            // Added up by class, as Topology::path does, so that both round alike.
+            // Summed by class, as in Topology::path, so that both round identically.
             let all = match topology.tiles() {
                 Some(tiles) => {
                     let count = LinkCount {

@@ -1,32 +1,32 @@
-//! The way of a message from server to server: in dimension order, innermost first, computed as it goes.
+//! The route of a message from server to server: in dimension order, innermost first, computed on demand.
 
 use crate::network::servers::{IN, OUT, ServerId};
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
-/// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to
-/// the switch and from it. Fully connected: egress and ingress, whatever the peer.
+/// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to the
+/// switch and from it. Fully connected: egress and ingress for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
-/// Added to the sides of a port where NPUs are wired to their neighbours: egress downwards, and ingress from above.
+/// Added to the sides of a port if NPUs are wired to their neighbours: egress downwards, and ingress from above.
 pub(super) const DOWNWARDS: usize = 2;
 
-/// Set of servers on a route.
+/// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentionScope {
-    /// In every dimension crossed, the egress of the NPU where the message enters it, and the ingress of the NPU
-    /// where the message leaves it.
+    /// In each dimension crossed, the egress of the NPU where the message enters the dimension, and the ingress of the
+    /// NPU where it leaves it.
     Ports,
-    /// Every link; of the wires between fully connected NPUs both ends.
+    /// Every link; for a wire between fully connected NPUs, both ends.
     Links,
 }
 
-/// A server on the way.
+/// A server on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) struct RouteHop {
     pub place: ServerId,
-    /// Number of links between this server and the next: none at the far end of a link.
+    /// Number of links between this server and the next; none at the far end of a link.
     pub links: u32,
     /// True if the next link begins at a device that waits for a segment; false if the next server is the far end of
     /// the same link.
@@ -42,31 +42,31 @@ pub(in crate::network) struct RouteCursor {
     /// Dimensions crossed, the first of which is `first`.
     crossed: usize,
     first: usize,
-    /// The side of the second of the two servers in this dimension, where the first has been passed and `at` is
+    /// The side of the second of the two servers in this dimension, if the first has been passed and `at` is already
     /// beyond both.
     second: Option<u8>,
 }
 
 impl RouteCursor {
-    /// All of the way.
+    /// Starts at the beginning of a route.
     pub fn new(reach: ContentionScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
         Self {
             reach,
             at,
             to,
             crossed: 0,
-            // Replays over ways that have faults in either order are refused before they run.
+            // Routes with faults in both orders are rejected before a replay.
             first: topology.first_dimension(at, to).unwrap_or(0),
             second: None,
         }
     }
 
-    /// The ends of the rest of the way.
+    /// Returns the ends of the remaining route.
     pub fn ends(&self) -> (Npu, Npu) {
         (self.at, self.to)
     }
 
-    /// The next server, `None` after the last.
+    /// Returns the next server; `None` after the last.
     #[inline]
     pub fn next(&mut self, topology: &Topology) -> Option<RouteHop> {
         let count = topology.dimensions().len();
@@ -87,7 +87,7 @@ impl RouteCursor {
             };
             if let Some(side) = self.second.take() {
                 self.crossed += 1;
-                // The link from a switch; otherwise the end of the way here.
+                // For a switch, the link from it; otherwise the end of the route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
                 return Some(RouteHop {
@@ -97,7 +97,7 @@ impl RouteCursor {
                 });
             }
             let x = topology.coordinate(from, d);
-            // Coordinates are computed on the way, so that a route needs no memory per hop.
+            // Coordinates are computed on demand, so a route needs no memory per hop.
             let y = topology.coordinate(self.to, d);
             if x != y {
                 let up = shape.has_ports() || shape.goes_up(size, x, y);
@@ -120,8 +120,8 @@ impl RouteCursor {
                     }
                 };
                 self.at = topology.moved(from, d, next);
-                // Both directions of a half-duplex link are one server, that of its lower end; two neighbours around a
-                // ring have one link.
+                // Both directions of a half-duplex link are one server, at its lower end; two neighbours around a ring
+                // have one link.
                 let from_above = side == DOWN || (size == 2 && x == 1);
                 let place = if last && from_above && topology.is_half_duplex() {
                     place(UP, self.at)
@@ -141,7 +141,8 @@ impl RouteCursor {
     }
 }
 
-/// The servers between two endpoints, at most one of which is a memory: its link is the first or the last of the way.
+/// Returns the servers between two endpoints, at most one of which is a memory; its link is the first or the last of
+/// the route.
 #[inline]
 pub(in crate::network) fn route<'t>(
     reach: ContentionScope,
@@ -162,7 +163,7 @@ pub(in crate::network) fn route<'t>(
     loaded.into_iter().chain(way).chain(stored)
 }
 
-/// Coordinate of the lower end of a link between neighbours.
+/// Returns the coordinate of the lower end of a link between neighbours.
 #[inline]
 fn lower_end(place: ServerId, topology: &Topology) -> u32 {
     let x = topology.coordinate(place.npu, place.dimension);
@@ -173,7 +174,7 @@ fn lower_end(place: ServerId, topology: &Topology) -> u32 {
     }
 }
 
-/// Rate and latency of the link behind a server.
+/// Returns rate and latency of the link after a server.
 #[inline]
 pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwidth, Span) {
     let d = place.dimension;
@@ -186,14 +187,14 @@ pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwid
     }
 }
 
-/// True if the link lies between two dies.
+/// Returns true if the link crosses a border between two dies.
 #[inline]
 pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
     let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
     topology.tiles().is_some_and(lies)
 }
 
-/// All servers that `npu` sends and receives with along dimension `d`.
+/// Returns all servers with which `npu` sends and receives along dimension `d`.
 pub(super) fn sides(
     reach: ContentionScope,
     topology: &Topology,
@@ -244,7 +245,7 @@ mod tests {
         Topology::new(dimensions.collect()).unwrap()
     }
 
-    /// The servers between two NPUs: dimension, side, NPU.
+    /// The servers between two NPUs as (dimension, side, NPU).
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
         let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
-    /// The ports between 12 and 11, and of those that are wired to neighbours the sides.
+    /// The ports between 12 and 11, with sides if NPUs are wired to neighbours.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(ports(9, 0), down);
     }
 
-    /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), by 14 = (2, 0, 1) and 23 = (2, 3, 1).
+    /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), through 14 = (2, 0, 1) and 23 = (2, 3, 1).
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
         let t = topology(&[

@@ -1,4 +1,4 @@
-//! Links that fail while messages are on them; see the module above for what is lost.
+//! Links that fail while messages are on them; the parent module defines which bytes are lost.
 
 use super::{DepartedMessage, FairSharingNetwork, MessageStream};
 use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, MovedBytes};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl FairSharingNetwork<'_> {
-    /// Returns whether the arrival that is due is that of a message of which a part is sent again, which arrives later.
+    /// Returns true if the arrival that is due is void, because a part of its message is sent again and arrives later.
     pub(super) fn is_overtaken(&mut self, now: Time, op: OpIndex) -> bool {
         let Some(count) = self.overtaken.get_mut(&(now, op)) else {
             return false;
@@ -21,8 +21,8 @@ impl FairSharingNetwork<'_> {
         true
     }
 
-    /// Returns the bytes of a message that are on links `failed` at `now`; `None` if its way has none of them. All that left did
-    /// so until `left`.
+    /// Returns the bytes of a message that are on links `failed` at `now`; `None` if its route uses none of them.
+    /// `left` is the time until which its bytes left.
     fn find_lost_bytes(
         &self,
         stream: &MessageStream,
@@ -52,7 +52,7 @@ impl FairSharingNetwork<'_> {
         })
     }
 
-    /// Has the rest of a message, and the `lost` bytes of it, take the way that is left.
+    /// Sends the unsent bytes of a message, and its `lost` bytes, over a remaining route.
     fn send_again(&mut self, mut stream: MessageStream, lost: f64, effect: &mut LinkFailureEffect) {
         let unsent = stream.left;
         effect.resent += lost;
@@ -139,7 +139,8 @@ mod tests {
 
     const US: u64 = 1_000_000;
 
-    /// Arrival of a message from NPU 0 to NPU 1 that begins at 0, where the link between them fails at `at`; 0 if it never arrives.
+    /// Returns the arrival of a message from NPU 0 to NPU 1 that begins at 0, if the link between them fails at `at`; 0
+    /// if it never arrives.
     fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.expect_failures();
@@ -156,7 +157,7 @@ mod tests {
         (ends[0][1], effect)
     }
 
-    /// On a ring of four at 2,000 ps a byte and 1 us a link, 1,000 B take 2 us, and 1 us to the neighbour.
+    /// On a ring of four at 2,000 ps per byte and 1 us per link, 1,000 B take 2 us, plus 1 us to the neighbour.
     #[test]
     fn bytes_on_a_link_that_fails_are_sent_again_the_other_way() {
         let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);
@@ -164,17 +165,19 @@ mod tests {
             let (arrives, effect) = arrival(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
         };
-        // After 0.5 us no byte has arrived, and all 250 that left are on the link: 0.5 + 2 us, and three links.
+        // After 0.5 us no byte has arrived, and all 250 B that left are on the link: 0.5 + 2 us, and three links.
         assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
-        // After 1.5 us 750 B have left, those of the last 1 us are on the link; 500 B and the 250 B that are left take 1.5 us.
+        // After 1.5 us 750 B have left, and those of the last 1 us are on the link; these 500 B and the remaining 250 B
+        // take 1.5 us.
         assert_eq!(of(3 * US / 2), (6 * US, 1, 500));
-        // After 2.5 us all have left, those of the last 0.5 us are on the link.
+        // After 2.5 us all bytes have left, and those of the last 0.5 us are on the link.
         assert_eq!(of(5 * US / 2), (6 * US, 1, 250));
-        // All have arrived.
+        // All bytes have arrived.
         assert_eq!(of(3 * US), (3 * US, 0, 0));
     }
 
-    /// On a grid of 2 x 2 along the other dimension first: three links of 1 us. In a line of two there is no other way.
+    /// On a grid of 2 x 2 the message goes along the other dimension first: three links of 1 us. In a line of two there
+    /// is no other route.
     #[test]
     fn a_cut_leg_goes_around_over_other_dimensions() {
         let line = [(DimensionShape::Mesh, 2, 2000, US)];
@@ -184,7 +187,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each byte for itself: it leaves 2,000 ps after the one before, and is on the link for 1 us from then on.
+        /// Byte by byte: each byte leaves 2,000 ps after the previous one, and is then on the link for 1 us.
         #[test]
         fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
             let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);
@@ -202,7 +205,7 @@ mod tests {
                 again => at + 2000 * again + 3 * US,
             };
             let (arrives, effect) = arrival(&ring, bytes, at);
-            // The byte that is just leaving or arriving counts in part.
+            // The byte that is just leaving or arriving counts partly.
             prop_assert!(arrives.abs_diff(expected) <= 4001, "{arrives}, expected {expected}");
             prop_assert!((effect.resent - f64::from(lost as u32)).abs() <= 1.001);
         }

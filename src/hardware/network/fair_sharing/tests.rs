@@ -1,4 +1,4 @@
-//! Shares of links against plain steps of time, and derivations by hand.
+//! Shares of links compared with a simulation in small time steps, and with computations by hand.
 
 use super::super::test_harness::{PendingEvents, ends};
 use super::*;
@@ -8,7 +8,7 @@ use chakram_base::ids::OpIndex;
 use chakram_base::units::Bandwidth;
 use proptest::prelude::*;
 
-/// 1 GB/s is 1,000 ps a byte.
+/// 1 GB/s: 1,000 ps per byte.
 fn gigabyte() -> Bandwidth {
     Bandwidth::new(1e9).unwrap()
 }
@@ -30,18 +30,19 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
-/// Two links of 50 ps: alone 100 ps + 1,000 B x 1,000 ps. Two from one NPU share its link, so both take twice as long;
-/// one that begins when half of the other is through has the link alone at the end.
+/// Two links of 50 ps: one message alone takes 100 ps + 1,000 B x 1,000 ps. Two from one NPU share its link, so both
+/// take twice as long. If one begins when half of the other has left, it has the link alone at the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
     assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
     let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
     assert_eq!(both, [2_000_100, 2_000_100]);
-    // From 500,000 ps on half a rate each: the first has 500 B left, done at 1,500,000; the second has 500 B left then.
+    // From 500,000 ps on each has half the rate: the first has 500 B left and ends at 1,500,000; the second then has
+    // 500 B left.
     let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
-    // To one NPU, likewise; between others, not.
+    // Two messages to one NPU share its link likewise; messages between other NPUs do not.
     let apart = arrivals(
         &topology,
         &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
@@ -49,7 +50,7 @@ fn messages_share_a_link_while_both_are_there() {
     assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
 }
 
-/// Three messages from NPU 0 have a third of its link each; the one from 2 has what the first leaves of the link to 1.
+/// Three messages from NPU 0 get a third of its link each; the message from 2 gets the rest of the link to 1.
 #[test]
 fn rates_are_max_min_fair() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
@@ -62,7 +63,8 @@ fn rates_are_max_min_fair() {
             (0, 2, 1, 1000),
         ],
     );
-    // Thirds from NPU 0; the message from 2 has 2/3 of the link to 1: done after 1,500 ns. Thirds then go on.
+    // A third each from NPU 0; the message from 2 gets 2/3 of the link to 1 and ends after 1,500 ns. The thirds do not
+    // change.
     assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
 }
 
@@ -79,7 +81,7 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
-    // Both on one of two links up, or on either; then down likewise.
+    // Both share one of two upward links, or use one each; the same downwards.
     let hashed: Vec<_> = (0..64)
         .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
         .collect();
@@ -88,8 +90,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
 }
 
 proptest! {
-    /// Nothing goes faster than alone, every link carries no more than it can, and the order of submission at one
-    /// instant matters to nobody.
+    /// No message is faster than alone, no link carries more than its rate, and the order of submission at one instant
+    /// has no effect.
     #[test]
     fn no_message_is_faster_than_alone_and_no_link_than_its_rate(
         messages in prop::collection::vec((0_u64..3_000_000, 0_u32..12, 1_u32..12, 1_u64..5000), 1..20)
@@ -110,19 +112,19 @@ proptest! {
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
         }
         for (first, last, bytes) in received.into_iter().filter(|own| own.2 > 0) {
-            // Links of a ring have half of a GB/s on either side, and the switch one: two GB/s at most in all.
+            // Links of a ring have half a GB/s in either direction, and the switch one: two GB/s at most in all.
             prop_assert!(last - first + 20 >= bytes * 500, "{bytes} B in {}", last - first);
         }
     }
 }
 
-/// Devices of a graph that store and forward.
+/// Devices of a graph with store-and-forward.
 mod stored {
     use super::*;
     use crate::topology::SwitchingMode;
     use crate::topology::chip_graph::ChipGraph;
 
-    /// A path 0 - 1 - 2 - 3 whose middle link is two units long, 1,000 ps a byte and 50 ps of latency a unit.
+    /// A path 0 - 1 - 2 - 3 whose middle link is two units long, with 1,000 ps per byte and 50 ps of latency per unit.
     fn path() -> Topology {
         let links = vec![
             vec![(1, 1)],
@@ -138,7 +140,7 @@ mod stored {
             .with_switching(SwitchingMode::StoreAndForward)
     }
 
-    /// 1,000 B pass four units: 4 x (1,000,000 + 50) ps.
+    /// 1,000 B cross four units: 4 x (1,000,000 + 50) ps.
     #[test]
     fn a_message_passes_one_unit_after_another() {
         assert_eq!(arrivals(&path(), &[(0, 0, 3, 1000)]), [4_000_200]);
@@ -152,8 +154,8 @@ mod stored {
     }
 
     proptest! {
-        /// On a path messages meet link by link, and a link is a queue that serves all that are there at equal rates. A
-        /// plain loop over small steps of time, which knows nothing of settlements, ends within a step for each hop.
+        /// On a path messages meet link by link, and a link is a queue that serves all its messages at equal rates. A
+        /// plain loop over small time steps, without settlements, must agree to within a step per hop.
         #[test]
         fn links_are_queues_with_shared_processors(
             messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
@@ -166,7 +168,7 @@ mod stored {
             sorted.sort_by_key(|message| message.0);
             let found = arrivals(&path(), &sorted);
             let step = 2000.0;
-            // Of each message the vertex that it is at, bytes left on its link, and when it is ready there.
+            // For each message: its vertex, the bytes left on its link, and the time at which it is ready there.
             let mut state: Vec<_> = sorted.iter().map(|&(at, from, _, _)| (from, None, at as f64)).collect();
             let mut ends = vec![0.0; sorted.len()];
             let mut now = 0.0;
@@ -194,7 +196,7 @@ mod stored {
                     }
                 }
             }
-            // Each hop of each message ends up to a step late, which delays those that share with it.
+            // Each hop of each message ends up to a step late, which delays messages that share its link.
             let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
             for (found, plain) in found.iter().zip(&ends) {
                 prop_assert!((*found as f64 - plain).abs() <= slack, "{found} {plain} {sorted:?}");
@@ -203,14 +205,14 @@ mod stored {
     }
 }
 
-/// Flows between 16 hosts at 100 Gbit/s and 1 us a link, as a simulator of packets carried them (csg-htsim; NDP, which
-/// sprays packets over all paths, and RoCE, which takes one path a flow by hash). Bytes are whole packets of 4,096 B.
+/// Flows between 16 hosts at 100 Gbit/s and 1 us per link, compared with a packet simulator (csg-htsim; NDP, which
+/// sprays packets over all paths, and RoCE, which hashes each flow to one path). Bytes are whole packets of 4,096 B.
 mod packets {
     use super::*;
 
     const PERMUTATION: [u32; 16] = [5, 12, 15, 11, 0, 4, 3, 9, 1, 2, 8, 13, 10, 14, 6, 7];
 
-    /// Packets of 1,000,000 B, of 2,000,000 B and of 125,000 B.
+    /// Packets for 1,000,000 B, 2,000,000 B and 125,000 B.
     fn incast() -> Vec<(u64, u32, u32, u64)> {
         (1..16).map(|from| (0, from, 0, 245 * 4096)).collect()
     }
@@ -226,7 +228,7 @@ mod packets {
         pairs.map(|(a, b)| (0, a, b, 31 * 4096)).collect()
     }
 
-    /// Arrival of the last flow, in us.
+    /// Arrival time of the last flow, in us.
     fn last(levels: (&[u32], &[u32]), policy: RoutePolicy, flows: &[(u64, u32, u32, u64)]) -> f64 {
         let levels = ClosLevels {
             children: levels.0.to_vec(),
@@ -239,7 +241,8 @@ mod packets {
         ends.max().unwrap() as f64 / 1e6
     }
 
-    /// Four pods of two times two hosts with as many links up as down, and four leaves of four hosts under two spines.
+    /// Four pods of two times two hosts with equally many links up and down, and four leaves of four hosts under two
+    /// spines.
     const FAT_TREE: (&[u32], &[u32]) = (&[2, 2, 4], &[2, 2]);
     const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
 
@@ -271,7 +274,7 @@ mod packets {
             let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
                 (least.min(found), most.max(found))
             });
-            // Flows that share nothing would take what sprayed ones take.
+            // Flows that share no links would take as long as sprayed flows.
             assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
             assert!(
                 least <= packets && packets <= most,
@@ -282,8 +285,8 @@ mod packets {
 }
 
 proptest! {
-    /// Alone a load or store takes the time of its path, to the rounding of each link: latencies of all links and of the memory,
-    /// and its bytes at the least rate. `links` says the same in `tests/it/physics/endpoints.rs`.
+    /// A load or store alone takes the time of its path, up to the rounding of each link: latencies of all links and of
+    /// the memory, and its bytes at the lowest rate. `tests/it/physics/endpoints.rs` checks `links` likewise.
     #[test]
     fn alone_accesses_take_their_path(
         shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),

@@ -1,4 +1,4 @@
-//! Links, by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
+//! Links, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
@@ -15,8 +15,8 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 
 #[test]
 fn one_link_carries_one_train_at_a_time() {
-    // Both want the link from 1 to 2: that of 1 has it from 0 to 1,000, the other, which is there at 10,
-    // from then on. The ways back share no link.
+    // Both need the link from 1 to 2. NPU 1's message uses it from 0 to 1,000; the other arrives at 10 and uses it
+    // afterwards. The reverse messages share no link.
     for shape in [Ring, Mesh] {
         let t = topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
@@ -28,7 +28,7 @@ fn one_link_carries_one_train_at_a_time() {
 
 #[test]
 fn a_mesh_goes_straight_where_a_ring_goes_round() {
-    // From 0 to 5: one link round, or five straight, of which that from 2 to 3 is taken until 1,000.
+    // From 0 to 5: one link around the ring, or five on the mesh, where the link from 2 to 3 is busy until 1,000.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
         arrivals(&topology(&[(Ring, 6, 1, 10)]), &messages),
@@ -42,7 +42,7 @@ fn a_mesh_goes_straight_where_a_ring_goes_round() {
 
 #[test]
 fn ties_on_a_ring_go_up() {
-    // From 0 to 2 by 1, so it waits for what 1 sends up, and not for what 3 sends down.
+    // From 0 to 2 through 1, so it waits for the message that 1 sends up, and not for the one that 3 sends down.
     let t = topology(&[(Ring, 4, 1, 10)]);
     let up = [(0, 1, 2, 1000), (0, 0, 2, 1000)];
     assert_eq!(arrivals(&t, &up), [1010, 2010]);
@@ -52,7 +52,7 @@ fn ties_on_a_ring_go_up() {
 
 #[test]
 fn who_passes_through_delays_what_an_npu_sends() {
-    // At 5 nobody is at 1 yet; at 15 the message from 0 is.
+    // At 5 no message has reached 1 yet; at 15 the message from 0 has.
     let t = topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         ends(
@@ -66,7 +66,8 @@ fn who_passes_through_delays_what_an_npu_sends() {
 
 #[test]
 fn a_switch_has_a_link_up_and_a_link_down() {
-    // Three to one: the link down takes them one after another, by number. What it sends is another link.
+    // Three to one: the link down takes them one after another, by number. Messages in the other direction use another
+    // link.
     let t = topology(&[(Switch, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -79,7 +80,7 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 
 #[test]
 fn fully_connected_npus_share_what_they_send_and_receive_with() {
-    // The same with one link's latency; and one to three alternates as well.
+    // The same with one link's latency; one to three also alternates.
     let t = topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -94,13 +95,13 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
 
 #[test]
 fn routes_share_inner_and_outer_links() {
-    // A ring of 4 inside, twice. From 0 = (0, 0) to 6 = (2, 1): 0, 1, 2, then up from 2 to 6.
+    // Two rings of 4. From 0 = (0, 0) to 6 = (2, 1): 0, 1, 2, then up from 2 to 6.
     let t = topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
-    // 1 → 2 first: the inner link is free at 1,000, when 0's message has waited since 10.
+    // 1 → 2 first: the inner link is free at 1,000, when the message from 0 has waited since 10.
     assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
-    // 2 → 6 first: the outer link is free at 1,000; the message is there at 20.
+    // 2 → 6 first: the outer link is free at 1,000; the message reaches it at 20.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
     // 5 → 6 is a link of the other ring.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
@@ -108,7 +109,7 @@ fn routes_share_inner_and_outer_links() {
 
 #[test]
 fn a_fast_train_queues_at_a_slow_link() {
-    // 1 ps/B inside, 4 outside. 0 → 3 = (1, 1) is at 1 at 10; the link from 1 to 3 is taken until 4,000.
+    // 1 ps/B inside, 4 outside. 0 → 3 = (1, 1) reaches 1 at 10; the link from 1 to 3 is busy until 4,000.
     let t = topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4020]);
     assert_eq!(
@@ -119,11 +120,11 @@ fn a_fast_train_queues_at_a_slow_link() {
 
 #[test]
 fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
-    // 4 ps/B inside, 1 outside: all of it is at 1 at 4,010, so it goes on from 3,010 to 4,010.
+    // 4 ps/B inside, 1 outside: the whole message is at 1 at 4,010, so it continues from 3,010 to 4,010.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
-    // Before that, the link is free for another, at 10 for example; at 3,005 it is not free in time.
+    // Before that, the link is free for another message, for example at 10; at 3,005 it would not be free in time.
     assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
     assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);
     assert_eq!(arrivals(&t, &[slow, (3015, 1, 3, 1000)]), [4020, 5020]);
@@ -131,16 +132,16 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
 
 #[test]
 fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
-    // 4, 1 and 2 ps/B: 2,000 of the last are enough from 2,020 on, when it goes through the middle one.
+    // 4, 1 and 2 ps/B: 2,000 on the last link suffice from 2,020 on, when the message crosses the middle one.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
-    // 1 → 3 at 2,005 takes the middle one until 3,005, and that is the end of it 3,015; then the message
-    // begins there, is at 3 at 3,015, all of it at 4,020, and takes the last until 5,015.
+    // 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. The message then begins there, its head
+    // reaches 3 at 3,015, its tail at 4,020, and it occupies the last link until 5,015.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
     );
-    // At 2,015 the message has its place in the queue from 2,010 to 3,010.
+    // At 2,015 the message already has its place in the queue, from 2,010 to 3,010.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2015, 1, 3, 1000)]),
         [4030, 4020]
@@ -151,9 +152,9 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
 fn devices_wait_for_a_segment_or_for_all() {
     let t = topology(&[(Ring, 8, 1, 10)]);
     for (switching, alone, first, second) in [
-        // Three links; to 3 after one that begins at 2 at 0: 1,000 + 1,000 + 10.
+        // Three links; the message to 3 follows one that begins at 2 at time 0: 1,000 + 1,000 + 10.
         (SwitchingMode::IDEAL, 1030, 1010, 2010),
-        // Two segments more.
+        // Two more segments.
         (by_segment(100), 1230, 1010, 2010),
         (by_segment(1000), 3030, 1010, 3030),
         (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
@@ -165,18 +166,18 @@ fn devices_wait_for_a_segment_or_for_all() {
             [first, second]
         );
     }
-    // The wire between two fully connected NPUs is one link: nothing waits on the way.
+    // The wire between two fully connected NPUs is one link, so nothing waits on the way.
     let t =
         topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
-    // With a switch behind it two segments: before the link up, before the link down.
+    // With a switch after it, two segments: before the link up and before the link down.
     assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
 }
 
 #[test]
 fn what_is_gathered_goes_when_its_last_segment_is_there() {
-    // 4 ps/B, then 1, by 100 B: the last segment is there at 4,010, and the 9 before it take 900, so it
-    // goes on from 3,110 to 4,110.
+    // 4 ps/B, then 1, by 100 B: the last segment arrives at 4,010, and the 9 before it take 900, so the message
+    // continues from 3,110 to 4,110.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
@@ -227,7 +228,7 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
     let idle = |network: &LinkNetwork<'_>, at| {
         [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
     };
-    // Link 0 → 1 until 1,000; link 1 → 2 is yet to be reached, and taken from 10 to 1,010.
+    // Link 0 → 1 is busy until 1,000; link 1 → 2 is still to be reached, and busy from 10 to 1,010.
     assert_eq!(idle(&network, 0), [true, false, false, false, true]);
     pending.run(&mut network, Time(10), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false, false, true]);
@@ -250,7 +251,7 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 0, 1), claimed(&network, 3, 4)),
         (None, None)
     );
-    // From 3 along the second dimension; over both, the lower of two claims.
+    // From 3 along the second dimension; over both dimensions, the lower of two claims.
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))

@@ -1,4 +1,4 @@
-//! Ports, by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
+//! Ports, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
@@ -11,8 +11,8 @@ use chakram_base::units::{BufferShare, Span, Time};
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     let t = topology(&[(Switch, 4, 2, 50)]);
-    // 0 → 1 leaves until 2,000 and is there 100 later. 0 → 2 leaves until 4,000; its first byte is there at
-    // 2,100. 3 → 2 was there at 150 and had entered at 2,150, so the other enters until 4,150.
+    // 0 → 1 leaves until 2,000 and arrives 100 later. 0 → 2 leaves until 4,000; its first byte arrives at 2,100. 3 → 2
+    // arrived at 150 and enters until 2,150, so the other enters until 4,150.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
     let found = ends(&mut PortNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
@@ -20,7 +20,7 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
 
 #[test]
 fn dimensions_have_ports_of_their_own() {
-    // From 0 to 1 along the first, to 4 along the second: nothing is shared.
+    // From 0 to 1 along the first dimension, to 4 along the second: nothing is shared.
     let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let found = ends(
         &mut PortNetwork::new(&t),
@@ -29,8 +29,8 @@ fn dimensions_have_ports_of_their_own() {
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
 }
 
-/// Inside 1 ps/B, outside 4: messages of 0 and 1 to the other 1 = (1, 1) and on from there leave by the port of
-/// 1 = (1, 0), one after another: 4,000 each.
+/// 1 ps/B inside, 4 outside: messages from 0 and 1 to the other 1 = (1, 1) and to NPUs beyond it leave by the port of 1
+/// = (1, 0), one after another: 4,000 each.
 #[test]
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
@@ -43,7 +43,7 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
-    // 2, 8 and 1 ps/B: 1,000 B leave in 8,000, which with 5 + 5 + 2 x 5 of latency is 8,020.
+    // 2, 8 and 1 ps/B: 1,000 B leave in 8,000, and with 5 + 5 + 2 x 5 of latency arrive at 8,020.
     let t = topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
@@ -51,14 +51,15 @@ fn rates_may_differ_at_both_ends_and_between() {
     ]);
     let found = ends(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
-    // From 2 = (0, 1, 0) there is no slow dimension: 2,000 + 5 + 2 x 5. That is long over when the other comes
-    // to the port of 3 = (1, 1, 0), by which both leave along the last.
+    // From 2 = (0, 1, 0) there is no slow dimension: 2,000 + 5 + 2 x 5. This message has ended long before the other
+    // reaches the port of 3 = (1, 1, 0), by which both leave along the last dimension.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
         ends(&mut PortNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
-    // From 3 at 7,000 it has the port until 8,000; the first comes to it at 7,010, and goes on until 9,000.
+    // From 3 at 7,000 the message occupies the port until 8,000; the first message reaches it at 7,010 and continues
+    // until 9,000.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
         ends(&mut PortNetwork::new(&t), &late),
@@ -68,7 +69,7 @@ fn rates_may_differ_at_both_ends_and_between() {
 
 #[test]
 fn devices_between_ports_take_their_time() {
-    // Three links of 2 ps/B and 50 ps: 150 + 2,000, and two segments of 100 B, or two messages.
+    // Three links of 2 ps/B and 50 ps: 150 + 2,000, plus two segments of 100 B, or two messages.
     let t = topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),
@@ -83,7 +84,7 @@ fn devices_between_ports_take_their_time() {
     }
 }
 
-/// 1,000 and 3,000 B from NPUs 1 and 2 come to NPU 0 at once: that of 1 enters first, whatever the ops.
+/// 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at once: the message from 1 enters first, whatever the ops.
 #[test]
 fn who_comes_at_once_enters_by_number() {
     let t = topology(&[(Switch, 4, 1, 50)]);
@@ -106,7 +107,7 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     network.submit(Time::ZERO, &message(0, 1, 2, 1000), &mut pending);
     let idle =
         |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
-    // Leaves until 1,000; comes at 100, enters until 1,100. Until 100 it is yet to come.
+    // Leaves until 1,000; arrives at 100, enters until 1,100. Until 100 it is still expected.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);
@@ -140,7 +141,7 @@ fn claims_are_touched_at_either_end() {
 fn alone_is_alone() {
     let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortNetwork::new(&t);
-    // 50 + 20 + 4,000; and nothing goes to oneself.
+    // 50 + 20 + 4,000; a message to oneself has no time.
     let alone = |b| network.uncontended((Npu(0), Npu(b)), BufferShare::whole(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

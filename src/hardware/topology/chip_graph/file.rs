@@ -1,4 +1,4 @@
-//! Topology files: a head, and a block for each chip with the chips that it is linked to.
+//! Topology files: a head, and a block for each chip with its linked chips.
 //!
 //! ```text
 //! {
@@ -16,19 +16,19 @@
 use super::{ChipGraph, ChipGraphError, MOST_CHIPS, MOST_DISTANCE};
 use std::fmt::Write;
 
-/// The keys of the head, and those of a chip.
+/// The keys of the head and of a chip.
 const HEAD: [&str; 3] = ["Topology", "Size", "Dimension"];
 const CHIP: [&str; 3] = ["Chip_id", "Connected_chip_id", "Connected_chip_distance"];
 
-/// The values of a block, with their lines.
+/// The values of a block, each with its line.
 type FileBlock<'t> = [Option<(usize, &'t str)>; 3];
 
 impl ChipGraph {
-    /// Reads a topology file, called `file` in errors.
+    /// Parses a topology file, called `file` in errors.
     ///
     /// # Errors
     ///
-    /// A line that is none, chips that are missing or there twice, and what [`ChipGraph::new`] refuses.
+    /// Invalid lines, missing or repeated chips, and the errors of [`ChipGraph::new`].
     pub fn parse(text: &str, file: &str) -> Result<Self, ChipGraphError> {
         let wrong = |line: usize, found: &str, expected: &str| ChipGraphError::Line {
             file: file.to_owned(),
@@ -152,7 +152,7 @@ impl ChipGraph {
         Self::new(name, dimensions, links.into_iter().flatten().collect())
     }
 
-    /// Writes the graph as a topology file.
+    /// Formats the graph as a topology file.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{{\n  Topology: {}\n  Size: {}\n  Dimension: {}\n}};\n",

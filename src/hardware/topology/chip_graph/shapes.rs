@@ -1,14 +1,15 @@
-//! Graphs by the words that name them, the best tori, and random graphs.
+//! Named graphs, the best tori, and random graphs.
 
 use super::{ChipGraph, ChipGraphError, MOST_CHIPS};
 use std::collections::BTreeSet;
 
 impl ChipGraph {
-    /// The graph called `torus:2x4`, `mesh:2x4` or `ring:8`; links have unit length, and two chips one link at most.
+    /// Returns the graph called `torus:2x4`, `mesh:2x4` or `ring:8`; links have unit length, and two chips share at
+    /// most one link.
     ///
     /// # Errors
     ///
-    /// If nothing is called so, or it would have more than [`MOST_CHIPS`].
+    /// If the name is unknown, or the graph would have more than [`MOST_CHIPS`].
     pub fn named(text: &str) -> Result<Self, ChipGraphError> {
         let wrong = || ChipGraphError::Shape {
             found: text.chars().take(80).collect(),
@@ -32,7 +33,7 @@ impl ChipGraph {
         }
     }
 
-    /// A grid of chips whose dimensions close to rings or not; the last dimension counts fastest.
+    /// Creates a grid of chips whose dimensions are rings if `closes`; the last dimension counts fastest.
     fn grid(name: &str, sizes: &[u32], closes: bool) -> Self {
         let chips: u32 = sizes.iter().product();
         let mut links = vec![Vec::new(); chips as usize];
@@ -60,7 +61,7 @@ impl ChipGraph {
         }
     }
 
-    /// The torus of two dimensions with so many chips whose mean hops are fewest; of equal ones the widest.
+    /// Returns the torus of two dimensions with `chips` chips and the fewest mean hops; the widest among equals.
     pub fn best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
@@ -81,8 +82,8 @@ impl ChipGraph {
         best.expect("every number has a divisor")
     }
 
-    /// A random connected graph of `chips`: a random tree, and links between pairs that have none, up to a number drawn
-    /// between those of the tree and three for each chip. `random` gives 64 random bits.
+    /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs up to a random
+    /// number of links between the tree's and three per chip. `random` returns 64 random bits.
     pub fn random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);

@@ -1,21 +1,22 @@
 //! Rates of links by the number of links of a chip: the more links a chip has, the slower each of them.
 //!
-//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has a rate for chips
-//! of 1, 3 and 12 links and one for chips without any, which reach one another through a network interface. The table's
-//! unit is GB/s, and its heading "latency"; only as a rate it makes sense, and the factor of Eq. 2, latency = factor ×
-//! size × distance, is its inverse. It says nothing of other numbers of links, so that has to be said.
+//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has a rate for
+//! chips of 1, 3 and 12 links, and one for chips without links, which reach one another through a network interface.
+//! The table's unit is GB/s although its heading is "latency". Only a rate makes sense, and the factor of Eq. 2,
+//! latency = factor × size × distance, is its inverse. The table has no rule for other numbers of links, so the user
+//! must choose one.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;
 
-/// Rule for numbers of links between two that the table has.
+/// Rule for numbers of links between two entries of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkInterpolation {
-    /// Nothing: only the numbers of the table are known.
+    /// No rule: only the numbers in the table are known.
     None,
-    /// The rate of the next larger number, the slower one.
+    /// The rate of the next larger number, which is slower.
     Step,
-    /// A straight line between logarithms of the number and of the rate.
+    /// Linear between logarithms of the number and of the rate.
     Logarithmic,
 }
 
@@ -30,11 +31,11 @@ impl SettingChoice for LinkInterpolation {
 /// Rates of links, in bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkTechnology {
-    /// The rate through the network interface, of chips without a link.
+    /// The rate through the network interface, for chips without links.
     pub interface: f64,
-    /// By number of links, ascending, at least 1.
+    /// (number of links, rate), ascending; numbers are at least 1.
     pub links: Vec<(u32, f64)>,
-    /// Between them.
+    /// Rule between entries.
     pub interpolation: LinkInterpolation,
 }
 
@@ -48,12 +49,12 @@ impl LinkTechnology {
         }
     }
 
-    /// Reads a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and of the network
-    /// interface, which is Table III's if not said.
+    /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and of the network
+    /// interface, which defaults to Table III's.
     ///
     /// # Errors
     ///
-    /// Numbers of links or rates out of range, and numbers that stand twice.
+    /// Numbers of links or rates out of range, and repeated numbers.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self {
             links: Vec::new(),
@@ -82,7 +83,7 @@ impl LinkTechnology {
         Ok(this)
     }
 
-    /// The rate of each link of a chip that has so many; `None` where nothing says it.
+    /// Returns the rate of each link of a chip with `links` links; `None` if neither the table nor the rule has one.
     pub fn rate(&self, links: u32) -> Option<f64> {
         if links == 0 {
             return Some(self.interface);

@@ -1,4 +1,4 @@
-//! Chip graphs as read, and their measures derived by hand.
+//! Chip graphs as parsed, and their measures computed by hand.
 
 use super::*;
 
@@ -13,7 +13,7 @@ const SAMPLE: &str = "{\n  Topology: 2D-torus\n  Size: 4\n  Dimension: 2\n};\n\
     {\n  Chip_id: 2\n  Connected_chip_id: {1, 3}\n  Connected_chip_distance: {1, 1}\n}\n\
     {\n  Chip_id: 3\n  Connected_chip_id: {0, 2}\n  Connected_chip_distance: {1, 1}\n}\n";
 
-/// A ring of 4: from each chip two at 1 hop and one at 2, (1 + 1 + 2) / 3 = 1.333.
+/// A ring of 4: from each chip two chips at 1 hop and one at 2, (1 + 1 + 2) / 3 = 1.333.
 #[test]
 fn the_sample_is_a_ring_of_four() {
     let sample = ChipGraph::parse(SAMPLE, "sample").unwrap();
@@ -29,8 +29,8 @@ fn the_sample_is_a_ring_of_four() {
     assert_eq!(torus, summary);
 }
 
-/// 2x4 and 2x2x2 are the cube: 3 links a chip, 8 x 3 / 2 = 12; 3 chips at 1 hop, 3 at 2, 1 at 3: 12 / 7. The mesh:
-/// 2 x 3 + 4 = 10 links. The ring: (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7.
+/// 2x4 and 2x2x2 are the cube: 3 links per chip, 8 x 3 / 2 = 12; 3 chips at 1 hop, 3 at 2, 1 at 3: 12 / 7. The mesh: 2
+/// x 3 + 4 = 10 links. The ring: (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7.
 #[test]
 fn graphs_of_eight_chips_have_the_published_numbers() {
     for (name, links, degrees, diameter, hops) in [
@@ -51,7 +51,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
             found.mean_hops
         );
     }
-    // The same graph after chips 0 to 7 are called 0, 1, 3, 2, 4, 5, 7, 6.
+    // The same graph after chips 0 to 7 are renumbered to 0, 1, 3, 2, 4, 5, 7, 6.
     let to = [0_u32, 1, 3, 2, 4, 5, 7, 6];
     let (flat, cube) = (graph("torus:2x4"), graph("torus:2x2x2"));
     for chip in 0..8 {
@@ -69,8 +69,8 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
     }
 }
 
-/// Uniform messages between all pairs: a mesh takes 2 / (12/7) = 1.167 times a torus of the same rate, and the interface
-/// at 1 GB/s 64 / (12/7) = 37.3 times the torus at 64 GB/s a link.
+/// Uniform messages between all pairs: a mesh takes 2 / (12/7) = 1.167 times as long as a torus of the same rate, and
+/// the interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
 #[test]
 fn communication_follows_hops_and_rates() {
     let technology = LinkTechnology::table_three(LinkInterpolation::None);
@@ -82,7 +82,7 @@ fn communication_follows_hops_and_rates() {
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
 
-/// Best tori of two dimensions by number of chips: mean hops; primes are rings and stand out.
+/// Best tori of two dimensions by number of chips: mean hops. Prime numbers yield rings, which are outliers.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
     let hops = |chips: u32| ChipGraph::best_torus(chips).summary().mean_hops;
@@ -112,7 +112,7 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
             "{prime}"
         );
     }
-    // Three dimensions are nearer than two: 4 x 4 x 3 against 7 x 7 and 6 x 8.
+    // Three dimensions have fewer hops than two: 4 x 4 x 3 against 7 x 7 and 6 x 8.
     let named = |name: &str| graph(name).summary().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);
@@ -223,8 +223,8 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     }
 }
 
-/// 250 draws of fewer than 50 chips: each is connected and symmetric, the same seed gives the same, and the best so far
-/// never rises.
+/// 250 draws of fewer than 50 chips: each is connected and symmetric, equal seeds give equal graphs, and the best so
+/// far never rises.
 #[test]
 fn random_graphs_are_connected_and_repeatable() {
     let draw = |seed: u64| {
@@ -259,7 +259,7 @@ fn tables_of_rates_are_read() {
     let table = LinkTechnology::parse("3=64 GB/s, 1=180GB/s,interface=2 GB/s").unwrap();
     assert_eq!(table.links, [(1, 180e9), (3, 64e9)]);
     assert_eq!((table.rate(0), table.rate(2)), (Some(2e9), None));
-    // Without an interface it is that of Table III.
+    // Without a stated interface, Table III's is used.
     assert_eq!(LinkTechnology::parse("4=10GB/s").unwrap().interface, 1e9);
     for wrong in ["", "3", "x=1GB/s", "0=1GB/s", "3=64", "3=1GB/s,3=2GB/s"] {
         assert!(LinkTechnology::parse(wrong).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! Graphs of links, dimension by dimension: those of shapes, of Clos networks, and of chips.
+//! Builds link graphs dimension by dimension: from shapes, Clos networks, and graphs of chips.
 
 use super::super::chip_graph::ChipGraph;
 use super::legs::RouteLegs;
@@ -12,45 +12,45 @@ use chakram_base::units::{Bandwidth, Span};
 /// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimensionLinks {
-    /// Those of its shape: of rings and meshes, and for each line of NPUs along a switched or fully connected dimension a
-    /// switch.
+    /// Links that follow from the shape: those of a ring or mesh, or a switch for each line of NPUs along a switched or
+    /// fully connected dimension.
     OfShape,
     /// Clos networks.
     Clos {
         /// Their levels.
         levels: ClosLevels,
-        /// Which NPUs each of them joins.
+        /// Which NPUs each network joins.
         fabric: ClosFabric,
-        /// Which of the shortest paths messages take.
+        /// Selection among shortest paths.
         routes: RoutePolicy,
     },
-    /// Graphs of chips, which are the NPUs of a line; a link takes the dimension's latency for each unit of its distance.
+    /// Graphs of chips, one per line of NPUs. A link has the dimension's latency for each unit of its distance.
     Chips {
         /// The graph of each line.
         chips: ChipGraph,
-        /// Which of the shortest paths messages take.
+        /// Selection among shortest paths.
         routes: RoutePolicy,
     },
 }
 
-/// Links that are too many, or do not join NPUs.
+/// Links that are too many, or that do not join the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkGraphFault {
     /// There are more than [`MOST_NPUS`].
     Npus,
-    /// The links of this dimension are more than [`MOST_LINKS`], its switches more than [`MOST_SWITCHES`], or they are not
-    /// for its NPUs.
+    /// This dimension has more links than [`MOST_LINKS`], more switches than [`MOST_SWITCHES`], or links for another
+    /// number of NPUs.
     Links(usize),
-    /// There is no way between two NPUs.
+    /// There is no route between two NPUs.
     Apart(Npu, Npu),
 }
 
-/// Links while they are added.
+/// A graph under construction.
 pub(super) struct GraphBuilder {
     npus: u32,
     switches: Vec<String>,
     links: Vec<DirectedLink>,
-    /// Rate of the links that are added, and their dimension.
+    /// Rate and latency of the links that are added, and their dimension.
     rate: (Bandwidth, Span),
     dimension: u32,
 }
@@ -61,7 +61,7 @@ impl GraphBuilder {
         self.npus + self.switches.len() as u32 - 1
     }
 
-    /// Whether so many switches and links, in one direction each, may be added.
+    /// Returns true if that many switches, and links counted per direction, may be added.
     pub fn has_room(&self, switches: u64, links: u64) -> bool {
         self.switches.len() as u64 + switches <= u64::from(MOST_SWITCHES)
             && self.links.len() as u64 + links <= MOST_LINKS as u64
@@ -87,7 +87,7 @@ impl GraphBuilder {
         self.link(b, a);
     }
 
-    /// Adds the links of a line of NPUs along a dimension of this name and shape.
+    /// Adds the links of a line of NPUs along a dimension with this name and shape.
     fn line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
         let (size, first) = (ends.len(), ends[0]);
         let at = |x: usize| ends[x % size];
@@ -96,7 +96,7 @@ impl GraphBuilder {
             DimensionShape::Ring | DimensionShape::Mesh => {
                 let closes = shape == DimensionShape::Ring && size > 2;
                 let wires = if closes { size } else { size - 1 };
-                // Upwards first, so that a message whose ways are equally long goes up.
+                // Upwards first, so that a message with equally long paths goes up.
                 (0..wires).for_each(|x| self.link(at(x), at(x + 1)));
                 (0..wires).for_each(|x| self.link(at(x + 1), at(x)));
             }
@@ -105,7 +105,8 @@ impl GraphBuilder {
                 (0..size).for_each(|x| self.both(at(x), hub));
             }
             DimensionShape::FullyConnected => {
-                // Wires are not told apart: what an NPU sends, and what it receives. One latency between them.
+                // Wires are not modelled one by one, only what an NPU sends and receives in all. One latency in
+                // between.
                 let hub = self.switch(format!("{name} wires at {first}"));
                 (0..size).for_each(|x| self.link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
@@ -126,14 +127,14 @@ impl GraphBuilder {
 }
 
 impl ClosLevels {
-    /// Adds the network that joins `ends`, of which there are [`Self::npus`]; `of` follows the names of its switches. `None`
-    /// if it has too many switches or links, or is not for so many.
+    /// Adds the network that joins `ends`, whose number must be [`Self::npus`]; `of` is appended to the names of its
+    /// switches. `None` if it has too many switches or links, or is for another number of NPUs.
     fn add(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
         self.npus().filter(|npus| *npus as usize == ends.len())?;
-        // Vertices of the level below, by subtree and place in it: one vertex of each NPU.
+        // Vertices of the level below, by subtree and index in it; initially one vertex per NPU.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
-            // Each vertex below has so many links up; NPUs have one.
+            // Number of links up from each vertex below; NPUs have one.
             let uplinks = match level {
                 0 => 1,
                 _ => *self.uplinks.get(level - 1)?,
@@ -171,7 +172,8 @@ impl ClosLevels {
 }
 
 impl LinkGraph {
-    /// The links of the dimensions of `topology`, one entry of `links` each, at the rates and latencies of the dimensions.
+    /// Builds the links of the dimensions of `topology`, one entry of `links` each, with the rates and latencies of the
+    /// dimensions.
     ///
     /// # Errors
     ///
@@ -201,6 +203,8 @@ impl LinkGraph {
             });
             let (label, policy) = match links {
                 DimensionLinks::OfShape => {
+                    // A shape divides an NPU's bandwidth among its links; explicit links each have all of the stated
+                    // bandwidth.
                     builder.rate.0 = topology.link(d);
                     let of = (dimension.name.as_str(), dimension.shape);
                     lines.for_each(|ends| builder.line(&ends, of));
@@ -257,7 +261,7 @@ impl LinkGraph {
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 
-    /// The links of stacked dimensions, by their shapes. `None` if there are more than [`MOST_NPUS`].
+    /// Builds the links that follow from the shapes of stacked dimensions. `None` if there are more than [`MOST_NPUS`].
     pub fn stacked(topology: &Topology) -> Option<Self> {
         let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];
         Self::new(topology, &links).ok()

@@ -2,14 +2,14 @@
 
 use super::{Bandwidth, LinkGraph, Npu, Span};
 
-/// A change of links: those of an NPU along a dimension, or those between two NPUs.
+/// A change of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkChange {
-    /// Ends that are NPUs: of links that have one of them at one end, or one at either.
+    /// NPUs at the ends of the links; `between` says whether one end or both must be listed.
     pub npus: Vec<Npu>,
-    /// Whether both ends are among them.
+    /// True if both ends must be among `npus`, false if one end is enough.
     pub between: bool,
-    /// Only those of this dimension.
+    /// Restricts the change to links of this dimension.
     pub dimension: Option<u32>,
     /// New rate.
     pub bandwidth: Option<Bandwidth>,
@@ -25,7 +25,7 @@ pub struct LinkChangeFault {
 }
 
 impl LinkGraph {
-    /// The same with some links changed, in turn.
+    /// Returns the graph with some links changed; changes are applied in order.
     ///
     /// # Errors
     ///

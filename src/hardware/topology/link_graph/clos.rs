@@ -2,39 +2,39 @@
 
 use super::{MOST_NPUS, Topology};
 
-/// Levels of a Clos network of folded trees, lowest first: `children` NPUs or switches below each switch of a level, and
-/// `uplinks` links from it to as many switches of the next. It is an extended generalized fat tree (Öhring et al., IPPS 1995),
-/// all of whose links have one rate.
+/// Levels of a Clos network of folded trees, lowest first. Each switch of a level has `children` NPUs or switches below
+/// it, and `uplinks` links to different switches of the next level. It is an extended generalized fat tree (Öhring et
+/// al., IPPS 1995) in which all links have one rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosLevels {
     /// Number of NPUs or switches below a switch, by level.
     pub children: Vec<u32>,
-    /// Number of links up from a switch, by level but the highest.
+    /// Number of links up from a switch, for each level except the highest.
     pub uplinks: Vec<u32>,
 }
 
-/// NPUs that a Clos network above other dimensions joins.
+/// Which NPUs a Clos network above other dimensions joins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
-    /// NPUs of one rail, which have the same place in the dimensions inside: each rail has a network of its own. From rail
-    /// to rail messages go inside.
+    /// The NPUs of one rail, which have the same coordinates in the inner dimensions: each rail has its own network.
+    /// Messages between rails use the inner dimensions.
     #[default]
     RailOnly,
-    /// All NPUs, those of one rail below the same switches.
+    /// All NPUs, with the NPUs of one rail below the same switches.
     RailOptimized,
-    /// All NPUs, those that lie together inside below the same switches.
+    /// All NPUs, with NPUs that share inner dimensions below the same switches.
     TopOfRack,
 }
 
 impl ClosFabric {
-    /// All, with their names in machine files.
+    /// Every variant with its name in machine files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::RailOnly, "rail_only"),
         (Self::RailOptimized, "rail_optimized"),
         (Self::TopOfRack, "top_of_rack"),
     ];
 
-    /// Number of NPUs that a network of dimension `d` joins.
+    /// Returns the number of NPUs that a network of dimension `d` joins.
     pub fn npus(self, topology: &Topology, d: usize) -> u32 {
         let size = topology.dimensions()[d].size;
         match self {
@@ -43,7 +43,8 @@ impl ClosFabric {
         }
     }
 
-    /// NPUs of each network of dimension `d`, in their order below its switches; `lines` are those along the dimension.
+    /// Returns the NPUs of each network of dimension `d`, in their order below its switches; `lines` are the lines
+    /// along the dimension.
     pub(super) fn ends(
         self,
         topology: &Topology,
@@ -67,7 +68,7 @@ impl ClosFabric {
 }
 
 impl ClosLevels {
-    /// Number of NPUs; `None` if there are too many.
+    /// Returns the number of NPUs; `None` if there are too many.
     pub fn npus(&self) -> Option<u32> {
         let all = self.children.iter();
         let npus = all
@@ -76,7 +77,7 @@ impl ClosLevels {
         (npus <= MOST_NPUS).then_some(npus)
     }
 
-    /// `2x2x4`.
+    /// Formats the levels: `2x2x4`.
     pub(super) fn sizes(&self) -> String {
         let sizes: Vec<_> = self.children.iter().map(u32::to_string).collect();
         sizes.join("x")

@@ -1,21 +1,21 @@
-//! Links that fail, by the names of their ends, and ways around them.
+//! Links that fail, by the names of their ends, and detours around them.
 
 use super::{LinkGraph, LinkRoute, Npu};
 use std::collections::VecDeque;
 
-/// Neighbours of a vertex that a message names.
+/// Maximum number of neighbours of a vertex that a message names.
 const NAMED: usize = 8;
 
 impl LinkGraph {
-    /// Returns the links in both directions between two vertices, which `ends` names as `A-B`: NPUs by their numbers, switches as
-    /// [`Self::vertex`] does.
+    /// Returns the links in both directions between two vertices, which `ends` names as `A-B`: NPUs by their numbers,
+    /// switches by the names of [`Self::vertex`].
     ///
     /// # Errors
     ///
     /// A text that says what was found instead, if a vertex is unknown or no link joins the two.
     pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
-        // Names may contain the sign that separates them.
+        // Names may contain the separator themselves.
         for (at, _) in ends.match_indices('-') {
             let named = [&ends[..at], &ends[at + 1..]].map(|name| self.find_vertex(name.trim()));
             let [Some(a), Some(b)] = named else {
@@ -50,7 +50,7 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the vertex of a name: an NPU's number, perhaps after `NPU`, or a switch's name.
+    /// Returns the vertex of a name: an NPU's number, optionally after `NPU`, or a switch's name.
     fn find_vertex(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix("NPU ").unwrap_or(name);
         match number.parse() {
@@ -80,13 +80,13 @@ impl LinkGraph {
         }
     }
 
-    /// Returns whether a link has not failed.
+    /// Returns true if a link has not failed.
     pub fn carries(&self, link: u32) -> bool {
         !self.failed[link as usize]
     }
 
-    /// Returns the same graph without the links `failed`, which keep their numbers. Where they were the only way along a
-    /// dimension, messages take the fewest links of all dimensions ([`Self::find_route`]).
+    /// Returns the graph without the links `failed`; other links keep their numbers. If failed links leave no path
+    /// along a dimension, messages take a route with the fewest links over all dimensions ([`Self::find_route`]).
     pub fn without(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {
@@ -96,8 +96,8 @@ impl LinkGraph {
         graph
     }
 
-    /// Returns a way with the fewest links, of whatever dimensions, from `a` to `b`; of several, at each vertex that over the
-    /// link that was added first. `None` if there is none.
+    /// Returns a route with the fewest links, over any dimensions, from `a` to `b`. Among several it takes, at each
+    /// vertex, the link that was added first. `None` if there is none.
     pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);

@@ -11,7 +11,7 @@ pub(super) struct RouteLeg {
     pub end: u32,
 }
 
-/// NPUs by their places in dimensions.
+/// Coordinates of NPUs in the dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RouteLegs {
     dimensions: Vec<LegDimension>,
@@ -21,12 +21,13 @@ pub(super) struct RouteLegs {
 struct LegDimension {
     stride: u32,
     size: u32,
-    /// Whether its links join NPUs whatever their places in the dimensions inside it.
+    /// True if its links join NPUs regardless of their coordinates in the inner dimensions.
     joins_inner: bool,
 }
 
 impl RouteLegs {
-    /// Of the dimensions of `topology`; `joins_inner` says of which the links join NPUs whatever their places inside it.
+    /// Describes the dimensions of `topology`; `joins_inner(d)` is true if the links of dimension d join NPUs
+    /// regardless of their coordinates in the inner dimensions.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
         let dimensions = topology.dimensions().iter().zip(&topology.strides);
         let dimensions = dimensions
@@ -41,14 +42,14 @@ impl RouteLegs {
         }
     }
 
-    /// Returns the first leg from one NPU to another; `None` if they are one.
+    /// Returns the first leg from one NPU to another; `None` if they are the same.
     pub fn first(&self, from: u32, to: u32) -> Option<RouteLeg> {
         let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;
         let differs = |d: &usize| place(from, *d) != place(to, *d);
         let mut from_outside = (0..self.dimensions.len()).rev();
         let joined = from_outside.find(|d| self.dimensions[*d].joins_inner && differs(d));
         if let Some(dimension) = joined {
-            // Places inside it are crossed with it, those outside are kept.
+            // The leg also reaches the final inner coordinates; outer coordinates stay.
             let LegDimension { stride, size, .. } = self.dimensions[dimension];
             let npus = stride * size;
             let end = from / npus * npus + to % npus;

@@ -1,4 +1,4 @@
-//! Routes over links, and what a message takes over them that is alone.
+//! Routes over links, and the time of a message that has them alone.
 
 use super::legs::RouteLeg;
 use super::{
@@ -8,7 +8,7 @@ use super::{
 use chakram_base::random::split_mix;
 
 impl LinkGraph {
-    /// Number of links between two NPUs.
+    /// Returns the number of links between two NPUs.
     pub fn hops(&self, a: Npu, b: Npu) -> u32 {
         let mut at = a.0;
         let mut hops = 0;
@@ -23,11 +23,12 @@ impl LinkGraph {
         self.distances[to as usize * self.outgoing.len() + vertex as usize]
     }
 
-    /// Links of `vertex` that lead on to the end of `leg` by a shortest path.
+    /// Returns the links of `vertex` that lead on a shortest path to the end of `leg`.
     fn onward(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.far(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
-        // An NPU from which a leg along another dimension leads there has its distance along that one.
+        // If a leg along another dimension leads from an NPU to the end, the NPU's stored distance is along that
+        // dimension.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end
@@ -41,14 +42,14 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the way from `a` to `b`, where no link has failed; without links if they are one NPU.
+    /// Returns the route from `a` to `b` in a graph without failed links; it is empty if they are one NPU.
     pub fn route(&self, a: Npu, b: Npu) -> LinkRoute {
         let route = self.find_route(a, b);
         route.expect("every NPU can be reached")
     }
 
-    /// Returns the way from `a` to `b`: leg by leg, or, where failed links leave no leg, the shortest over all links. `None` if
-    /// failed links leave no way.
+    /// Returns the route from `a` to `b`: leg by leg, or, if failed links leave no leg, the shortest one over all
+    /// links. `None` if failed links leave no route.
     pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
@@ -67,7 +68,7 @@ impl LinkGraph {
         Some(route)
     }
 
-    /// Adds a leg along one shortest path, of a message from `a` to `b`. `None` if failed links leave none.
+    /// Adds a leg along one shortest path, for a message from `a` to `b`. `None` if failed links leave none.
     fn follow(
         &self,
         mut at: u32,
@@ -96,10 +97,10 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Adds a leg over all shortest paths: at each vertex, what comes there leaves in equal parts. `None` if failed
+    /// Adds a leg over all shortest paths: each vertex sends equal parts over all links that lead on. `None` if failed
     /// links leave none.
     fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
-        // Vertices of one distance, with the latency of the slowest path there.
+        // Vertices at one distance, each with its share of the message and the latency of the slowest path to it.
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != leg.end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();
@@ -128,8 +129,8 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU. Where devices store and
-    /// forward, the message passes one link after another, each as often as it is units long.
+    /// Returns latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU. If devices
+    /// store and forward, the message passes one link after another, once for each unit of length.
     pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route(a, b);
         let rate = |&(link, part): &LinkPart| {
@@ -144,7 +145,7 @@ impl LinkGraph {
         let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
         let mut others = InverseRate::ZERO;
         if switching == SwitchingMode::StoreAndForward {
-            // One unit of the slowest link is left out: it is the serialization at that rate.
+            // Skip one unit of the slowest link: it is the serialization at that rate.
             let mut slowest = Some(bandwidth);
             for &(link, _) in &route.links {
                 let DirectedLink {
@@ -166,7 +167,7 @@ impl LinkGraph {
     }
 }
 
-/// Returns random bits for a word.
+/// Returns a hash of a word.
 fn mixed(mut word: u64) -> u64 {
     split_mix(&mut word)
 }

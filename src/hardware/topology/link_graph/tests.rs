@@ -1,11 +1,11 @@
-//! Routes and loads of graphs of links, by hand.
+//! Routes and loads of link graphs, computed by hand.
 
 use super::*;
 use crate::topology::TopologyDimension;
 use crate::topology::chip_graph::ChipGraph;
 
 impl LinkGraph {
-    /// The links of one dimension of this rate and latency per link.
+    /// Builds the links of one dimension with this rate and latency per link.
     fn of_one(npus: u32, links: DimensionLinks, (bandwidth, latency): (Bandwidth, Span)) -> Self {
         let dimension = TopologyDimension {
             name: "fabric".to_owned(),
@@ -18,7 +18,7 @@ impl LinkGraph {
         Self::new(&topology, &[links]).unwrap()
     }
 
-    /// A Clos network alone.
+    /// Builds a Clos network of a single dimension.
     pub fn clos(levels: &ClosLevels, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
         let links = DimensionLinks::Clos {
             levels: levels.clone(),
@@ -28,7 +28,7 @@ impl LinkGraph {
         Self::of_one(levels.npus().unwrap(), links, rate)
     }
 
-    /// A graph of chips alone.
+    /// Builds a graph of chips as a single dimension.
     pub fn of_chips(chips: &ChipGraph, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
         let chips = chips.clone();
         Self::of_one(chips.chips(), DimensionLinks::Chips { chips, routes }, rate)
@@ -47,18 +47,20 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
     LinkGraph::clos(&levels, rate(), policy)
 }
 
-/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and as many links up as hosts at each level.
+/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and as many upward links as hosts at each
+/// level.
 #[test]
 fn a_fat_tree_has_its_switches_and_paths() {
     let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
-    // Both directions of 16 at each of three levels.
+    // 16 links in both directions at each of three levels.
     assert_eq!(graph.links().len(), 2 * 3 * 16);
-    // Neighbours by their switch, a pod by one above it, other pods by the highest.
+    // Neighbours connect through their switch, hosts of a pod through one switch above it, other pods through the
+    // highest level.
     assert_eq!(graph.hops(Npu(0), Npu(1)), 2);
     assert_eq!(graph.hops(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hops(Npu(0), Npu(15)), 6);
-    // To another pod: 1 link, 2 halves, 4 quarters, and the same back.
+    // To another pod: 1 link, 2 halves, 4 quarters, and the same in reverse.
     let route = graph.route(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
@@ -78,7 +80,7 @@ fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
     };
     assert_eq!(routes(1), routes(1));
     assert_ne!(routes(1), routes(2));
-    // Over the four highest switches: of 12 routes not all take one.
+    // There are four highest switches; 12 routes do not all use the same one.
     let middle: std::collections::BTreeSet<_> =
         routes(1).iter().map(|route| route.links[2].0).collect();
     assert!(middle.len() > 1);
@@ -105,7 +107,7 @@ fn links_of_dimensions_are_theirs() {
         ];
         let topology = Topology::new(dimensions).unwrap();
         let graph = LinkGraph::stacked(&topology).unwrap();
-        // The way over links costs what the way over dimensions does.
+        // Routes over explicit links cost the same as over dimensions.
         for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
             assert_eq!(
                 graph.path(a, b, SwitchingMode::IDEAL),
@@ -122,7 +124,8 @@ fn links_of_dimensions_are_theirs() {
     }
 }
 
-/// DEAP's mean hops: 12/7 = 1.714 for both tori of eight, 2 for the mesh, 7/6 as many. Routes have as many links.
+/// DEAP's mean hops: 12/7 = 1.714 for both tori of eight, and 7/6 of that, 2, for the mesh. Routes have the same
+/// numbers of links.
 #[test]
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
@@ -163,7 +166,7 @@ fn changes_touch_the_links_that_they_name() {
     assert_eq!(none, Err(LinkChangeFault { change: 1 }));
 }
 
-/// A dimension behind a switch.
+/// Creates a dimension with a switch.
 fn switch(name: &str, size: u32) -> TopologyDimension {
     TopologyDimension {
         name: name.to_owned(),
@@ -174,7 +177,7 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
     }
 }
 
-/// A switch of `inside` NPUs and, above it, Clos networks over `outside` of them, all links alike.
+/// A switch of `inside` NPUs and, above it, Clos networks over `outside` of them; all links are equal.
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
@@ -193,7 +196,7 @@ fn two_tiers(
     LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap()
 }
 
-/// Dimensions of the links of a route, nearest to the sender first.
+/// Returns the dimensions of the links of a route, starting at the sender.
 fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
     let route = graph.route(Npu(a), Npu(b));
     let links = route.links.iter();
@@ -202,15 +205,15 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Four nodes of four NPUs. A rail has four NICs below two switches with two links up each; to another rail a message goes
-/// inside its node first.
+/// Four nodes of four NPUs. A rail has four NICs below two switches with two upward links each; a message to another
+/// rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
     let policy = (ClosFabric::RailOnly, RoutePolicy::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
-    // A switch for each node; for each of four rails two of the first level and two above.
+    // A switch for each node; for each of four rails, two of the first level and two above.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
-    // 16 NPUs below nodes; on each rail 4 NICs and 4 links up, both ways.
+    // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links; each in both directions.
     assert_eq!(graph.links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
     // Nodes 0 and 1 are below one switch, nodes 0 and 3 are not.
@@ -218,7 +221,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
     assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
     assert_eq!(graph.hops(Npu(0), Npu(13)), 6);
-    // The last leg is on the rail of the receiver, whose first NPU is 1.
+    // The last leg is on the receiver's rail, whose first NPU is 1.
     let route = graph.route(Npu(0), Npu(13));
     let up = graph.links()[route.links[3].0 as usize];
     assert_eq!(graph.vertex(up.from), "switch 0 of level 1 at 1");
@@ -226,8 +229,8 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     assert!(!graph.may_store());
 }
 
-/// The same nodes on one fabric of sixteen NICs, four below each switch: messages to another node are on it from end to
-/// end, those inside a node are not, though the NICs are on one switch.
+/// The same nodes on one fabric of sixteen NICs, four below each switch. Messages to another node use only the fabric;
+/// messages inside a node do not, although its NICs are on one switch.
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
@@ -235,18 +238,19 @@ fn one_fabric_joins_all_rails() {
     let racks = graph(ClosFabric::TopOfRack, RoutePolicy::First);
     let rails = graph(ClosFabric::RailOptimized, RoutePolicy::First);
     for graph in [&racks, &rails] {
-        // Four switches of nodes, four of the first level and four above; 16 links of nodes, of NICs and up, both ways.
+        // Four switches of nodes, four of the first level and four above; 16 links of nodes, of NICs and upwards, each
+        // in both directions.
         assert_eq!(graph.switches.len(), 4 + 4 + 4);
         assert_eq!(graph.links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
     }
-    // Another node, the same rail and another one: below one switch where NICs of a rail are.
+    // Another node on the same rail and on another rail: below one switch if the NICs of a rail are.
     assert_eq!(crossed(&racks, 0, 4), [1; 4]);
     assert_eq!(crossed(&racks, 0, 5), [1; 4]);
     assert_eq!(crossed(&rails, 0, 4), [1; 2]);
     assert_eq!(crossed(&rails, 0, 12), [1; 2]);
     assert_eq!(crossed(&rails, 0, 5), [1; 4]);
-    // As on the Clos network alone, link by link: parts, and the order of links, by any policy.
+    // As on a Clos network alone, link by link: parts and the order of links, with any policy.
     for policy in [
         RoutePolicy::First,
         RoutePolicy::Hashed(7),
@@ -273,7 +277,7 @@ fn one_fabric_joins_all_rails() {
                     route.latency,
                 )
             });
-            // Hashes draw by the number of the device, which switches of nodes move.
+            // Hashes depend on the device number, which the switches of nodes shift.
             if matches!(policy, RoutePolicy::Hashed(_)) {
                 assert_eq!(over.0.len(), alone.0.len());
             } else {
@@ -283,7 +287,7 @@ fn one_fabric_joins_all_rails() {
     }
 }
 
-/// With one level it is the switch of the shape, whatever lies inside, link by link.
+/// A Clos network of one level equals the switch shape, link by link, whatever the inner dimensions are.
 #[test]
 fn a_clos_network_of_one_level_is_a_switch() {
     for inner in [
@@ -322,8 +326,8 @@ fn a_clos_network_of_one_level_is_a_switch() {
     }
 }
 
-/// A fabric over nodes of pods, and a switch over pods: 2 x 2 x 2 NPUs. What differs in pods goes to the receiver's place on
-/// the fabric first, then from pod to pod.
+/// A fabric over nodes of pods, and a switch over pods: 2 x 2 x 2 NPUs. A message that differs within the pod first
+/// travels to the receiver's place on the fabric, then from pod to pod.
 #[test]
 fn a_fabric_may_lie_between_dimensions() {
     let dimension = |name: &str| TopologyDimension {
@@ -352,8 +356,8 @@ fn a_fabric_may_lie_between_dimensions() {
     assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
 }
 
-/// Boards of four chips in a square, and a switch over two of them; and the other way round, pairs of NPUs on a switch whose
-/// places are joined by a square each.
+/// Boards of four chips in a square, and a switch over two of them; and in reverse, pairs of NPUs on a switch, where
+/// equal places of the pairs are joined by a square each.
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {
@@ -365,12 +369,12 @@ fn graphs_lie_inside_and_outside_of_switches() {
         LinkGraph::new(&Topology::new(dimensions).unwrap(), &links).unwrap()
     };
     let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
-    // 8 links of each square and 2 of each of 4 switches, both ways.
+    // 8 links of each square and 2 of each of 4 switches; each in both directions.
     assert_eq!(boards.links().len(), 2 * 8 + 2 * 4 * 2);
     assert_eq!(crossed(&boards, 0, 2), [0, 0]);
     assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
     let pairs = of([2, 4], [DimensionLinks::OfShape, square()]);
-    // NPU 1 of the first pair to NPU 0 of the third: across the switch, then two sides of the square.
+    // NPU 1 of the first pair to NPU 0 of the third: through the switch, then over two sides of the square.
     assert_eq!(crossed(&pairs, 1, 4), [0, 0, 1, 1]);
     assert_eq!(pairs.route(Npu(1), Npu(4)).latency, Span::from_ns(4000));
     assert!(!pairs.may_store());
@@ -401,6 +405,6 @@ fn too_many_switches_are_refused_before_they_are_made() {
     assert_eq!(refused(&[1, 1, 2048], &[2000, 1]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[2000]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[u32::MAX]), LinkGraphFault::Links(0));
-    // For another number of NPUs.
+    // A label for another number of NPUs.
     assert_eq!(refused(&[2, 2], &[2]), LinkGraphFault::Links(0));
 }

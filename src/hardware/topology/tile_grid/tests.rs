@@ -1,4 +1,4 @@
-//! Ways over dies: links counted by class, rates, and detours around faults.
+//! Routes over dies: links counted by class, rates, and detours around faults.
 
 use super::*;
 use crate::topology::Topology;
@@ -39,21 +39,21 @@ fn ways_count_links_by_class() {
     };
     // Inside a die, along x and y: 3 + 1 links of 1 ns.
     assert_eq!(path([0, 0], [3, 1]), (4, 1000.0));
-    // One border link along x; one along y: a crossing is a crossing in either.
+    // One border link along x; one along y: both cost the same.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
-    // (11, 3) to (0, 0): 11 links along x, two of them borders, and 3 along y, one of them: 11 + 15 ns.
+    // (11, 3) to (0, 0): 11 links along x, two of them borders, and 3 along y, one of them a border: 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
-/// On a torus of 12: from 10 to 1 are 3 links upwards, of which the one that closes the row is a border.
+/// On a torus of 12: from 10 to 1 there are 3 links upwards; the one that closes the row is a border.
 #[test]
 fn rows_of_a_torus_close_over_a_border() {
     let t = topology(grid(), DimensionShape::Ring);
     let path = t.path(Npu(10), Npu(1)).unwrap();
     assert_eq!(path.latency, Span::from_ns(2 + 5));
     assert_eq!(t.path(Npu(1), Npu(10)).unwrap(), path);
-    // On a single die nothing is a border.
+    // A single die has no borders.
     let one = TileGrid {
         dies: [1, 1],
         ..grid()
@@ -62,7 +62,7 @@ fn rows_of_a_torus_close_over_a_border() {
     assert_eq!(t.path(Npu(3), Npu(0)).unwrap().latency, Span::from_ns(1));
 }
 
-/// Store and forward is Eq. 3 of the paper: every link takes its latency and the whole message. Of 1 MB, from (2, 0) to
+/// Store-and-forward is Eq. 3 of the paper: every link takes its latency and the whole message. For 1 MB from (2, 0) to
 /// (5, 0): two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
 #[test]
 fn store_and_forward_adds_up_the_links() {
@@ -70,7 +70,7 @@ fn store_and_forward_adds_up_the_links() {
     let path = t.path(Npu(2), Npu(5)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
-    // Only links inside: one of them is the slowest, the others come on top.
+    // Only links inside: one of them is the slowest, the others are added to it.
     let path = t.path(Npu(0), Npu(3)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(3 * 1001));
@@ -81,7 +81,7 @@ fn ways_go_round_a_faulty_link_or_say_that_there_is_none() {
     let mut broken = grid();
     broken.faulty_links.insert((1, 0));
     let t = topology(broken.clone(), DimensionShape::Mesh);
-    // (0, 0) to (3, 0) has no other way; to (3, 1) it goes along y first.
+    // (0, 0) to (3, 0) has no other route; to (3, 1) the message goes along y first.
     assert_eq!(t.first_dimension(Npu(0), Npu(3)), Err((1, 0)));
     assert_eq!(t.first_dimension(Npu(0), Npu(15)), Ok(1));
     assert_eq!(t.first_dimension(Npu(15), Npu(0)), Ok(0));
