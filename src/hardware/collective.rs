@@ -1,13 +1,13 @@
-//! Execution of collectives: the stages over the phases of a group, and in each stage a small program per member that
+//! Execution of collectives: the stages over the phases of a group, and for each stage a small program per member that
 //! yields its next step on demand.
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
-//! that the group spans; [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
-//! and the number of receptions that it depends on. The same programs run step by step in the event loop, and have
-//! closed forms for members that start together on identical paths.
+//! that the group spans. [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
+//! and the number of receptions that the message depends on. The same programs run step by step in the event loop, and
+//! have closed forms for members that start together on identical paths.
 //!
-//! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
-//! memory exceeds many times over.
+//! Reductions take no time of their own: NPU memory is many times faster than the network, so they keep up with
+//! arriving bytes.
 
 use crate::group::GroupExtent;
 use chakram_base::collective_kind::CollectiveKind;
@@ -72,7 +72,7 @@ pub enum CollectivePrimitive {
     AllGather,
     /// Each member of a line ends with the sum of all buffers, in one stage.
     AllReduce,
-    /// Each member sends each other its part.
+    /// Each member sends every other member its part.
     AllToAll,
     /// The root of the line sends its buffer to all.
     Broadcast,
@@ -85,7 +85,7 @@ pub enum CollectivePrimitive {
 }
 
 impl CollectivePrimitive {
-    /// Returns true if one member of each line, the root, has a role of its own.
+    /// Returns true if one member of each line, the root, has a special role.
     pub fn has_root(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl CollectivePrimitive {
     }
 }
 
-/// One phase's part in a collective.
+/// The part of a collective in one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveStage {
     /// Index of the phase in the extent.
@@ -103,29 +103,30 @@ pub struct CollectiveStage {
     pub primitive: CollectivePrimitive,
     /// The buffer of a line: the data that its members together gather, scatter or reduce.
     pub buffer: BufferShare,
-    /// True for the second of two trees between which chunks alternate; of no meaning for other algorithms.
+    /// True for the second of two trees between which chunks alternate; without meaning for other algorithms.
     pub mirrored: bool,
     /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
     pub bidirectional: bool,
 }
 
 impl CollectiveStage {
-    /// One of `n` equal parts of the buffer, or with both directions in use the half of one.
+    /// Returns one of `n` equal parts of the buffer, or half of it if both directions are used.
     #[inline]
     pub fn part(&self, n: u32) -> BufferShare {
         self.buffer.part(n).part(1 + u32::from(self.bidirectional))
     }
 }
 
-/// Hands `take` the stages of `kind` over the phases of `extent`, in order, where a chunk's share of the
-/// buffer ([`CollectiveKind::buffer`]) is `whole`.
+/// Calls `take` with the stages of `kind` over the phases of `extent`, in order, for a chunk whose share of the buffer
+/// ([`CollectiveKind::buffer`]) is `whole`.
 ///
-/// `order` has the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter, all-gather,
-/// all-reduce and all-to-all follow it; the rest use the identity, whatever `order` says. Earlier phases shrink the
-/// data of later ones. With sizes n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1),
-/// …; all-gather comes back inward with the same buffers; all-reduce is one after the other, or, if `fused`, has one
-/// stage in place of the two of the last phase; all-to-all crosses every dimension with all of S; reduce and gather
-/// go outward, broadcast and scatter inward, along the lines that hold data. A barrier is an all-gather of nothing.
+/// `order` contains the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
+/// all-gather, all-reduce and all-to-all follow it; all others use the identity and ignore `order`. Earlier phases
+/// shrink the data of later ones. With sizes n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0,
+/// S/(n_0 n_1), …; all-gather returns inward with the same buffers; all-reduce is one after the other, or, if `fused`,
+/// has one stage instead of the two of the last phase; all-to-all crosses every dimension with all of S; reduce and
+/// gather go outward, broadcast and scatter inward, along the lines that have data. A barrier is an all-gather of
+/// nothing.
 pub fn decompose(
     kind: CollectiveKind,
     extent: &GroupExtent,
@@ -152,7 +153,7 @@ pub fn decompose(
         whole.part(extent.size() / (phase.stride * phase.size))
     };
     let identity = outward(extent);
-    // These kinds ignore `order`: the lines that hold data follow from the identity.
+    // These kinds ignore `order`: the lines that have data follow from the identity.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -208,23 +209,23 @@ pub fn decompose(
     }
 }
 
-/// A member's place in a line.
+/// A member's position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinePosition {
     /// Members of the line; at least 2.
     pub size: u32,
     /// This member's index.
     pub index: u32,
-    /// The root's index; 0 where there is no root.
+    /// The root's index; 0 without a root.
     pub root: u32,
-    /// This member's position in the extent; of use to what differs between lines alone.
+    /// This member's position in the extent; used only by algorithms that differ between lines.
     pub position: u32,
 }
 
 impl LinePosition {
     /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
-    /// `None` if its line takes no part in this stage: with a root, only lines that hold or want data do, those whose
-    /// indices along all inner phases are the root's.
+    /// `None` if its line takes no part in this stage: with a root, a line takes part only if it has or needs data,
+    /// which is the case if its indices along all inner phases are the root's.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,
@@ -232,7 +233,7 @@ impl LinePosition {
         root: Position,
     ) -> Option<Self> {
         let phase = &extent.phases[stage.phase];
-        // The inner phases are the remainder by this phase's stride.
+        // The inner phases are the remainder modulo this phase's stride.
         if stage.primitive.has_root() && position.0 % phase.stride != root.0 % phase.stride {
             return None;
         }
@@ -244,8 +245,8 @@ impl LinePosition {
         })
     }
 
-    /// Returns the same position with the line numbered from its other end, so that the opposite direction of a ring
-    /// becomes the one to the next index.
+    /// Returns the same position with the line numbered from its other end. The opposite direction of a ring then
+    /// becomes the direction to the next index.
     #[inline]
     pub fn reversed(self) -> Self {
         Self {
@@ -257,7 +258,7 @@ impl LinePosition {
     }
 }
 
-/// One step of a member: a message, and when it may leave.
+/// One step of a member: a message, and the conditions under which it may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendStep {
     /// The receiver's index in the line.

@@ -40,7 +40,7 @@ pub use words::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeakRates {
     rates: [Option<FlopRate>; Dtype::COUNT],
-    /// Systolic arrays, which products of known sizes run on.
+    /// Systolic arrays that run matrix products of known sizes.
     systolic: Option<SystolicArrays>,
 }
 
@@ -50,50 +50,50 @@ impl PeakRates {
         self.rates[dtype as usize] = Some(rate);
     }
 
-    /// Sets the systolic arrays that products of known sizes run on.
+    /// Sets the systolic arrays that run matrix products of known sizes.
     pub fn set_systolic(&mut self, arrays: Option<SystolicArrays>) {
         self.systolic = arrays;
     }
 
-    /// The systolic arrays, if products run on some.
+    /// Returns the systolic arrays, if the class has some.
     pub fn systolic(&self) -> Option<&SystolicArrays> {
         self.systolic.as_ref()
     }
 
-    /// The formats that the class computes in, with their peaks.
+    /// Returns the formats that the class computes in, with their peaks.
     pub fn formats(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
         let all = Dtype::ALL.into_iter();
         all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
     }
 
-    /// The peak for `dtype`, if the class computes in it.
+    /// Returns the peak for `dtype`, if the class computes in it.
     pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
         self.rates[dtype as usize]
     }
 }
 
-/// Source of kernel durations. By default as recorded, and by roofline where nothing was.
+/// Source of kernel durations. The default is the recorded duration, or the roofline if nothing was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComputeModel {
-    /// As recorded; a kernel without a recorded duration by the NPU class's curves, and where these or its shape are
-    /// missing by roofline; always by roofline at this part of the peak rates, if one is stated.
+    /// The recorded duration. A kernel without one is priced by the NPU class's curves, and if these or its shape are
+    /// missing, by roofline; always by roofline at this fraction of the peak rates if one is stated.
     Recorded(RooflineEfficiency),
     /// As [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
-    /// By the NPU class's curves, from class and shape; where these or curves are missing, by roofline at the peak rates,
-    /// or as recorded.
+    /// The NPU class's curves, from kernel class and shape. If these or curves are missing, by roofline at the peak
+    /// rates, or as recorded.
     Curves,
-    /// By roofline, at this part of the peak rates; as recorded where the trace has neither FLOPs nor bytes.
+    /// By roofline at this fraction of the peak rates; as recorded if the trace has neither FLOPs nor bytes.
     Roofline(RooflineEfficiency),
-    /// By loop nests on an accelerator, each kernel by the best mapping of a search; as recorded where the trace has neither
-    /// FLOPs nor bytes.
+    /// By loop nests on an accelerator, with the best mapping that a search finds for each kernel; as recorded if the
+    /// trace has neither FLOPs nor bytes.
     LoopNest(LoopNestModel),
-    /// As recorded on another NPU class, times the ratio of the rooflines of both; by roofline where nothing was recorded.
+    /// As recorded on another NPU class, times the ratio of both rooflines; by roofline if nothing was recorded.
     RecordedOn(RecordingClass),
-    /// As [`Self::RecordedOn`] the NPU class of the device that each capture names, which [`model_of_capture`](super::recordings::model_of_capture)
-    /// puts in.
+    /// As [`Self::RecordedOn`] with the NPU class of the device that each capture names;
+    /// [`model_of_capture`](super::recordings::model_of_capture) inserts it.
     RecordedOnDevices,
-    /// As recorded and nothing else: a kernel without a recorded duration takes no time.
+    /// Recorded durations only: a kernel without one takes no time.
     RecordedOnly,
 }
 
@@ -103,7 +103,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole, unstated.
+/// Fraction of the peak rates that kernels reach: more than 0, at most 1. The default is the whole, and counts as
+/// unstated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,
@@ -111,7 +112,7 @@ pub struct RooflineEfficiency {
 }
 
 impl RooflineEfficiency {
-    /// `None` unless it is a fraction, more than 0 and at most 1.
+    /// Returns `None` unless `fraction` is more than 0 and at most 1.
     pub fn new(fraction: f64) -> Option<Self> {
         (fraction > 0.0 && fraction <= 1.0).then_some(Self {
             fraction,
@@ -124,7 +125,7 @@ impl RooflineEfficiency {
         self.fraction
     }
 
-    /// Returns true unless it is the default.
+    /// Returns true if the user stated it.
     pub fn is_stated(self) -> bool {
         self.stated
     }
@@ -146,11 +147,12 @@ pub struct KernelProfile<'a> {
     pub name: &'a str,
     /// Captured duration; zero when unknown.
     pub recorded: Span,
-    /// Whether the trace is of a capture that timed every kernel, so that a duration of zero is known.
+    /// True if the trace is a capture that timed every kernel; a duration of zero is then known, not missing.
     pub captured: bool,
     /// Operations; zero when unknown.
     pub flops: u64,
-    /// Whether it computes so much that nobody knows how much; no model prices it by its bytes then.
+    /// True if its operations dominate its cost but their number is unknown. Its bytes then give only a lower
+    /// bound of its duration.
     pub flops_unknown: bool,
     /// Bytes read and written; zero when unknown.
     pub bytes: u64,
@@ -165,9 +167,9 @@ pub struct KernelProfile<'a> {
 pub enum KernelTiming {
     /// The duration by the requested model.
     Modeled(Span),
-    /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
+    /// The recorded duration, because FLOPs, bytes or a peak are missing for the model.
     Fallback(Span),
-    /// The recorded duration, because the NPU of the recording is of another maker.
+    /// The recorded duration, because the NPU of the recording is from another maker.
     Kept(Span),
     /// The duration by the class's curves.
     Curve {
@@ -187,12 +189,12 @@ pub enum KernelTiming {
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
-    /// The duration by the bytes that it moves, a lower bound: its FLOPs are unknown, and no duration was recorded.
+    /// The duration by the bytes moved, a lower bound: FLOPs are unknown, and no duration was recorded.
     BytesAlone(Span),
-    /// Nothing is known of this kernel, so it takes no time.
+    /// Nothing is known about this kernel, so it takes no time.
     Unknown,
-    /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
-    /// state the format. The duration is unknown and counts as zero.
+    /// The kernel has FLOPs but no recorded duration, and the class has no peak for its format; `None` if the trace
+    /// states no format. The duration is unknown and counts as zero.
     NoPeak(Option<Dtype>),
 }
 
@@ -213,7 +215,8 @@ impl KernelTiming {
 }
 
 impl ComputeModel {
-    /// Returns true if durations depend on the machine, by FLOPs and bytes, where they were captured too.
+    /// Returns true if durations depend on the machine through FLOPs and bytes even for kernels with recorded
+    /// durations.
     pub fn computes(self) -> bool {
         match self {
             Self::Roofline(_)
@@ -225,7 +228,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns whether kernels by roofline run at the peak rates because nobody states a part of them.
+    /// Returns true if kernels priced by roofline run at the full peak rates because no fraction was stated.
     pub fn takes_whole_peaks(self) -> bool {
         match self {
             Self::Roofline(efficiency)
@@ -235,7 +238,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the model for kernels on the NPU class `name`, whose maker may differ from that of a recording.
+    /// Returns the model for kernels on the NPU class `name`, whose maker may differ from the recording's.
     pub fn on_class(self, name: &str) -> Self {
         match self {
             Self::RecordedOn(class) => Self::RecordedOn(class.towards(maker_of(name))),
@@ -243,7 +246,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns whether kernels were recorded on an NPU of other rates than these, or of another maker.
+    /// Returns true if kernels were recorded on an NPU with other rates, or from another maker.
     pub fn carries_to(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
         match (self, memory) {
             (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
@@ -251,12 +254,12 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if a kernel whose duration was recorded takes that.
+    /// Returns true if kernels with a recorded duration keep it.
     pub fn keeps_recorded(self) -> bool {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)
     }
 
-    /// Returns the same model with kernels by roofline at `efficiency`; `None` if the efficiency would have no effect.
+    /// Returns the same model with roofline prices at `efficiency`; `None` if the efficiency would have no effect.
     pub fn at(self, efficiency: RooflineEfficiency) -> Option<Self> {
         match self {
             Self::Scaled(factor, _) => Some(Self::Scaled(factor, efficiency)),
@@ -270,7 +273,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels may take no time without being refused, because that is what was asked for.
+    /// Returns true if the user asked for a model under which kernels may take no time.
     pub fn allows_free_kernels(self) -> bool {
         match self {
             Self::RecordedOnly => true,
@@ -284,7 +287,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels without a recorded duration are priced by curves, where there are any.
+    /// Returns true if kernels without a recorded duration are priced by curves, if there are any.
     pub fn prefers_curves(self) -> bool {
         match self {
             Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
@@ -297,8 +300,8 @@ impl ComputeModel {
         }
     }
 
-    /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves; without a bandwidth nothing
-    /// of the class is known.
+    /// Returns the price of `kernel` on a class with these peaks, this memory bandwidth and these curves. Without a
+    /// bandwidth nothing is known of the class.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
@@ -339,7 +342,7 @@ impl ComputeModel {
             (Self::RecordedOn(class), Some(span)) if class.keeps() => {
                 Some(KernelTiming::Kept(span))
             }
-            // Nobody knows what it ran on.
+            // The recording device is unknown.
             (Self::RecordedOnDevices, Some(span)) => Some(KernelTiming::Kept(span)),
             (Self::RecordedOn(class), Some(span)) => {
                 let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));
@@ -383,7 +386,7 @@ impl ComputeModel {
 }
 
 impl ComputeModel {
-    /// The price of a kernel whose FLOPs are unknown: as recorded, and else by its bytes, unless only recorded durations count.
+    /// Prices a kernel with unknown FLOPs: as recorded, or else by its bytes, unless only recorded durations count.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,
@@ -436,7 +439,7 @@ mod tests {
         let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
-        // Four times the bytes: 2 us.
+        // Four times the bytes: 4e6 / 2e12 = 2 us.
         let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
@@ -470,7 +473,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(at(0.64, &heavy), KernelTiming::Modeled(Span(3_125_000)));
-        // Neither: what was recorded stays as it was.
+        // Neither FLOPs nor bytes: the recorded duration remains.
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,
@@ -495,7 +498,7 @@ mod tests {
         let kept = Span(5_000_000);
         assert_eq!(price(PEAK, &attention), KernelTiming::Fallback(kept));
         assert_eq!(price(recorded, &attention), KernelTiming::Modeled(kept));
-        // Nothing recorded: 4e6 / 2e12 = 2 us of memory at least, half of it if that is asked for.
+        // Nothing recorded: at least 4e6 / 2e12 = 2 us of memory time, times the factor of a scaled model.
         let untimed = KernelProfile {
             recorded: Span::ZERO,
             ..attention
@@ -551,7 +554,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
-        // Without a duration to fall back to it has no price; without FLOPs its bytes are enough: 1e6 / 2e12 s.
+        // Without a peak and a recorded duration it has no price. Without FLOPs its bytes suffice: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8
@@ -597,7 +600,7 @@ mod tests {
             recorded: Span::ZERO,
             ..KERNEL
         };
-        // 312e6 / (0.5 x 312e12) = 2 us, as by the roofline alone; times 0.25 it is 0.5 us.
+        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone; times 0.25 it is 0.5 us.
         let recorded = ComputeModel::Recorded(half);
         let estimate = price(recorded, unrecorded);
         assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));
@@ -608,7 +611,7 @@ mod tests {
         // A recorded kernel is not estimated.
         let price_of = price(recorded, KERNEL);
         assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
-        // Without a peak for its format, or with nothing to do, it has no price.
+        // Without a peak for its format, or without work, it has no price.
         let fp8 = KernelProfile {
             dtype: Some(Dtype::Fp8),
             ..unrecorded
@@ -621,7 +624,7 @@ mod tests {
             ..unrecorded
         };
         assert_eq!(price(recorded, nothing), KernelTiming::Unknown);
-        // In a capture, where all of an operator's time lay in front of it, that is none.
+        // In a capture a zero duration is known: the operator spent all its time before the kernel.
         let captured = KernelProfile {
             captured: true,
             ..unrecorded

@@ -1,6 +1,6 @@
-//! Devices by the names that their drivers give them: their makers, and the presets that describe them.
+//! Devices by their drivers' names: their makers, and the presets that describe them.
 
-/// Words of names of devices and of NPU classes by maker.
+/// Words in the names of devices and of NPU classes, by maker.
 const MAKERS: [(&str, &[&str]); 5] = [
     (
         "NVIDIA",
@@ -22,7 +22,8 @@ const MAKERS: [(&str, &[&str]); 5] = [
     ("Huawei", &["huawei", "ascend"]),
 ];
 
-/// Words that a device's name has, words that it must not have, and the preset that describes such a device with its class.
+/// Words that a device's name must contain, words that it must not contain, and the preset and class that describe the
+/// device.
 type DevicePreset = (
     &'static [&'static str],
     &'static [&'static str],
@@ -44,14 +45,15 @@ fn words(name: &str) -> Vec<String> {
     parts.map(str::to_ascii_lowercase).collect()
 }
 
-/// Returns who makes a device or an NPU class of this name, if a word of it tells.
+/// Returns the maker of a device or an NPU class with this name, if a word of the name identifies it.
 pub fn maker_of(name: &str) -> Option<&'static str> {
     let words = words(name);
     let has = |known: &&(&str, &[&str])| words.iter().any(|word| known.1.contains(&&**word));
     MAKERS.iter().find(has).map(|(maker, _)| *maker)
 }
 
-/// Returns the preset whose NPUs are devices of this name, such as `NVIDIA H100 80GB HBM3`, and the name of their class.
+/// Returns the preset whose NPUs are devices of this name, such as `NVIDIA H100 80GB HBM3`, and the name of their
+/// class.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);

@@ -3,13 +3,13 @@
 use crate::topology::{DimensionShape, NetworkPath, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 
-/// Share of a collective's work that lies in one dimension.
+/// The part of a collective's work in one dimension.
 ///
-/// Positions of a group are numbered so that a member's index along this phase is
-/// `position / stride % size`; the members that differ only in it form a *line*.
+/// Positions of a group are numbered so that a member's index along this phase is `position / stride % size`. The
+/// members that differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPhase {
-    /// The machine's dimension whose algorithm is used.
+    /// The machine's dimension whose algorithm the phase uses.
     pub dimension: usize,
     /// Members along it; at least 2.
     pub size: u32,
@@ -18,51 +18,51 @@ pub struct GroupPhase {
 }
 
 impl GroupPhase {
-    /// The member's index along this phase.
+    /// Returns the member's index along this phase.
     #[inline]
     pub fn index(&self, position: Position) -> u32 {
         position.0 / self.stride % self.size
     }
 
-    /// The position in the same line with index `to`.
+    /// Returns the position in the same line with index `to`.
     #[inline]
     pub fn position(&self, position: Position, to: u32) -> Position {
         Position(position.0 - self.index(position) * self.stride + to * self.stride)
     }
 }
 
-/// The paths along a phase that members of a line have in common.
+/// The paths along a phase that members of a line share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPaths {
-    /// From each member to the next, if it is the same for all.
+    /// From each member to the next, if the path is the same for all.
     pub next: Option<NetworkPath>,
-    /// Between any two members, if it is the same for all.
+    /// Between any two members, if the path is the same for all.
     pub any: Option<NetworkPath>,
 }
 
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupExtent {
-    /// The phases. A group of one has none; one that is no sub-grid has a single phase over all its members in group
-    /// order.
+    /// The phases. A group of one has none; a group that is no sub-grid has a single phase over all its members in
+    /// group order.
     pub phases: Vec<GroupPhase>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
     /// The position of each member, in the order of the group.
     pub position_of: Vec<Position>,
-    /// The member at each position: the inverse.
+    /// The member at each position: the inverse of `position_of`.
     pub member_at: Vec<MemberIndex>,
     /// True if the members fill a sub-grid of the machine.
     pub regular: bool,
 }
 
 impl GroupExtent {
-    /// Determines the placement of `npus`, which are all different.
+    /// Determines the placement of `npus`, which must be distinct.
     ///
-    /// If they are all combinations of some coordinates in each dimension, there is a phase for each
-    /// dimension in which they differ. Otherwise the group spans dimensions unevenly and is treated
-    /// as one line, carried out with the algorithm of the outermost dimension that it spans. On tiles every group is
-    /// one line, in its own order: its stage of a model lies where the plan puts it, not in a sub-grid of dimensions.
+    /// If the NPUs are all combinations of some coordinates in each dimension, there is a phase for each dimension in
+    /// which they differ. Otherwise the group spans dimensions unevenly and is treated as one line, with the algorithm
+    /// of the outermost dimension that it spans. On tiles every group is one line in its own order, because a plan
+    /// places the stages of a model freely and not in sub-grids of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tiles().is_some() && npus.len() > 1 {
             return Self::line(npus, 0);
@@ -79,7 +79,7 @@ impl GroupExtent {
         let cells: u64 = coordinates
             .iter()
             .fold(1, |product, c| product.saturating_mul(c.len() as u64));
-        // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many as cells.
+        // NPUs are distinct, so they fill the grid of their coordinates exactly if their number is the number of cells.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self::line(npus, spanned.unwrap_or(0));
@@ -124,7 +124,7 @@ impl GroupExtent {
         }
     }
 
-    /// One line over all of `npus` in their order, with the algorithm of `dimension`.
+    /// Creates one line of all `npus` in their order, with the algorithm of `dimension`.
     fn line(npus: &[Npu], dimension: usize) -> Self {
         let members = 0..npus.len() as u32;
         Self {
@@ -145,7 +145,7 @@ impl GroupExtent {
         self.npus.len() as u32
     }
 
-    /// Returns true if the members of a line lie evenly around a ring of more than two NPUs, so that each has one
+    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each then has one
     /// neighbour on either side, and the route from the last to the first continues around the ring.
     pub fn closes_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
@@ -162,20 +162,20 @@ impl GroupExtent {
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
     }
 
-    /// The path from each member to the next of its line, if it is the same for all of them.
+    /// Returns the path from each member to the next of its line, if it is the same for all members.
     pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
-        // Of links one by one nothing is known to be alike.
+        // Explicit links may all differ.
         if topology.graph().is_some() {
             return None;
         }
-        // The lines of a sub-grid are translations of one another, so the first speaks for all.
+        // The lines of a sub-grid are translations of one another, so the first represents all.
         let npu = |index| self.npus[phase.position(Position(0), index % phase.size).index()];
         let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
         let first = paths.next()??;
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// Paths that the members of a line share along `phase`.
+    /// Returns the paths that the members of a line share along `phase`.
     pub fn paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         SharedPaths {
             next: self.neighbour_path(phase, topology),
@@ -183,7 +183,7 @@ impl GroupExtent {
         }
     }
 
-    /// The path between any two members of a line, if it is the same for all pairs.
+    /// Returns the path between any two members of a line, if it is the same for all pairs.
     pub fn any_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         let shape = topology.dimensions()[phase.dimension].shape;
         match shape {
@@ -285,7 +285,7 @@ mod tests {
             let e = GroupExtent::new(&npus(members), &t);
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
-        // The whole ring: one hop everywhere. Every other member: two. Members 0, 1, 2: 1, 1 and 2.
+        // The whole ring: one hop between neighbours. Every other member: two. Members 0, 1, 2: 1, 1 and 2.
         assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
         assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
         assert_eq!(path(&[0, 1, 2]), None);

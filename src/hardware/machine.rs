@@ -49,27 +49,27 @@ pub use rank_domain::RankDomain;
 pub use relative::{DatasheetNumbers, parse_peak, relative, source_of_npu};
 pub use stack_prices::{PricedPart, StackPrices};
 
-/// NPUs that are alike.
+/// NPUs with equal rates and memories.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NpuClass {
     /// Name in the machine file.
     pub name: String,
     /// Dense peak rates by number format.
     pub peaks: PeakRates,
-    /// Curves of kernels that were measured; empty if there are none.
+    /// Curves of measured kernels; empty if none were measured.
     pub curves: KernelCurves,
-    /// The memory of one NPU; `None` where the machine does not describe its NPUs, which have no peaks either.
+    /// The memory of one NPU; `None` if the machine does not describe its NPUs, which then have no peaks either.
     pub memory: Option<LocalMemory>,
-    /// Lanes of the NPU that can run at once; at least 1.
+    /// Lanes of the NPU that can run at the same time; at least 1.
     pub lanes: u32,
-    /// Lanes of its share of the host that can run at once; at least 1.
+    /// Lanes of the NPU's share of the host that can run at the same time; at least 1.
     pub host_lanes: u32,
-    /// Factor on the duration of each kernel, whatever it is priced by; at least 1.
+    /// Factor on the duration of each kernel, whichever model prices it; at least 1.
     pub slowdown: f64,
 }
 
 impl NpuClass {
-    /// NPUs that a machine does not describe: no rate of theirs is known.
+    /// Creates a class for NPUs that the machine does not describe: all their rates are unknown.
     pub fn unknown() -> Self {
         Self {
             name: "unknown".to_owned(),
@@ -82,20 +82,20 @@ impl NpuClass {
         }
     }
 
-    /// Bandwidth of its memory, if it is known.
+    /// Returns the bandwidth of its memory, if known.
     pub fn memory_bandwidth(&self) -> Option<Bandwidth> {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Returns the class as one on which kernels were recorded; `None` if nothing of its NPUs is known.
+    /// Returns the class as one on which kernels were recorded; `None` if its memory bandwidth is unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).made_by(maker_of(&self.name)))
     }
 }
 
-/// Lanes of either kind of an NPU that the machine does not describe: as many as those of the GPU presets. Traces with more
-/// are warned of.
+/// Lanes of either kind on an NPU that the machine does not describe: the number in the GPU presets. Traces with more
+/// lanes cause a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
@@ -127,14 +127,14 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. Never
-    /// panics, whatever the text.
+    /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. No text
+    /// makes it panic.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
     }
 
-    /// Parses the file of `original` after an edit: measured times that do not say on which links or NPUs they were measured
-    /// were measured on those of the original.
+    /// Parses the edited file of `original`. Measured times that do not name the links or NPUs of their measurement
+    /// then count as measured on those of the original.
     ///
     /// # Errors
     ///
@@ -144,32 +144,32 @@ impl Machine {
         Ok(build::machine(&document, Some(original))?)
     }
 
-    /// The preset `name`, or `NAMExN`: preset `NAME` with `N` NPUs along its outermost dimension.
+    /// Returns the preset `name`, or for `NAMExN` the preset `NAME` with `N` NPUs along its outermost dimension.
     ///
     /// # Errors
     ///
-    /// If there is no such preset, it comes in one size, or `N` is zero or too large.
+    /// If there is no such preset, the preset has a fixed size, or `N` is zero or too large.
     pub fn preset(name: &str) -> Result<Self, MachineError> {
         Self::parse(&preset::preset(name)?, name)
     }
 
-    /// Loads the machine called `name`: a file if it contains a `/` or ends in `.toml`, dimensions in the
-    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, perhaps behind a preset's NPU,
-    /// `h100:Ring(8):50 GB/s:500 ns`, otherwise a preset as
-    /// [`Machine::preset`] takes it.
+    /// Loads the machine called `name`: a file if the name contains a `/` or ends in `.toml`; dimensions in the
+    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, optionally after a preset that
+    /// supplies the NPU, `h100:Ring(8):50 GB/s:500 ns`; otherwise a preset, as in [`Machine::preset`].
     ///
     /// # Errors
     ///
-    /// If there is no such preset or file, or the file is refused.
+    /// If there is no such preset or file, or the file is invalid.
     pub fn load(name: &str) -> Result<Self, MachineError> {
         let source = source(name)?;
         Self::parse(&source.text, &source.file)
     }
 
-    /// A machine of one class, for importers of other formats.
+    /// Creates a machine of one class, for importers of other formats.
     ///
-    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory is empty, and
-    /// the remote memory fits the number of NPUs. The class may lack peaks; what needs one then reports it.
+    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory has a capacity
+    /// of zero, and the remote memory fits the number of NPUs. The class may lack peaks; a model that needs one then
+    /// reports it.
     pub fn uniform(
         name: String,
         topology: Topology,
@@ -210,7 +210,7 @@ impl Machine {
         })
     }
 
-    /// Returns a machine of one NPU for callers that answer all of its jobs: none of its rates is used.
+    /// Returns a machine of one NPU for callers that answer all of its jobs themselves; its rates are never used.
     pub fn of_answered_jobs(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
@@ -246,7 +246,7 @@ impl Machine {
         Self { pipeline, ..self }
     }
 
-    /// Returns the same machine with sends that are complete at another moment.
+    /// Returns the same machine with another moment at which sends complete.
     pub fn with_send_completion(mut self, sends: network::SendCompletion) -> Self {
         self.network.send_completion = sends;
         self
@@ -262,17 +262,18 @@ impl Machine {
         &self.description
     }
 
-    /// The machine that curves of kernels were measured on, if that is another one with other rates.
+    /// Returns the name of the machine on which the curves of kernels were measured, if its rates differ from this
+    /// one's.
     pub fn relative_of(&self) -> Option<&str> {
         self.relative_of.as_deref()
     }
 
-    /// Price of an NPU for an hour, in dollars, if it is known.
+    /// Returns the price of one NPU for an hour, in dollars, if known.
     pub fn price_per_npu_hour(&self) -> Option<f64> {
         self.price_per_npu_hour
     }
 
-    /// The highest price of an NPU for an hour, in dollars.
+    /// Maximum price of an NPU for an hour, in dollars.
     pub const MAX_PRICE: f64 = 1e6;
 
     /// Positions of NPUs and their links.
@@ -280,7 +281,7 @@ impl Machine {
         &self.topology
     }
 
-    /// Network model, unless a replay asks for another one.
+    /// Returns the network model, which a replay may override.
     pub fn network(&self) -> network::NetworkKind {
         self.network.model
     }
@@ -290,7 +291,7 @@ impl Machine {
         self.network
     }
 
-    /// When a send between two ranks is complete, under every model of the network.
+    /// Returns the moment at which a send between two ranks completes, under every network model.
     pub fn send_completion(&self) -> network::SendCompletion {
         self.network.send_completion
     }
@@ -300,12 +301,13 @@ impl Machine {
         &self.algorithms
     }
 
-    /// Measured collectives along each dimension, innermost first; empty where there are none.
+    /// Returns the measured collectives along each dimension, innermost first; empty if none were measured.
     pub fn collective_curves(&self) -> &[Vec<CollectiveCurve>] {
         &self.collective_curves
     }
 
-    /// Protocols of the library of collectives along each dimension, innermost first; empty where there are none.
+    /// Returns the protocols of the collective library along each dimension, innermost first; empty if none are
+    /// described.
     pub fn collective_protocols(&self) -> &[Vec<CollectiveProtocol>] {
         &self.collective_protocols
     }
@@ -320,12 +322,12 @@ impl Machine {
         self.scalable
     }
 
-    /// The dimension of which large jobs use only part, if there is one.
+    /// Returns the dimension of which large jobs use only a part, if there is one.
     pub fn rank_domain(&self) -> Option<&RankDomain> {
         self.rank_domain.as_ref()
     }
 
-    /// Returns this machine with jobs that use every NPU, whatever its file says of its dimensions' `ranks`.
+    /// Returns this machine with jobs that use every NPU, even if its file restricts the `ranks` of a dimension.
     pub fn with_all_npus_used(self) -> Self {
         Self {
             rank_domain: None,
@@ -333,14 +335,14 @@ impl Machine {
         }
     }
 
-    /// Returns the NPU of `rank` in a job of `ranks` ranks that no map places.
+    /// Returns the NPU of `rank` in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
         let placed = |domain: &RankDomain| domain.npu(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the least size of the outermost dimension with which the machine takes `ranks` ranks; the other dimensions
-    /// stay.
+    /// Returns the smallest size of the outermost dimension at which the machine has room for `ranks` ranks; the other
+    /// dimensions keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
@@ -353,19 +355,20 @@ impl Machine {
         ranks.div_ceil(usable)
     }
 
-    /// Returns how many ranks the largest job has that no map places.
+    /// Returns the number of ranks of the largest job without a placement map.
     pub fn max_ranks(&self) -> u32 {
         let npus = self.topology.npus();
         let most = |domain: &RankDomain| domain.max_ranks(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
-    /// The classes of NPUs, as the file orders them; at least one.
+    /// Returns the classes of NPUs in the order of the file; at least one.
     pub fn classes(&self) -> &[NpuClass] {
         &self.classes
     }
 
-    /// Memory of one NPU of a class: its own, and its share of memory at ports. `None` if its own is unknown.
+    /// Returns the memory of one NPU of a class: its own and its share of memory at ports. `None` if its own is
+    /// unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
@@ -385,13 +388,14 @@ impl Machine {
         })
     }
 
-    /// Remote memory that can hold what NPUs do not, other than memory at ports, which [`Self::npu_memory`] counts.
+    /// Returns the remote memory that can keep data beyond the NPUs' own capacity, except memory at ports, which
+    /// [`Self::npu_memory`] counts.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         self.remote.as_ref()?.shared(self.topology.npus())
     }
 
-    /// The memory port that `npu` uses, by its index among [`RemoteMemory::ports`]; `None` without ports, and where no way leads to
-    /// one.
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::ports`]; `None` without ports, and if
+    /// no route leads to one.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest(npu, &self.topology),
@@ -399,28 +403,29 @@ impl Machine {
         }
     }
 
-    /// The class of `npu`, which must be an NPU of this machine: its index in [`Self::classes`].
+    /// Returns the class of `npu` as an index into [`Self::classes`]. `npu` must be an NPU of this machine.
     pub fn class(&self, npu: Npu) -> usize {
         self.class_of.class(npu)
     }
 
-    /// Runs of NPUs of one class as (first NPU, last NPU, class), ascending, each NPU once.
+    /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), ascending; each NPU is in one
+    /// range.
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
     }
 
-    /// Returns whether some class of NPUs has curves of measured kernels.
+    /// Returns true if some class of NPUs has curves of measured kernels.
     pub fn has_curves(&self) -> bool {
         self.classes.iter().any(|class| !class.curves.is_empty())
     }
 
-    /// Parts of the machine that fail during each replay, in the order of its file.
+    /// Returns the parts of the machine that fail during each replay, in the order of its file.
     pub fn failures(&self) -> &[MachineFailure] {
         &self.failures
     }
 
-    /// Returns the same machine with its host and the curves of its classes as `change` leaves them.
+    /// Returns the same machine with its host and the curves of its classes changed by `change`.
     pub fn with_prices(
         &self,
         change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
@@ -432,28 +437,28 @@ impl Machine {
         machine
     }
 
-    /// Returns what measured steps say of prices.
+    /// Returns corrections of prices that follow from measured steps.
     pub fn corrections(&self) -> &[PriceCorrection] {
         &self.corrections
     }
 
-    /// Host of each NPU, if what it takes to launch work is known.
+    /// Returns the host of each NPU, if the cost of launching work is known.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()
     }
 
-    /// Memory beyond the NPUs' own that loads and stores without a name reach, if there is any.
+    /// Returns the memory beyond the NPUs' own that loads and stores use if they name no memory, if there is any.
     pub fn remote(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
     }
 
-    /// Memories beyond the NPUs' own that traces reach by their names, as the file orders them.
+    /// Returns the memories beyond the NPUs' own that traces address by name, in the order of the file.
     pub fn named_memories(&self) -> &[NamedMemory] {
         &self.named_memories
     }
 
-    /// Memories beyond the NPUs' own, that without a name first, each with the first of its endpoints if it lies at the
-    /// network.
+    /// Returns the memories beyond the NPUs' own, starting with the unnamed one, each with its first endpoint if it is
+    /// attached to the network.
     pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npus();
@@ -466,14 +471,14 @@ impl Machine {
             })
     }
 
-    /// Index in [`Self::named_memories`] of the one called `name`, if there is one.
+    /// Returns the index of the memory called `name` in [`Self::named_memories`], if there is one.
     pub fn named_memory(&self, name: &str) -> Option<usize> {
         let mut memories = self.named_memories.iter();
         memories.position(|memory| memory.name == name)
     }
 }
 
-/// The same network with its memories as endpoints, as [`Machine::memories`] numbers them.
+/// Returns the same network with its memories as endpoints, in the order of [`Machine::memories`].
 fn with_memories(
     topology: Topology,
     remote: Option<&RemoteMemory>,

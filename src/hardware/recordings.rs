@@ -1,4 +1,4 @@
-//! NPU classes on which kernels of captures were recorded, by the devices that captures name.
+//! NPU classes on which captures were recorded, found by the device names in captures.
 
 use crate::compute::{ComputeModel, RecordingClass};
 use crate::devices::preset_of_device;
@@ -6,8 +6,8 @@ use crate::machine::Machine;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Returns `model` for the kernels of a capture on `device`: from the NPU class of that device, if it is to be that and a
-/// preset describes it, and else as it is.
+/// Returns `model` for the kernels of a capture on `device`. A model that prices by the recording device gets that
+/// device's NPU class, if a preset describes it; other models are unchanged.
 pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
     if model != ComputeModel::RecordedOnDevices {
         return model;
@@ -19,7 +19,7 @@ pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeMod
 
 /// Returns the NPU class of devices of this name, if a preset describes them.
 fn class_of_device(name: &str) -> Option<RecordingClass> {
-    // Each rank of a job asks.
+    // A cache, because each rank of a job asks.
     static KNOWN: Mutex<BTreeMap<&str, Option<RecordingClass>>> = Mutex::new(BTreeMap::new());
     let [preset, _] = preset_of_device(name)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The algorithms by name: the primitives that each carries out, and the substitute for those that it does not.
+//! The algorithms by name: the primitives that each implements, and substitutes for the others.
 
 use super::line_cost::LineCostModel;
 use super::{
@@ -9,14 +9,14 @@ use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 use std::fmt;
 
-/// The algorithm by which the members of one dimension carry out their stage.
+/// The algorithm that members of one dimension use in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveAlgorithm {
-    /// Neighbour to neighbour, around a ring of all members.
+    /// From neighbour to neighbour, around a ring of all members.
     Ring,
-    /// Every member to every other, one after another through its port.
+    /// From every member to every other, one after another through its port.
     Direct,
-    /// Exchanges with partners at doubling distances, of halves of halves.
+    /// Exchanges with partners at doubling distances; each halves the part exchanged.
     HalvingDoubling,
     /// Exchanges with partners at doubling distances, of the whole buffer.
     RecursiveDoubling,
@@ -24,21 +24,21 @@ pub enum CollectiveAlgorithm {
     DoubleBinaryTree,
     /// Up and down a binary tree.
     Tree,
-    /// One partner after another.
+    /// One partner after another, in rounds.
     Pairwise,
-    /// One of the caller's own.
+    /// An algorithm that the caller implements.
     Own(OwnAlgorithm),
 }
 
-/// An algorithm of the caller's own, for members of one dimension.
+/// An algorithm that the caller implements, for members of one dimension.
 ///
-/// Each member takes the steps that [`Self::step`] lists, one message after another; a step waits for the messages that
-/// it says. Members that come late, chunks and contention are the engine's affair.
+/// Each member takes the steps that [`Self::step`] lists, one message after another. A step waits for the number of
+/// messages that it states. The engine handles late members, chunks and contention.
 pub trait AlgorithmModel: fmt::Debug + Sync {
-    /// Its name in reports.
+    /// Name in reports.
     fn name(&self) -> &'static str;
 
-    /// Returns true if `n` members can carry out `primitive` with it; otherwise another stands in
+    /// Returns true if `n` members can run `primitive` with it; otherwise a substitute runs
     /// ([`CollectiveAlgorithm::resolve`]).
     fn supports(&self, primitive: CollectivePrimitive, n: u32) -> bool;
 
@@ -48,14 +48,14 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Number of messages that the member at `line` receives.
     fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
-    /// Returns the duration of `stage` among `n` members that start together on links of their own, all of `path`;
-    /// `None` if that is not proved.
+    /// Returns the duration of `stage` among `n` members that start together on links of their own, all with path
+    /// `path`; `None` if no closed form is proved.
     fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
         None
     }
 }
 
-/// A handle of an algorithm of the caller's own; two are equal if their names are.
+/// Handle of an algorithm that the caller implements. Two handles are equal if their names are.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnAlgorithm(pub &'static dyn AlgorithmModel);
 
@@ -68,8 +68,8 @@ impl PartialEq for OwnAlgorithm {
 impl Eq for OwnAlgorithm {}
 
 impl CollectiveAlgorithm {
-    /// Every algorithm with the name it has in machine files. Of those that take equally long, the
-    /// first is chosen where the choice is free.
+    /// Every algorithm with its name in machine files. If several are equally fast and the choice is free, the first is
+    /// chosen.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Ring, "ring"),
         (Self::Direct, "direct"),
@@ -80,9 +80,9 @@ impl CollectiveAlgorithm {
         (Self::Pairwise, "pairwise"),
     ];
 
-    /// Returns true if `n` members can carry out `primitive` with this algorithm.
+    /// Returns true if `n` members can run `primitive` with this algorithm.
     ///
-    /// | algorithm | carries |
+    /// | algorithm | supports |
     /// |---|---|
     /// | ring, direct | all but the fused all-reduce |
     /// | halving_doubling | reduce-scatter and all-gather of 2^L members; with a root, anything |
@@ -111,26 +111,26 @@ impl CollectiveAlgorithm {
     }
 
     /// Returns the algorithm that runs if this one is requested for `primitive` among `n` members: this one if it
-    /// carries the primitive, otherwise
+    /// supports the primitive, otherwise
     ///
     /// - reduce-scatter and all-gather: ring;
     /// - all-to-all: pairwise;
-    /// - with a root: ring, but direct in place of pairwise, whose only exchange with data is the one with the root;
-    /// - the fused all-reduce, which callers do not request where it is not supported: tree.
+    /// - with a root: ring, but direct instead of pairwise, whose only exchange with data is with the root;
+    /// - the fused all-reduce, which callers request only if it is supported: tree.
     #[inline]
     pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {
             _ if self.supports(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
             CollectivePrimitive::AllReduce => Self::Tree,
-            // With a root all of a member's rounds but one would be empty.
+            // With a root all rounds of a member except one would be empty.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
         }
     }
 
-    /// Returns the `i`-th message that the member at `line` sends, `None` after the last. Messages leave in this
-    /// order, one at a time. There is none if the algorithm does not carry the stage's primitive.
+    /// Returns the `i`-th message that the member at `line` sends; `None` after the last. Messages leave in this order,
+    /// one at a time. There are none if the algorithm does not support the stage's primitive.
     #[inline]
     pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
@@ -160,11 +160,12 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Duration of `stage` among `n` members that start together on identical paths; `None` if that is not proved.
+    /// Returns the duration of `stage` among `n` members that start together on identical paths; `None` if no closed
+    /// form is proved.
     ///
     /// Proved only for primitives without a root, where the members' programs are the same up to rotation or exchange
-    /// of indices, so that all finish together. The tables in the modules of the algorithms derive them; tests hold them
-    /// against the event loop. In trees members end one after another, so they have none.
+    /// of indices, so that all finish together. The modules of the algorithms derive the formulas in tables; tests
+    /// compare them with the event loop. Members of a tree end one after another, so trees have no closed form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports(stage.primitive, n) {
             return None;
@@ -180,8 +181,8 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Time that `primitive` takes on the buffer of a line, by the formula of this algorithm ([`auto`](super::auto)).
-    /// `None` if it does not carry the primitive, or if nobody has said what it costs.
+    /// Returns the time that `primitive` takes on the buffer of a line by this algorithm's formula
+    /// ([`auto`](super::auto)). `None` if the algorithm does not support the primitive, or if no formula is known.
     pub(super) fn cost(
         self,
         line: &LineCostModel<'_>,
@@ -202,9 +203,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximation of a stage among `n` members without a closed form: the size and number, at least 1, of equal
-    /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level,
-    /// `direct` sends it to one member after another; all others send shares.
+    /// Approximates a stage among `n` members without a closed form. Returns the size and number, at least 1, of equal
+    /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level, `direct`
+    /// sends it to one member after another; all other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
@@ -219,7 +220,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns true if each member receives from one other member only.
+    /// Returns true if each member receives from only one other member.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
     }
@@ -238,17 +239,17 @@ impl fmt::Display for CollectiveAlgorithm {
 /// A machine's choice of algorithm for one of its dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlgorithmChoice {
-    /// The fastest by formula ([`auto`](super::auto)).
+    /// The fastest algorithm by formula ([`auto`](super::auto)).
     Auto,
-    /// This one, or its substitute ([`CollectiveAlgorithm::resolve`]).
+    /// This algorithm, or its substitute ([`CollectiveAlgorithm::resolve`]).
     Named(CollectiveAlgorithm),
-    /// As NCCL and RCCL do with large buffers: around rings, but from each member straight to every other in all-to-all, gather
+    /// The choice of NCCL and RCCL for large buffers: rings, but direct messages between members in all-to-all, gather
     /// and scatter, which are made of sends and receives (NCCL user guide, "Point-to-point communication").
     Nccl,
 }
 
 impl AlgorithmChoice {
-    /// Every choice with the name it has in machine files.
+    /// Every choice with its name in machine files.
     pub const ALL: [(Self, &'static str); CollectiveAlgorithm::ALL.len() + 2] = {
         let mut all = [(Self::Auto, "auto"); CollectiveAlgorithm::ALL.len() + 2];
         all[CollectiveAlgorithm::ALL.len()] = (Self::Nccl, "nccl");
@@ -261,8 +262,8 @@ impl AlgorithmChoice {
         all
     };
 
-    /// Returns the algorithm that is requested for `primitive`, if it does not depend on sizes; [`CollectiveAlgorithm::resolve`]
-    /// has what stands in for it.
+    /// Returns the algorithm requested for `primitive`, if it does not depend on sizes;
+    /// [`CollectiveAlgorithm::resolve`] returns its substitute.
     pub fn requested(self, primitive: CollectivePrimitive) -> Option<CollectiveAlgorithm> {
         use CollectivePrimitive as P;
         match (self, primitive) {

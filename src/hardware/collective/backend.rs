@@ -1,10 +1,10 @@
-//! The interface between the engine and a way of carrying out collectives.
+//! The interface between the engine and an implementation of collectives.
 //!
 //! A collective is split into *chunks*. At each member a chunk passes through the same *stages*, one after another,
-//! each along one phase of the group. In a stage each member of a line runs a program: it has *credits*, takes steps
-//! that require some, and earns one with each message that it has received and processed. When all steps are taken
-//! and all credits earned, the stage is over for the member. Steps and sources are computed on demand, so message
-//! schedules are never materialised.
+//! each along one phase of the group. In a stage each member of a line runs a program: it starts with some *credits*,
+//! takes steps that require a number of credits, and earns one credit with each message that it has received and
+//! processed. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
+//! computed on demand, so message schedules are never materialised.
 
 use super::{ChunkSchedule, LinePosition, SendStep};
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
@@ -15,66 +15,66 @@ use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
-/// A change of the order in which members do the same at one instant, by messages that each of them receives.
+/// A change of the order in which members act at one instant, caused by messages that each of them receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderChange {
     /// The stage.
     pub stage: StageIndex,
-    /// Numbers of the messages in the stage.
+    /// Indices of the messages in the stage.
     pub messages: Range<u32>,
 }
 
-/// A collective to be carried out.
+/// A collective to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRequest {
     /// Node id of the collective at the first member that issued it.
     pub node: u64,
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// `comm_size` of the trace, in bytes.
+    /// Payload bytes as `comm_size` in the trace states them.
     pub bytes: u64,
-    /// The whole buffer ([`CollectiveKind::buffer`]).
+    /// Bytes of the whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
-    /// Number of the bytes that pairs of members exchange, where they are not equal; `None` otherwise.
+    /// Index of the table of bytes that pairs of members exchange, if these differ between pairs; `None` otherwise.
     pub splits: Option<u32>,
     /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
 }
 
-/// Members of a collective, and the way in which the trace names them.
+/// Members of a collective, and how the trace names them.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
     pub npus: &'a [Npu],
-    /// True if the trace names a group; otherwise all ranks take part, except those that differ in dimensions that do
-    /// not.
+    /// True if the trace names a group. Otherwise all ranks take part, except along dimensions that the collective
+    /// excludes.
     pub named: bool,
 }
 
-/// A source of messages that a member begins to listen to.
+/// A message that a member posts a receive for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveSource {
     /// The sender's index in the line.
     pub from: u32,
-    /// The sender's step that is the message.
+    /// Index of the sender's step that sends the message.
     pub step: u32,
 }
 
-/// Queue in which chunks wait at an NPU; it admits several at once.
+/// Queue in which chunks wait at an NPU. It admits up to `capacity` chunks at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkQueueSpec {
-    /// The queue's number among those of the NPU.
+    /// Index among the NPU's queues.
     pub number: u32,
     /// Number of chunks admitted to a stage at once.
     pub capacity: u32,
 }
 
 impl ChunkQueueSpec {
-    /// Numbers from here on are of queues that come and go with a collective.
+    /// First index of the queues that exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
-    /// The number of queue `number` of `count` that a collective ([`CollectiveRequest::number`]) has for itself. They
-    /// are used again after 2^31, which two in flight then share.
+    /// Index of the private queue `number` of `count` of a collective ([`CollectiveRequest::number`]). Indices repeat
+    /// after 2^31; two collectives in flight that far apart would share a queue.
     #[inline]
     pub fn apart(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -86,12 +86,12 @@ impl ChunkQueueSpec {
 pub enum ScriptEvent {
     /// The member begins.
     Begin,
-    /// Part `part` of its script is over: a message it sent has arrived, or a wait has ended.
+    /// Part `part` of its script has ended: a message it sent has arrived, or a wait is over.
     OpCompleted {
-        /// Number of the part.
+        /// Index of the part.
         part: u32,
     },
-    /// A message has reached it.
+    /// A message has arrived.
     Message {
         /// The sender's position.
         from: u32,
@@ -103,7 +103,7 @@ pub enum ScriptEvent {
 /// A member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScriptPlayer {
-    /// Number of the collective, which distinguishes those in flight.
+    /// Index of the collective, which distinguishes collectives in flight.
     pub run: u32,
     /// The member's position.
     pub position: Position,
@@ -112,7 +112,7 @@ pub struct ScriptPlayer {
 /// Action of a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptAction {
-    /// Sends a message, which is a part of its script.
+    /// Sends a message; the send is one part of the script.
     Send {
         /// The receiver's position.
         to: u32,
@@ -120,42 +120,44 @@ pub enum ScriptAction {
         bytes: u64,
         /// Label by which the receiver matches the message.
         label: u32,
-        /// Number of the part.
+        /// Index of the part.
         part: u32,
     },
     /// Waits.
     Wait {
         /// Duration of the wait.
         span: Span,
-        /// The part that is over then.
+        /// Index of the part that ends after the wait.
         part: u32,
     },
-    /// Takes a message that was there before it was listened to: the part is over by an event of its own.
+    /// Takes a message that arrived before the script listened for it. The part ends by an event of its own.
     TakeArrived {
-        /// Number of the part.
+        /// Index of the part.
         part: u32,
     },
-    /// Has done all.
+    /// The script has ended.
     End,
 }
 
 /// Properties of a network while nothing else is in flight.
 pub struct UncontendedCost<'a> {
-    /// Time of a message between two NPUs without contention; `None` if the model does not say.
+    /// Time of a message between two NPUs without contention; `None` if the model does not know it.
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if messages of other operations may interleave.
     pub shared: bool,
-    /// Time for which a message takes the link over which its sender's others leave, too; `None` if nothing of that kind is.
+    /// Time for which a message occupies the one link by which all messages leave its sender; `None` if there is no
+    /// such link.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
-    /// Returns true if messages along a dimension, among a line of that many members, never delay one another but for that,
-    /// sent in this pattern. Each member sends at most one and receives at most one at a time, unless they are staggered.
+    /// Returns true if messages of a line of that many members along a dimension, sent in this pattern, delay one
+    /// another only by `link_time`. Each member sends at most one and receives at most one message at a time,
+    /// unless they are staggered.
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 
 /// Processing of a message at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointCost {
-    /// Nothing: it takes no time and is no event.
+    /// No processing: no time and no event.
     Instant,
     /// A fixed delay per message.
     Delay(Span),
@@ -163,12 +165,12 @@ pub enum EndpointCost {
     Bus,
 }
 
-/// The caller's name for a load.
+/// The caller's name for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionToken {
-    /// What the caller looks it up by.
+    /// Key by which the caller finds the transfer.
     pub word: u64,
-    /// What the caller tells apart besides.
+    /// Further detail that only the caller interprets.
     pub detail: u32,
 }
 
@@ -177,11 +179,11 @@ pub struct CompletionToken {
 pub struct BusTransfer {
     /// Size in bytes.
     pub bytes: u32,
-    /// From the NPU, not to it.
+    /// True if the transfer leaves the NPU, false if it enters.
     pub outward: bool,
-    /// True if it is reduced on the way.
+    /// True if the bytes are reduced on the way.
     pub reduces: bool,
-    /// True if it returns to its source.
+    /// True if the bytes return to their source.
     pub returns: bool,
     /// Token returned to the caller on completion.
     pub ticket: CompletionToken,
@@ -190,7 +192,7 @@ pub struct BusTransfer {
 /// Cause of a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferCause {
-    /// The member begins.
+    /// The start of the member's stage.
     Start,
     /// The reception, counted from 0.
     Reception(u32),
@@ -198,7 +200,7 @@ pub enum TransferCause {
 
 /// Scheduler of bus events.
 pub trait BusScheduler {
-    /// Has [`EndpointModel::handle_bus_event`] called with `event` at `at`.
+    /// Schedules a call of [`EndpointModel::handle_bus_event`] with `event` at `at`.
     fn after(&mut self, at: Time, event: u32);
 }
 
@@ -216,7 +218,7 @@ impl AlgorithmDescriber {
         Self(Box::new(say))
     }
 
-    /// The phases, or that there are none.
+    /// Joins descriptions of phases, or says that there are none.
     pub fn list(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
@@ -225,7 +227,7 @@ impl AlgorithmDescriber {
         }
     }
 
-    /// The algorithms of a collective with a buffer of `bytes`.
+    /// Describes the algorithms of a collective with a buffer of `bytes`.
     pub fn say(
         &self,
         kind: CollectiveKind,
@@ -243,7 +245,7 @@ impl fmt::Debug for AlgorithmDescriber {
     }
 }
 
-/// A way of carrying out collectives; the engine's interface to it.
+/// The engine's interface to an implementation of collectives.
 pub trait CollectiveBackend {
     /// The work of a chunk along one phase.
     type Stage: Copy + fmt::Debug;
@@ -254,14 +256,14 @@ pub trait CollectiveBackend {
     /// Paths along `phase` that messages share; computed once per group.
     fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths;
 
-    /// The path that all messages of a stage share, `None` if they differ.
+    /// Returns the path that all messages of a stage share; `None` if paths differ.
     fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
-    /// Key of everything besides the group, its root, the kind and the bytes that affects execution of a request;
-    /// equal keys share a cached schedule.
+    /// Returns a key of everything that affects execution of a request besides the group, its root, the kind and the
+    /// bytes. Requests with equal keys share a cached schedule.
     fn variant(&self, request: &CollectiveRequest) -> u64;
 
-    /// Returns the schedule of a collective's chunks. `paths` are those of [`Self::paths`].
+    /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::paths`].
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
@@ -269,13 +271,13 @@ pub trait CollectiveBackend {
         paths: &[SharedPaths],
     ) -> ChunkSchedule<Self::Stage>;
 
-    /// Returns true if a stage runs twice concurrently, each time with half of the buffer: once as it is, once from
-    /// [`LinePosition::reversed`] positions. Each run is a *strand* of the chunk.
+    /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer: one from the members'
+    /// positions and one from their [`LinePosition::reversed`] positions.
     fn is_bidirectional(&self, _: &Self::Stage) -> bool {
         false
     }
 
-    /// The phase of the extent along which `stage` goes.
+    /// Returns the index of the phase of the extent in which `stage` takes place.
     fn phase(&self, stage: &Self::Stage) -> usize;
 
     /// Returns the position of the member at `position`, `None` if it takes no part in `stage`.
@@ -287,10 +289,10 @@ pub trait CollectiveBackend {
         root: Position,
     ) -> Option<LinePosition>;
 
-    /// Number of messages that the member at `line` receives.
+    /// Returns the number of messages that the member at `line` receives.
     fn receives(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
-    /// The `i`-th message that the member at `line` sends, `None` after the last.
+    /// Returns the `i`-th message that the member at `line` sends; `None` after the last.
     fn step(
         &self,
         stage: &Self::Stage,
@@ -299,15 +301,15 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStep>;
 
-    /// Returns true if a member's messages of this stage serialize at its port, so that a group of n need not hold n²
-    /// of them.
+    /// Returns true if a member's messages of this stage serialize at its port. A group of n members then needs no
+    /// state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
-    /// Returns a formatter of algorithms, for people.
+    /// Returns a formatter of algorithms for reports.
     fn describer(&self) -> AlgorithmDescriber;
 
-    /// Duration of a collective whose members all begin together while nothing else is in flight; `None` if no closed
-    /// form is proved, or if members end at different times. `paths` are those of [`Self::paths`].
+    /// Returns the duration of a collective whose members all begin together while nothing else is in flight; `None` if
+    /// no closed form is proved, or if members end at different times. `paths` are the results of [`Self::paths`].
     fn closed_form(
         &self,
         chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -317,13 +319,13 @@ pub trait CollectiveBackend {
     ) -> Option<Span>;
 }
 
-/// Duties of the endpoints of members beside sending and receiving: delays, buses, reductions, rendezvous, scripts, and
-/// queues in which chunks wait.
+/// Work of members' endpoints besides sending and receiving: delays, buses, reductions, rendezvous, scripts, and queues
+/// in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
-    /// The queue in which a chunk waits before `stage`, `None` where none waits.
+    /// Returns the queue in which a chunk waits before `stage`; `None` if it does not wait.
     fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
 
-    /// Credits of the member at `line` as it begins.
+    /// Returns the credits with which the member at `line` begins.
     fn credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
     /// Returns true if members execute `stage` from scripts instead of steps.
@@ -343,8 +345,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns the processing at an endpoint before its first send and after each reception.
     fn endpoint(&self, stage: &Self::Stage) -> EndpointCost;
 
-    /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`]: as the member begins (credit `p` of its
-    /// initial credits), or for reception `r`.
+    /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`], either at the start of the member (credit
+    /// `p` of its initial credits) or for reception `r`.
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -354,7 +356,7 @@ pub trait EndpointModel: CollectiveBackend {
         ticket: CompletionToken,
     ) -> BusTransfer;
 
-    /// Submits a transfer to the bus of `npu`, which schedules its events on `clock`.
+    /// Submits a transfer to the bus of `npu`. The bus schedules its events on `clock`.
     fn submit_transfer(
         &mut self,
         now: Time,
@@ -363,8 +365,8 @@ pub trait EndpointModel: CollectiveBackend {
         clock: &mut impl BusScheduler,
     );
 
-    /// Handles an event on the bus of `npu`. On completion of a transfer its token is returned, and the bus pauses
-    /// until the consequences are handled and [`Self::resume_bus`] is called.
+    /// Handles an event on the bus of `npu`. If a transfer completes, its token is returned, and the bus pauses until
+    /// the caller has handled the consequences and calls [`Self::resume_bus`].
     fn handle_bus_event(
         &mut self,
         now: Time,
@@ -376,7 +378,7 @@ pub trait EndpointModel: CollectiveBackend {
     /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
 
-    /// Time that the member at `line` spends on the reduction of its `r`-th reception; `None` if it does not reduce.
+    /// Returns the time that the member at `line` spends to reduce its `r`-th reception; `None` if it does not reduce.
     fn reduction(
         &self,
         stage: &Self::Stage,
@@ -385,21 +387,21 @@ pub trait EndpointModel: CollectiveBackend {
         r: u32,
     ) -> Option<Span>;
 
-    /// Size in bytes of the request to send that precedes a message; `None` if messages need none.
+    /// Returns the size in bytes of the request to send that precedes each message; `None` if messages need none.
     fn rts_bytes(&self) -> Option<u64>;
 }
 
-/// Events of an instant are ordered by content, so that an unrelated event reorders nothing.
+/// Events of an instant are ordered by content, so an unrelated event never reorders others.
 #[derive(Debug)]
 pub enum ContentOrder {}
 
-/// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim: nodes take lanes by their
-/// ids, collectives and messages are matched in the order in which they are issued, a member proceeds at once, and a
-/// send is complete when its message has arrived.
+/// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
+/// order of their ids, collectives and messages are matched in issue order, a member proceeds at once, and a send
+/// completes when its message has arrived.
 #[derive(Debug)]
 pub enum InsertionOrder {}
 
-/// The order in which members issue collectives, and what follows from it where each issues by itself.
+/// The order in which members issue collectives, and its consequences if each member issues by itself.
 pub trait IssueDiscipline: CollectiveBackend {
     /// The order of events at an instant: [`ContentOrder`] or [`InsertionOrder`].
     type Order;
@@ -410,19 +412,21 @@ pub trait IssueDiscipline: CollectiveBackend {
         true
     }
 
-    /// Returns true if members of one line exchange the same messages in one stage and in the other. Called where
-    /// collectives are matched in issue order, since members may then issue different ones.
+    /// Returns true if members of one line exchange the same messages in both stages. Called if collectives are matched
+    /// in issue order, because members may then issue different collectives.
     fn exchanges_same_messages(&self, _a: &Self::Stage, _b: &Self::Stage) -> bool {
         false
     }
 
-    /// Returns a number that distinguishes this passage of `npu` through `stage` from others: requested once for each
-    /// chunk and stage when the collective is issued, and passed back with every later call.
+    /// Returns a number that distinguishes this passage of `npu` through `stage` from other passages. The engine
+    /// requests it once for each chunk and stage when the collective is issued, and passes it back with every later
+    /// call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns the changes that one after another bring members from the order in which they begin a collective of
-    /// `chunk_schedule`, which has a closed form, into that in which they end it at one instant; `None` where that is not proved, and
-    /// whoever is interested in the order has it carried out message by message. Only called in [`InsertionOrder`].
+    /// Returns the order changes, to be applied one after another, that lead from the order in which members begin a
+    /// collective of `chunk_schedule` to the order in which they end it at one instant. The collective has a closed
+    /// form. `None` if the order is not proved; a caller that needs the order then has the collective simulated message
+    /// by message. Only called in [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -432,8 +436,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         None
     }
 
-    /// Brings `members` from the order in which they send messages of `stage` into that in which these arrive. Only called for
-    /// changes of [`Self::order_of_ends`].
+    /// Reorders `members` from the order in which they send messages of `stage` to the order in which these messages
+    /// arrive. Only called for changes that [`Self::order_of_ends`] returned.
     fn follow_order(
         &self,
         _stage: &Self::Stage,
@@ -455,24 +459,25 @@ pub trait IssueDiscipline: CollectiveBackend {
     ) {
     }
 
-    /// Notifies that a ready node of `npu` would never start in ASTRA-sim, since no running node is left to wake it.
+    /// Notifies that a ready node of `npu` would never start in ASTRA-sim, because no running node remains to wake it.
     /// Only called in [`InsertionOrder`].
     fn on_idle(&mut self, _npu: Npu) {}
 
-    /// Returns true if members may reach a stage in different directions or trees, so that messages are matched by
+    /// Returns true if members may enter a stage with different directions or trees. Messages are then matched by
     /// sender.
     fn matches_by_sender(&self) -> bool {
         false
     }
 
-    /// The direction around a ring, or the tree, that a queue slot selects; messages of members with equal ones
-    /// correspond.
+    /// Returns the direction around a ring, or the tree, that a queue slot selects. Messages of members with equal
+    /// classes correspond.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }
 
-    /// Number of steps after which the member at `line` posts the receive for a message from index `from` whose
-    /// sender, in another direction or tree, expects it after `recv_posted` steps. `None` if it posts no such receive.
+    /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
+    /// That sender has another direction or tree and expects the receive after `recv_posted` steps. `None` if the
+    /// member posts no such receive.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
@@ -484,8 +489,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         Some(recv_posted)
     }
 
-    /// Step of the member at `line` that index `to`, in another direction or tree, requests as the sender's step
-    /// `step`. `None` if there is no such step.
+    /// Returns the step of the member at `line` for which index `to`, in another direction or tree, sends a request
+    /// that names the sender's step `step`. `None` if there is no such step.
     fn requested_step(
         &self,
         _stage: &Self::Stage,
@@ -497,8 +502,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         Some(step)
     }
 
-    /// Returns the `k`-th source for which the member at `line` posts a receive once it has taken `taken` steps. Only
-    /// called where messages follow a request to send.
+    /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. Only called if
+    /// messages follow a request to send.
     fn source(
         &self,
         stage: &Self::Stage,

@@ -5,18 +5,18 @@
 //! child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
 //! Collective Communication Operations in MPICH", 2005, section 4.4).
 //!
-//! With h = ⌈log2 n⌉, t = time of the buffer S, s = time of one n-th of it, α = latency, all starting
-//! together; exact where n = 2^h, at most that otherwise:
+//! With h = ⌈log2 n⌉, t = time of the buffer S, s = time of S/n, α = latency, all starting together; exact if n = 2^h,
+//! an upper bound otherwise:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
 //! | broadcast | parent to child, S | h(α + t) |
-//! | reduce | child to parent, S, when all children's are there | h(α + t) |
-//! | gather, scatter | the same ways, the share of the child's subtree | hα + (n−1)s |
+//! | reduce | child to parent, S, after all messages of the child's children | h(α + t) |
+//! | gather, scatter | the same edges, the share of the child's subtree | hα + (n−1)s |
 
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-/// A member's place in the tree.
+/// A member's position in the tree.
 struct BinomialNode {
     /// Members of the line.
     size: u32,
@@ -35,7 +35,7 @@ impl BinomialNode {
         }
     }
 
-    /// Number of members in the subtree of `x`.
+    /// Returns the number of members in the subtree of `x`.
     fn subtree(&self, x: u32) -> u32 {
         match x {
             0 => self.size,
@@ -44,17 +44,17 @@ impl BinomialNode {
         }
     }
 
-    /// Number of its children: x + 1, x + 2, x + 4, … within its subtree.
+    /// Returns the number of its children: x + 1, x + 2, x + 4, … within its subtree.
     fn children(&self) -> u32 {
         self.subtree(self.x).next_power_of_two().ilog2()
     }
 
-    /// The number of its `i`-th child, largest subtree first.
+    /// Returns the number of its `i`-th child, largest subtree first.
     fn child(&self, i: u32) -> u32 {
         self.x + (1 << (self.children() - 1 - i))
     }
 
-    /// The index of the member with number `x`.
+    /// Returns the index of the member with number `x`.
     fn index(&self, x: u32) -> u32 {
         (self.root + x) % self.size
     }

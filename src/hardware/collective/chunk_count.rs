@@ -1,33 +1,35 @@
-//! The number of chunks of a collective where the machine does not state it: the fewest of 1 to [`MOST`] that take at most
-//! 0.5 % longer than the best.
+//! The number of chunks of a collective if the machine does not state it: the smallest from 1 to [`MOST`] that takes at
+//! most 0.5 % longer than the best.
 //!
 //! Each stage of a chunk has a *life*, from its start to its end, and an *interval*, after which the next chunk may
-//! follow it into the phase. With the chunks through the phases as in a flow shop, those give the time of the whole:
+//! follow it into the phase. A flow shop of the chunks through the phases computes the total time from both:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
 //! | with a closed form s | s | max(s / active, s without latencies) |
-//! | in a tree | of one chunk, message by message ([`StageFlow`]) | (all chunks − life) / (chunks − 1), both message by message |
-//! | from or to a root otherwise | the formula of [`auto`](super::auto), without loads | what the busiest port sends; around a ring both ways, life |
-//! | others | the same | life |
+//! | in a tree | one chunk, simulated ([`StageFlow`]) | (all chunks − life) / (chunks − 1), both simulated |
+//! | otherwise, with a root | formula of [`auto`](super::auto), no loads | busiest port's time; ring both ways: life |
+//! | all others | the same | life |
 //!
-//! So chunks one behind the other in one dimension never help where a closed form holds and one is active: they cost the
-//! latencies of all stages again. Along several dimensions they keep all of them busy, and in trees all levels.
+//! Several chunks along one dimension therefore never help if a closed form exists and one chunk is active at a time:
+//! they only repeat the latencies of all stages. Along several dimensions they keep all dimensions busy, and in trees
+//! all levels.
 //!
-//! A schedule with closed forms only and one active chunk takes exactly what is estimated, and so does one stage in a tree. All
-//! else is an estimate, of which only the number of chunks depends, never a time.
+//! The estimate is exact for a schedule with closed forms only and one active chunk, and for a single stage in a tree.
+//! All other estimates only select the number of chunks and never enter a result.
 //!
-//! A number is tried only if its lower bound, what the busiest phase has to do and what comes before and after it, is
-//! less than the best time so far. Where trees are carried out message by message, numbers are tried in steps of an eighth, then
-//! between the best one and its neighbours, and only as long as all trials together have no more messages than
-//! [`MOST_MESSAGES`] or [`MOST_TRIALS`] collectives of the most chunks. Of 1 to 128 chunks through trees of 2 to 31 members, a whole buffer from 0.3 to 20,000
-//! latencies long, what is chosen takes at most 1.5 % longer than the best.
+//! A number is tried only if its lower bound is below the best time so far. The bound is the work of the busiest phase
+//! plus the least time before and after it. If trees are simulated message by message, numbers are tried in steps of an
+//! eighth, then between the best one and its neighbours, until all trials together have more messages than
+//! [`MOST_MESSAGES`] or [`MOST_TRIALS`] collectives with the most chunks. For 1 to 128 chunks through trees of 2 to 31
+//! members, with a whole buffer of 0.3 to 20,000 latencies, the choice takes at most 1.5 % longer than the best.
 //!
 //! # Free algorithms
 //!
-//! Where the algorithm of a dimension is free (`auto`), too, its trees are weighed in as many chunks as they take: for each
-//! dimension in which they carry the primitive, the outermost of an all-reduce and all of a broadcast or reduce, a tree and two
-//! are tried in place of what is fastest in one chunk, and kept if they end earlier.
+//! If the algorithm of a dimension is free (`auto`), trees compete too, each with its own best number of chunks. A tree
+//! and a double tree replace the algorithm that is fastest for one chunk in each dimension in which they support the
+//! primitive: the outermost of an all-reduce and all of a broadcast or reduce. A tree is kept if the collective ends
+//! earlier.
 
 use super::flow_shop::{FlowShopInput, schedule};
 use super::line_cost::LineCostModel;
@@ -46,24 +48,25 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most chunks that are chosen.
+/// Maximum number of chunks that is chosen.
 pub const MOST: u32 = 128;
 
-/// Bound on chunks · members · (stages + 1), far below what a replay holds message by message.
+/// Bound on chunks · members · (stages + 1), far below the state that a message-by-message replay needs.
 const MOST_STATE: u64 = 1 << 26;
 
-/// Relative excess over the best at which fewer chunks are taken.
+/// Relative excess over the best time that is accepted for fewer chunks.
 const MARGIN: f64 = 0.005;
 
-/// Bound on the messages of all trials of a collective in trees, or [`MOST_TRIALS`] of the most chunks if that is more.
+/// Bound on the messages of all trials of a collective in trees, unless [`MOST_TRIALS`] trials with the most chunks
+/// need more.
 const MOST_MESSAGES: u64 = 1 << 18;
 const MOST_TRIALS: u64 = 3;
 
-/// Chosen numbers by everything that they follow from, for all groups of one shape.
+/// Cache of choices, keyed by everything that they depend on, for all groups of one shape.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
 
-/// The number of chunks, and the algorithms of the machine's dimensions, where they are chosen with it.
+/// The number of chunks, and the algorithms of the machine's dimensions if they are chosen with it.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkChoice {
     chunks: NonZeroU32,
@@ -78,7 +81,7 @@ pub(super) struct ResolvedChunks {
 }
 
 impl ResolvedChunks {
-    /// The algorithms, those of the machine unless others were chosen.
+    /// The chosen algorithms, or the machine's if none were chosen.
     pub fn algorithms<'s>(&'s self, machine: &'s [AlgorithmChoice]) -> &'s [AlgorithmChoice] {
         self.algorithms.as_deref().unwrap_or(machine)
     }
@@ -102,11 +105,11 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line whose distances decide, where paths differ.
+    /// The members of the line whose distances matter, if paths differ.
     line: Vec<Npu>,
 }
 
-/// All of a path that is not the same for the whole machine.
+/// The properties of a path that differ within a machine.
 fn path_key(path: NetworkPath) -> [u64; 3] {
     let others = path.others.estimate(BufferShare::whole(1 << 40));
     [
@@ -116,23 +119,23 @@ fn path_key(path: NetworkPath) -> [u64; 3] {
     ]
 }
 
-/// A collective whose chunks are to be counted.
+/// A collective whose number of chunks is to be chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedCollective<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupExtent,
     pub topology: &'a Topology,
-    /// Those of the phases of `extent`.
+    /// Shared paths of each phase of `extent`.
     pub paths: &'a [SharedPaths],
     pub choices: &'a [AlgorithmChoice],
 }
 
-/// Number of chunks that a member has at once in a tree of `size` members: at least four for each level.
+/// Number of chunks of a member that may be in a tree of `size` members at once: at least four per level.
 pub(super) fn tree_places(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
 
-/// Returns true if a stage goes along a tree, or two.
+/// Returns true if a stage runs along one or two trees.
 pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
     matches!(
         assignment.algorithm,
@@ -148,7 +151,7 @@ struct StageCost {
 }
 
 impl ChunkChoices {
-    /// The machine's chunking with the number of chunks that it states, or else the chosen one.
+    /// Returns the machine's chunking with its stated number of chunks, or else a chosen number.
     pub(super) fn resolve(
         &self,
         collective: &CountedCollective<'_>,
@@ -165,7 +168,7 @@ impl ChunkChoices {
             return with(NonZeroU32::MIN).into();
         }
         let key = collective.key();
-        // A number once written is right, whatever became of its writer.
+        // Entries are never modified after insertion, so a poisoned lock does no harm.
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().get(&key).cloned();
         let choice = found.unwrap_or_else(|| {
@@ -180,7 +183,7 @@ impl ChunkChoices {
     }
 }
 
-/// Trials of numbers of chunks, by number.
+/// Estimated time by number of chunks.
 type Trials = BTreeMap<u32, Span>;
 
 /// Numbers of chunks up to `most` in steps of an eighth.
@@ -190,8 +193,8 @@ fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
 }
 
 impl CountedCollective<'_> {
-    /// Returns true if one chunk is the best without any trial: along one dimension, by an algorithm with a closed form. On
-    /// tiles, where the ways of a group's members cross one another, nothing is known of others.
+    /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
+    /// form. Also true on tiles, where the cost of several chunks is unknown because the routes of members cross.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
         if self.topology.tiles().is_some() {
             return true;
@@ -240,7 +243,7 @@ impl CountedCollective<'_> {
         )
     }
 
-    /// The number of chunks and the algorithms with which the collective takes least.
+    /// Returns the number of chunks and the algorithms for which the collective is fastest.
     fn choose_with_algorithms(&self, pipeline: ChunkPipeline) -> ChunkChoice {
         let (mut chunks, mut best) = self.choose(pipeline);
         let mut algorithms = self.choices.to_vec();
@@ -280,7 +283,7 @@ impl CountedCollective<'_> {
         }
     }
 
-    /// The number of chunks, and the time that is estimated for it.
+    /// Returns the number of chunks, and the estimated time with it.
     fn choose(&self, pipeline: ChunkPipeline) -> (NonZeroU32, Span) {
         let one = self.routes(pipeline, 1);
         let members = u64::from(self.extent.size()).saturating_mul(one.length() as u64 + 1);
@@ -296,6 +299,7 @@ impl CountedCollective<'_> {
             let costs: Vec<StageCost> = plan.stages().iter().map(of).collect();
             (plan, costs)
         };
+        // Without trees a trial is cheap, so every number is a candidate.
         let numbers: Vec<u32> = match messages {
             0 => (1..=most as u32).collect(),
             _ => coarse_numbers(most as u32).collect(),
@@ -320,6 +324,7 @@ impl CountedCollective<'_> {
             known.insert(chunks, end(chunks));
         };
         let best_of = |known: &Trials| known.iter().map(|(&chunks, &time)| (time, chunks)).min();
+        // In ascending order of bounds: when a bound reaches the best time, no later number can be better.
         bounds.sort_unstable();
         for &(bound, chunks) in &bounds {
             if best_of(&known).is_some_and(|(best, _)| bound >= best) {
@@ -327,12 +332,13 @@ impl CountedCollective<'_> {
             }
             try_out(&mut known, chunks);
         }
+        // With trees only coarse numbers were tried so far; refine around the best.
         for round in 0..3 {
             let Some((_, best)) = best_of(&known).filter(|_| messages > 0) else {
                 break;
             };
             let [below, above] = match round {
-                // The geometric means with the neighbours.
+                // Geometric means with the neighbours.
                 0 | 1 => [
                     numbers.iter().rev().find(|&&other| other < best),
                     numbers.iter().find(|&&other| other > best),
@@ -349,7 +355,7 @@ impl CountedCollective<'_> {
         let (best, _) = best_of(&known).unwrap_or_default();
         let exceeds = |span: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
         bounds.sort_unstable_by_key(|&(_, chunks)| chunks);
-        // Fewer chunks that were passed over may be within the margin.
+        // Fewer chunks that the search skipped may be within the margin.
         for &(bound, chunks) in bounds.iter().filter(|_| messages == 0) {
             let is_enough = known.get(&chunks).is_some_and(|&time| !exceeds(time));
             if is_enough {
@@ -364,14 +370,14 @@ impl CountedCollective<'_> {
         (NonZeroU32::new(chunks).unwrap_or(NonZeroU32::MIN), time)
     }
 
-    /// The messages of a chunk of a stage in a tree.
+    /// Returns the messages of a chunk of a stage in a tree.
     fn flow(&self, assignment: &StageAssignment) -> StageFlow {
         let phase = &self.extent.phases[assignment.stage.phase];
         let line = LineCostModel::new(self.extent, phase, self.topology);
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
     }
 
-    /// Life and interval of a stage of one of `chunks`; in trees bounds of them unless `exact`.
+    /// Life and interval of a stage if there are `chunks` chunks; for trees only lower bounds unless `exact`.
     fn cost(
         &self,
         assignment: &StageAssignment,
@@ -418,7 +424,7 @@ impl CountedCollective<'_> {
         }
         let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.cost(&line, stage.primitive, stage.buffer) else {
-            // Nobody has said what it costs.
+            // This algorithm has no cost formula.
             let link = self.topology.dimensions()[phase.dimension].link();
             let latency = self.topology.dimensions()[phase.dimension].latency;
             let (message, count) = algorithm.serial_messages(stage, n);
@@ -427,8 +433,9 @@ impl CountedCollective<'_> {
             return StageCost { life, interval };
         };
         let life = span(life.picoseconds());
-        // Without a root all do the same at once; a line that is no sub-grid has longer ways that set the pace; around a ring, those that are near the root one way are far from it the
-        // other way.
+        // Life is the interval in three cases: without a root all members are busy throughout; a line that is no
+        // sub-grid has longer routes that set the pace; around a ring in both directions, a member near the root in one
+        // direction is far from it in the other.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageCost {
                 life,
@@ -451,14 +458,15 @@ impl CountedCollective<'_> {
         }
     }
 
-    /// Time of the collective: each stage is passed at its interval, and its life goes on beside the next chunk.
+    /// Estimated time of the collective: the next chunk may enter a stage after its interval, while the rest of its
+    /// life continues.
     fn end(
         &self,
         plan: &ChunkSchedule<StageAssignment>,
         costs: &[StageCost],
         pipeline: ChunkPipeline,
     ) -> Span {
-        // Chunks pass one stage at its interval, one after another.
+        // With a single stage, chunks follow one another at its interval.
         if let [only] = costs {
             let before = u64::from(plan.chunks().saturating_sub(1));
             return only.interval.times(before) + only.life;
@@ -478,7 +486,7 @@ impl CountedCollective<'_> {
                 back.push(assignment.stage.primitive == CollectivePrimitive::AllGather);
             }
         }
-        // A phase is passed one by one, and all may be in the rest of their lives.
+        // Each phase admits one chunk at a time; any number may be in the rest of their lives.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
         let routes = (0..plan.chunks()).map(|chunk| plan.route(chunk) as u32);
@@ -494,7 +502,7 @@ impl CountedCollective<'_> {
         schedule(&plan, stages).end
     }
 
-    /// A lower bound of [`Self::end`]: what the chunks take in one phase, with the least that comes before and after it.
+    /// A lower bound of [`Self::end`]: the time of all chunks in one phase, plus the least time before and after it.
     fn bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
         let length = plan.length();
         let sum = |all: &[StageCost]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);

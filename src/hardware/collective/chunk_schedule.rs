@@ -1,20 +1,20 @@
 //! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
-//! A collective is split into chunks. Each takes a *route*, a list of stages with the bytes of each; routes are
-//! equally long and differ in the order in which they visit the phases and in the size of their chunks. So chunks of
-//! one route are of one size, and if all are, and visit the phases in one order, there is one route.
+//! A collective is split into chunks. Each takes a *route*, a list of stages with the bytes of each. Routes have equal
+//! numbers of stages and differ in the order in which they visit the phases and in the size of their chunks. Chunks of
+//! one route have one size; if all chunks have one size and visit the phases in one order, there is one route.
 //!
-//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the
-//! whole collective, the same at every member: members that each decided by themselves could hold a phase that
-//! another's partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
+//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
+//! collective, identically at every member. If each member decided by itself, it could occupy a phase that another
+//! member's partners need, and deadlock, as in ASTRA-sim with fewer active chunks than chunks.
 
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 
-/// A chunk enters a stage of its route.
+/// Entry of a chunk into a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StageEntry {
-    /// Number of the chunk.
+    /// Index of the chunk.
     pub chunk: u32,
     /// Index of the stage in its route.
     pub stage: StageIndex,
@@ -23,9 +23,9 @@ pub struct StageEntry {
 /// The order in which chunks enter the stages of each phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionOrder {
-    /// For each phase of the group, all passages through it.
+    /// For each phase of the group, all passages through it in order.
     pub order: Vec<Vec<StageEntry>>,
-    /// Number of a member's chunks in each phase at once; at least 1.
+    /// Maximum number of a member's chunks in each phase at once; at least 1.
     pub capacity: Vec<u32>,
 }
 
@@ -42,7 +42,7 @@ pub struct ChunkSchedule<S> {
 }
 
 impl<S: Copy> ChunkSchedule<S> {
-    /// `chunks` that all pass through `stages`.
+    /// Creates `chunks` chunks that all pass through `stages`.
     pub fn uniform(stages: Vec<S>, chunks: u32) -> Self {
         Self {
             length: stages.len(),
@@ -55,8 +55,8 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// A chunk for each of `route_of`, which names one of the routes that make up `stages`, each of
-    /// `length`.
+    /// Creates a chunk for each entry of `route_of`, which is the index of its route. `stages` has the routes one after
+    /// another, `length` stages each.
     pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
         // Routes are stored back to back, all of `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
@@ -71,7 +71,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// The same with other stages in place of its own.
+    /// Returns the schedule with each stage replaced.
     pub fn map_stages(mut self, other: impl Fn(S) -> S) -> Self {
         for stage in &mut self.stages {
             *stage = other(*stage);
@@ -79,7 +79,8 @@ impl<S: Copy> ChunkSchedule<S> {
         self
     }
 
-    /// The same, which takes `span` from the arrival of its last member where nothing disturbs it, as measured.
+    /// Returns the schedule with a measured duration `span`, from the arrival of the last member, which applies if
+    /// nothing disturbs it.
     pub fn measured_as(self, span: Span) -> Self {
         Self {
             measured: Some(span),
@@ -87,13 +88,13 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Time from the arrival of the last member, if it was measured.
+    /// Returns the measured time from the arrival of the last member, if there is one.
     #[inline]
     pub fn measured(&self) -> Option<Span> {
         self.measured
     }
 
-    /// The same with chunks that enter each phase in the order of `admission`.
+    /// Returns the schedule with chunks that enter each phase in the order of `admission`.
     pub fn with_admission(self, admission: AdmissionOrder) -> Self {
         Self {
             admission: Some(admission),
@@ -101,7 +102,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// The same with chunks that have up to `strands` concurrent strands in a stage.
+    /// Returns the schedule with up to `strands` concurrent strands of a chunk in a stage.
     pub fn with_strands(self, strands: u32) -> Self {
         Self { strands, ..self }
     }
@@ -124,13 +125,13 @@ impl<S: Copy> ChunkSchedule<S> {
         self.length
     }
 
-    /// The stages of all routes, one after another.
+    /// Returns the stages of all routes, one after another.
     #[inline]
     pub fn stages(&self) -> &[S] {
         &self.stages
     }
 
-    /// The route of `chunk`.
+    /// Returns the index of the route of `chunk`.
     #[inline]
     pub fn route(&self, chunk: u32) -> usize {
         if self.route_of.is_empty() {
@@ -146,21 +147,21 @@ impl<S: Copy> ChunkSchedule<S> {
         self.route_of.is_empty()
     }
 
-    /// Stage `number` of `chunk`; none beyond the last.
+    /// Returns stage `number` of `chunk`; `None` after the last.
     #[inline]
     pub fn stage(&self, chunk: u32, number: StageIndex) -> Option<&S> {
         let index = self.stage_index(chunk, number)?;
         Some(&self.stages[index])
     }
 
-    /// Index of stage `number` of `chunk` among [`Self::stages`]; none beyond the last.
+    /// Returns the index of stage `number` of `chunk` in [`Self::stages`]; `None` after the last.
     #[inline]
     pub fn stage_index(&self, chunk: u32, number: StageIndex) -> Option<usize> {
         let number = number.index();
         (number < self.length).then(|| self.route(chunk) * self.length + number)
     }
 
-    /// The order of admission to each phase, if it is fixed.
+    /// Returns the order of admission to each phase, if it is fixed.
     #[inline]
     pub fn admission(&self) -> Option<&AdmissionOrder> {
         self.admission.as_ref()

@@ -1,36 +1,38 @@
 //! Measured collectives: time by kind, number of members and bytes, along one dimension of a machine.
 //!
-//! Between two measured sizes time is linear in bytes, as a latency and a rate make it; above the last one time grows with
-//! bytes, and below the first it stays. Between two measured numbers of members time is linear in their number. A
-//! curve is the time of a collective that nothing else disturbs, from the arrival of its last member.
+//! Between two measured sizes time is linear in bytes, as with a latency and a rate. Above the last size it grows in
+//! proportion to bytes, and below the first it is constant. Between two measured numbers of members time is linear in
+//! their number. A curve gives the time of an undisturbed collective, from the arrival of its last member.
 //!
-//! **On other links.** A curve belongs to the links that it was measured on, of bandwidth B and latency α. On links of B' and
-//! α' a time is split into its start and its transfer. With points (x_i, t_i), the last of them L,
+//! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and latency α. For links with
+//! B' and α' a time is split into its start and its transfer. With points (x_i, t_i), the last of them L,
 //!
 //! ```text
-//! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former if it is above zero
+//! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former only if above zero
 //! start         s_i = min over j >= i of t_j - r x_j, linear between points, constant below the first and above the last
 //! transfer      v(x) = t(x) - s(x)
 //! t'(x) = s'(x) + v(x) B / B'
 //! ```
 //!
-//! So the last points, where bytes dominate, say what a byte takes, and neither part ever falls as bytes grow, unless the
-//! curve does: what a library takes longer for at middle sizes, in protocols of less bandwidth, counts as transfer where it
-//! exceeds the start of larger ones. A start holds the launch of the collective, which no link changes, and the latency of the
-//! messages that follow one another, `h α` for each of the k [steps](super::protocol) over the h links between neighbours:
+//! So the last points, where bytes dominate, determine the time of a byte. Neither part ever falls as bytes grow,
+//! unless the curve does: if a library takes longer at middle sizes, in protocols of less bandwidth, the time above the
+//! start of larger sizes counts as transfer. A start contains the launch of the collective, which is independent of
+//! links, and the latency of the messages that follow one another, `h α` for each of the k [steps](super::protocol)
+//! over the h links between neighbours:
 //!
 //! ```text
-//! s' = s + k h (α' - α), or s α' / α where s is less than k h α
+//! s' = s + k h (α' - α), or s α' / α if s is less than k h α
 //! ```
 //!
-//! Eight H100s start an all-gather in 10.35 us, 7 steps of 0.8 us after 4.75; two in 5.37 us, one step after 4.57.
+//! Example: eight H100s start an all-gather in 10.35 us, which is 4.75 us and 7 steps of 0.8 us; two H100s in 5.37 us,
+//! which is 4.57 us and one step.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::{Bandwidth, Span};
 
-/// Bandwidth and latency of the links of a dimension, on which collectives were measured.
+/// Bandwidth and latency of the links of a dimension on which collectives were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRates {
     /// Bandwidth of an NPU into the dimension.
@@ -40,7 +42,7 @@ pub struct LinkRates {
 }
 
 impl LinkRates {
-    /// Rates of the links of `dimension`.
+    /// Returns the rates of the links of `dimension`.
     pub fn of(dimension: &TopologyDimension) -> Self {
         Self {
             bandwidth: dimension.bandwidth,
@@ -49,8 +51,8 @@ impl LinkRates {
     }
 }
 
-/// Returns the dimension of a collective of `kind` and the links that the `curves` for it were measured on, if these are
-/// other links than those of `topology`.
+/// Returns the dimension of a collective of `kind` and the links on which the `curves` for it were measured, if these
+/// differ from the links of `topology`.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
@@ -67,18 +69,18 @@ pub fn measured_elsewhere(
     Some((phase.dimension, at))
 }
 
-/// Links that a collective runs on, where its times were measured on others.
+/// The links of a collective that was measured on other links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkChange {
     from: LinkRates,
     to: LinkRates,
-    /// Links between neighbours.
+    /// Number of links between neighbours.
     hops: u32,
 }
 
 impl LinkChange {
-    /// Returns the change for a collective along `phase`; `None` if its links are those of `measured_at`, or nothing says which
-    /// those were.
+    /// Returns the change for a collective along `phase`; `None` if its links equal `measured_at`, or if `measured_at`
+    /// is unknown.
     pub(super) fn of(
         measured_at: Option<LinkRates>,
         phase: &GroupPhase,
@@ -93,12 +95,12 @@ impl LinkChange {
         })
     }
 
-    /// Factor on the time that bytes take.
+    /// Returns the factor on the time that bytes take.
     pub(super) fn transfer(&self) -> f64 {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
-    /// Seconds of a part of `seconds` in which `steps` messages follow one another.
+    /// Returns the seconds of a start of `seconds` that contains `steps` successive messages.
     pub(super) fn start(&self, seconds: f64, steps: f64) -> f64 {
         let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
@@ -110,7 +112,8 @@ impl LinkChange {
     }
 }
 
-/// Messages that follow one another in a collective of `kind` among `members`, and the part of the buffer that an NPU sends.
+/// Returns the number of successive messages in a collective of `kind` among `members`, and the fraction of the buffer
+/// that an NPU sends.
 pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {
@@ -120,21 +123,21 @@ pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
     }
 }
 
-/// Times of one kind of collective among one number of members.
+/// Times of one kind of collective for one number of members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveCurve {
     /// The kind.
     pub kind: CollectiveKind,
     /// Number of members.
     pub members: u32,
-    /// Bytes of the whole buffer and seconds, bytes ascending; at least one point, no number is zero.
+    /// (bytes of the whole buffer, seconds), with ascending bytes; at least one point, all numbers above zero.
     pub points: Vec<(f64, f64)>,
-    /// The links that it was measured on; `None` if those are the links of any machine that has the curve.
+    /// The links of the measurement; `None` if the curve applies to whatever links the machine has.
     pub measured_at: Option<LinkRates>,
 }
 
 impl CollectiveCurve {
-    /// Seconds with a buffer of `bytes` on other links.
+    /// Returns the seconds for a buffer of `bytes` on other links.
     fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
         let start = self.start(bytes);
         let transfer = self.seconds(bytes) - start;
@@ -142,7 +145,7 @@ impl CollectiveCurve {
         change.start(start, steps) + transfer * change.transfer()
     }
 
-    /// Seconds of a buffer of `bytes` that bytes do not account for.
+    /// Returns the seconds for a buffer of `bytes` that do not depend on bandwidth.
     fn start(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
@@ -152,7 +155,7 @@ impl CollectiveCurve {
         {
             byte = byte.min((last.1 - before.1) / (last.0 - before.0));
         }
-        // No point of the curve is above the last start, and no later one below this.
+        // No point of the curve is above the last start, and no later point is below this one.
         let least = |from: usize| {
             let starts = points[from..].iter().map(|point| point.1 - byte * point.0);
             starts.fold(f64::INFINITY, f64::min).max(0.0)
@@ -169,7 +172,7 @@ impl CollectiveCurve {
         }
     }
 
-    /// Seconds with a buffer of `bytes`.
+    /// Returns the seconds for a buffer of `bytes`.
     pub fn seconds(&self, bytes: f64) -> f64 {
         let above = self.points.partition_point(|point| point.0 < bytes);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
@@ -187,8 +190,8 @@ impl CollectiveCurve {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members lie along
-/// one dimension and the `curves` of that dimension, one list for each, have their number between them.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members are
+/// along one dimension and the curves of that dimension cover their number. `curves` has one list per dimension.
 pub fn measured(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
@@ -255,7 +258,8 @@ mod tests {
         }
     }
 
-    /// All-gathers among 8 in 7 steps over two links each: 10 us at once, 20 us of 1 MB, 110 us of 10 MB and 210 us of 20 MB.
+    /// All-gathers among 8 members in 7 steps over two links each: a start of 10 us, then 20 us for 1 MB, 110 us for 10
+    /// MB and 210 us for 20 MB.
     fn curve() -> CollectiveCurve {
         CollectiveCurve {
             kind: CollectiveKind::AllGather,
@@ -272,8 +276,8 @@ mod tests {
 
     #[test]
     fn bandwidth_scales_what_bytes_take() {
-        // The last two points are 100 us apart for 10 MB: 10 us a MB. They leave 10 us of 20 MB and of 10 MB, 10 of 1 MB, and 9.99
-        // of 1 kB.
+        // The last two points are 100 us apart for 10 MB: 10 us per MB. The starts that remain are 10 us of 20 MB, of
+        // 10 MB and of 1 MB, and 9.99 us of 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(
@@ -285,16 +289,18 @@ mod tests {
         near(20e6, 50.0, 10.0 + 400.0);
         near(1e6, 50.0, 10.0 + 20.0);
         near(1e3, 10.0, 9.99 + 0.1);
-        // 5 MB are between: 60 us, of which 10 start. Beyond the last all that is more is transfer: 420 us - 10.
+        // 5 MB are between two points: 60 us, 10 of them start. Beyond the last point all additional time is transfer:
+        // 420 us - 10.
         near(5e6, 200.0, 10.0 + 25.0);
         near(40e6, 200.0, 10.0 + 205.0);
-        // Below the first, as the first.
+        // Below the first point, the start of the first.
         near(10.0, 10.0, 9.99 + 0.1);
     }
 
     #[test]
     fn latency_changes_the_steps_of_a_start() {
-        // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times as long: 63 us more; none: 7 us less.
+        // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times the latency adds 63 us; no latency removes 7
+        // us.
         let near = |from, to, expected: f64| {
             let found = micros(20e6, rates(100.0, from), rates(100.0, to));
             assert!(
@@ -304,7 +310,7 @@ mod tests {
         };
         near(500, 5000, 210.0 + 63.0);
         near(500, 0, 210.0 - 7.0);
-        // Steps of 1 us over 2 links are 14 us, more than the start of 10, which is latency all of it.
+        // Steps of 1 us over 2 links are 14 us, more than the start of 10 us, which then consists of latency only.
         near(1000, 2000, 210.0 + 10.0);
         near(1000, 0, 200.0);
         near(0, 1000, 210.0 + 14.0);
@@ -312,7 +318,7 @@ mod tests {
 
     #[test]
     fn parts_never_fall_as_bytes_grow() {
-        // At 1 MB a slower protocol: 100 us, where 10 MB take 110. The start is 10 us all the same.
+        // At 1 MB a slower protocol: 100 us, almost the 110 us of 10 MB. The start remains 10 us.
         let mut curve = curve();
         curve.points[1].1 = 100e-6;
         assert!((curve.start(1e6) - 10e-6).abs() < 1e-15);

@@ -1,9 +1,9 @@
 //! Collectives whose algorithm is a script for each position of the group.
 //!
 //! A script is a dependency graph of operations: sends, receives and waits. Operations whose predecessors have
-//! completed start at once, in the order of the script: there are no lanes. A receive completes when it has started
-//! and its message has arrived; completion of a send is defined by the backend. Sizes are those of the scripts, and
-//! the collective's own does not count. The collective is over at a member when all operations of its script have
+//! completed start at once, in the order of the script; there are no lanes. A receive completes when it has started and
+//! its message has arrived; the backend defines when a send completes. Scripts state the sizes of messages, and the
+//! collective's own size is ignored. A member completes the collective when all operations of its script have
 //! completed.
 
 use super::{ScriptAction, ScriptEvent, ScriptPlayer};
@@ -35,7 +35,7 @@ pub enum ScriptOp {
         /// Label that the sender gives the message.
         label: u32,
     },
-    /// Time that passes.
+    /// A pause.
     Wait(Span),
 }
 
@@ -44,15 +44,15 @@ pub enum ScriptOp {
 pub struct MemberScript {
     ids: Vec<u64>,
     parts: Vec<ScriptOp>,
-    /// Number of predecessors of each part.
+    /// Number of predecessors of each operation.
     in_degrees: Vec<u32>,
-    /// End of each part's range in `successors`.
+    /// End of each operation's range in `successors`.
     ends: Vec<u32>,
     successors: Vec<u32>,
 }
 
 impl MemberScript {
-    /// Appends a part, which its author calls `id`: it waits for `in_degree` others, and `successors` wait for it.
+    /// Appends an operation with its author's `id`. It waits for `in_degree` operations, and `successors` wait for it.
     pub fn push(
         &mut self,
         id: u64,
@@ -67,7 +67,7 @@ impl MemberScript {
         self.ends.push(self.successors.len() as u32);
     }
 
-    /// The author's id of a part.
+    /// Returns the author's id of an operation.
     pub fn id(&self, part: u32) -> u64 {
         self.ids[part as usize]
     }
@@ -83,23 +83,23 @@ impl MemberScript {
     }
 }
 
-/// An algorithm: a script for each position.
+/// A script for each position.
 #[derive(Clone, Debug)]
 pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 
-/// An algorithm that stands for the machine's.
+/// A scripted algorithm that replaces the machine's.
 #[derive(Clone, Debug)]
 pub struct CustomCollective {
-    /// Kind of collective that it carries out.
+    /// Kind of collective that it implements.
     pub kind: CollectiveKind,
-    /// Display name.
+    /// Name in reports.
     pub name: String,
-    /// Script of each position: position p is the p-th member of the group, counted from the root where there is one.
-    /// Each receive takes one send ([`ScriptedAlgorithm::matched`]).
+    /// Script of each position. Position p is the p-th member of the group, counted from the root if there is one. Each
+    /// receive takes one send ([`ScriptedAlgorithm::matched`]).
     pub scripts: ScriptedAlgorithm,
 }
 
-/// A message by which a receiver knows it: the sender, and its label.
+/// Key by which a receiver matches a message: the sender and its label.
 type ScriptMessageKey = (u32, u32);
 
 /// Progress of one member through its script.
@@ -108,9 +108,9 @@ struct ScriptProgress {
     script: Arc<MemberScript>,
     waiting: Vec<u32>,
     left: u32,
-    /// Receives that wait.
+    /// Receives that wait for their messages.
     posted_receives: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
-    /// Messages that have arrived and that no receive has taken.
+    /// Number of messages that have arrived before their receives started.
     arrived: BTreeMap<ScriptMessageKey, u32>,
 }
 
@@ -119,30 +119,30 @@ struct ScriptProgress {
 pub struct ScriptExecutor(BTreeMap<ScriptPlayer, ScriptProgress>);
 
 impl CustomCollective {
-    /// Returns true if it carries out collectives of `kind` among `members` members. Never with one member, who has
-    /// no peer.
+    /// Returns true if it implements collectives of `kind` among `members` members; always false for one member, which
+    /// has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.positions() == members
     }
 }
 
 impl ScriptedAlgorithm {
-    /// The algorithm of these scripts, that of position 0 first.
+    /// Creates the algorithm from one script per position, starting with position 0.
     pub fn new(scripts: Vec<MemberScript>) -> Self {
         Self(scripts.into_iter().map(Arc::new).collect())
     }
 
-    /// Number of positions that have a script.
+    /// Returns the number of positions that have a script.
     pub fn positions(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// The script of a position.
+    /// Returns the script of a position.
     pub fn script(&self, position: u32) -> &MemberScript {
         &self.0[position as usize]
     }
 
-    /// The parts of the first `size` scripts, each with its position and its place.
+    /// Iterates over the operations of the first `size` scripts as (position, index, operation).
     fn parts(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
         let scripts = (0..size).zip(&self.0);
         scripts.flat_map(|(position, script)| {
@@ -151,9 +151,9 @@ impl ScriptedAlgorithm {
         })
     }
 
-    /// Returns two of `size` positions whose sends and receives do not match, the sender first, if there are any.
+    /// Returns two of `size` positions whose sends and receives do not match, the sender first, if any.
     pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
-        // By sender, receiver and label: sends less receives.
+        // Sends minus receives, by sender, receiver and label.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
         for (position, _, part) in self.parts(size) {
             let (key, count) = match part {
@@ -167,7 +167,7 @@ impl ScriptedAlgorithm {
         open.next().map(|((from, to, _), _)| (from, to))
     }
 
-    /// A peer that is none of a group of `size`, if its scripts have one.
+    /// Returns a peer outside a group of `size`, if its scripts have one.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
         peers.find(|&peer| peer >= size)
@@ -184,7 +184,7 @@ impl ScriptOp {
 }
 
 impl ScriptExecutor {
-    /// Delivers `cue` to the member at a position of a run; on the first, `script` returns the number of its script.
+    /// Delivers `cue` to the member at a position of a run. On the first cue, `script` returns the index of the script.
     /// The member's actions are appended to `acts`.
     pub fn advance(
         &mut self,
@@ -206,7 +206,7 @@ impl ScriptExecutor {
         });
         match cue {
             ScriptEvent::Begin => {
-                // A cheap Arc clone, which frees `progress` for mutation.
+                // A cheap Arc clone, so that `progress` can be mutated.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin(part, acts);
@@ -223,7 +223,7 @@ impl ScriptExecutor {
 }
 
 impl ScriptProgress {
-    /// All that a part waits for is over.
+    /// Starts an operation whose predecessors have all completed.
     fn begin(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
         match self.script.parts[part as usize] {
             ScriptOp::Send { to, bytes, label } => acts.push(ScriptAction::Send {
@@ -235,7 +235,8 @@ impl ScriptProgress {
             ScriptOp::Receive { from, label } => {
                 let key = (from, label);
                 match self.arrived.get_mut(&key).filter(|count| **count > 0) {
-                    // An early message completes the receive by an event of its own, in the order of events.
+                    // A message that arrived early completes the receive by an event of its own, in the order of
+                    // events.
                     Some(count) => {
                         *count -= 1;
                         acts.push(ScriptAction::TakeArrived { part });

@@ -1,18 +1,18 @@
 //! Double binary tree: two binary trees with one root, between which chunks alternate.
 //!
-//! Both trees are those of [`tree`]; the second numbers the members other than the root in another way:
-//! backwards if n is odd, so that odd and even change places, and by one less if n is even. Leaves have odd
-//! numbers, so every member but the root has children in at most one of the two trees, and sends and
-//! receives 4 times in two all-reduced chunks, where inner members of one tree do so 6 times
-//! (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
-//! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] says which of the two.
+//! Both trees are as in [`tree`]. The second one numbers the members other than the root differently: backwards if n is
+//! odd, so that odd and even numbers swap, and by one less if n is even. Leaves have odd numbers, so every member
+//! except the root has children in at most one of the two trees. For two all-reduced chunks it sends and receives 4
+//! times, while inner members of a single tree do so 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree
+//! algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009).
+//! [`CollectiveStage::mirrored`] selects the tree.
 //!
-//! One chunk takes what it takes in a [`tree`]: all-reduce at most 2hα + (4h−2)t, broadcast and reduce
-//! at most hα + (2h−1)t, with h = ⌈log2 n⌉. What two trees save they save over many chunks.
+//! One chunk takes the same time as in a [`tree`]: all-reduce at most 2hα + (4h−2)t, broadcast and reduce at most hα +
+//! (2h−1)t, with h = ⌈log2 n⌉. Two trees are faster only over many chunks.
 
 use super::{CollectiveStage, LinePosition, SendStep, tree};
 
-/// The number in the tree of the member that is `x`-th from the root.
+/// Returns the tree number of the member that is `x`-th from the root.
 fn number(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,
@@ -62,7 +62,7 @@ mod tests {
                         root,
                         position: index,
                     };
-                    // In a reduce, members receive from their children only.
+                    // In a reduce, members receive only from their children.
                     let children = [false, true].map(|mirrored| {
                         let stage = CollectiveStage {
                             phase: 0,

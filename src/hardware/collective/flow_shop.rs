@@ -1,8 +1,8 @@
-//! Chunks through the phases of one member, when every stage takes a known time: a flow shop.
+//! Chunks through the phases of one member if the time of every stage is known: a flow shop.
 //!
-//! Members that begin a collective together behave identically, so one stands for all. Each queue has as many places
-//! as chunks may be in a phase at once. A policy selects among the waiting chunks; a chunk that ends a stage joins
-//! the queue of the next stage before its place is refilled.
+//! Members that begin a collective together behave identically, so one represents all. Each queue has a fixed number of
+//! places: the chunks that may be in a phase at once. A policy selects among the waiting chunks; a chunk that ends a
+//! stage joins the queue of the next stage before its place is refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;
@@ -16,17 +16,17 @@ pub enum IntraDimensionPolicy {
     /// First come, first served.
     #[default]
     Fifo,
-    /// The one whose stage takes the shortest time; within a phase that is the smallest.
+    /// The chunk whose stage takes the shortest time; within a phase this is the smallest chunk.
     SmallestFirst,
-    /// The one with the fewest stages left.
+    /// The chunk with the fewest stages left.
     FewestLeft,
-    /// Chunks on their way back (all-gather) alternate with those on their way out while both wait; first come, first
-    /// served within each kind. ASTRA-sim's `RG`.
+    /// Returning chunks (all-gather) alternate with outgoing chunks while both wait; first come, first served within
+    /// each kind. ASTRA-sim's `RG`.
     Alternate,
 }
 
 impl IntraDimensionPolicy {
-    /// Every policy with the name it has in machine files.
+    /// Every policy with its name in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Fifo, "fifo"),
         (Self::SmallestFirst, "smallest_first"),
@@ -40,11 +40,11 @@ impl IntraDimensionPolicy {
 pub struct FlowShopInput<'a> {
     /// Duration of each stage of each route, in the order of [`ChunkSchedule::stages`].
     pub spans: &'a [Span],
-    /// The queue of each; queues are numbered from 0.
+    /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
-    /// The places of each queue; at least 1.
+    /// Number of places of each queue; at least 1.
     pub capacity: &'a [u32],
-    /// True for stages on the way back, by stage.
+    /// True for stages of returning chunks, by stage.
     pub back: &'a [bool],
     /// Policy by which a queue selects its next chunk.
     pub intra: IntraDimensionPolicy,
@@ -55,7 +55,7 @@ pub struct FlowShopInput<'a> {
 pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
-    /// For each queue, the passages in the order in which they began.
+    /// For each queue, its passages in the order in which they began.
     pub order: Vec<Vec<StageEntry>>,
 }
 
@@ -64,18 +64,18 @@ pub struct FlowShopResult {
 pub struct StagePassage {
     /// The chunk and the stage.
     pub entry: StageEntry,
-    /// When it begins.
+    /// Time at which it begins.
     pub begin: Span,
-    /// The passage whose end lets it begin, of this chunk or another; `None` at the start.
+    /// The passage whose end admits this one, of this chunk or another; `None` at the start.
     pub admitted_by: Option<StageEntry>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct FlowShopQueue {
-    /// Policy key, arrival number and chunk; chunks on their way back in a second heap, where they alternate with the
+    /// Policy key, arrival number and chunk. The second heap has the returning chunks if these alternate with the
     /// others.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
-    /// Kind of the chunk that began last: 0 outward, 1 on its way back.
+    /// Kind of the chunk that began last: 0 outgoing, 1 returning.
     last: usize,
     running: u32,
 }
@@ -99,13 +99,13 @@ struct FlowShopSimulation<'a, S, F> {
     chunk_schedule: &'a ChunkSchedule<S>,
     stages: FlowShopInput<'a>,
     queues: Vec<FlowShopQueue>,
-    /// The stage that each chunk is in or waits for.
+    /// The current or next stage of each chunk.
     stage: Vec<u16>,
-    /// Ends of stages: when, in which order they were begun, and the chunk.
+    /// Ends of stages: time, order of beginning, and chunk.
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<StageEntry>>,
-    /// Is told what begins.
+    /// Callback for each passage that begins.
     on_begin: F,
 }
 
@@ -116,7 +116,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
             + usize::from(self.stage[chunk as usize])
     }
 
-    /// Begins the chunks that `queue` has room for, as `admitted_by` has ended.
+    /// Starts waiting chunks in free places of `queue` after `admitted_by` has ended.
     fn admit(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
@@ -162,7 +162,7 @@ pub fn schedule<S: Copy>(
     schedule_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Like [`schedule`], and tells `on_begin` of each passage as it begins.
+/// Like [`schedule`], and calls `on_begin` for each passage when it begins.
 pub fn schedule_observed<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -197,7 +197,7 @@ pub fn schedule_observed<S: Copy>(
         let left = stages.queue_of[shop.index(chunk)];
         let stage = StageIndex(shop.stage[chunk as usize]);
         let ended = Some(StageEntry { chunk, stage });
-        // The chunk joins its next queue before the freed place is refilled.
+        // The chunk joins its next queue before the free place is refilled.
         shop.stage[chunk as usize] += 1;
         let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.length();
         let next = goes_on.then(|| shop.enqueue(chunk));
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn one_queue_serves_chunk_after_chunk() {
-        // Four chunks of 7 ns one after another, two at a time, all at once.
+        // Four chunks of 7 ns: one at a time, two at a time, all at once.
         assert_eq!(end(&[7], &[0], 4, 1), 28);
         assert_eq!(end(&[7], &[0], 4, 2), 14);
         assert_eq!(end(&[7], &[0], 4, 9), 7);
@@ -242,26 +242,26 @@ mod tests {
 
     #[test]
     fn two_queues_are_a_pipeline() {
-        // Out 5 and 3: the slower is never idle, and the last chunk's 3 follow: 4 · 5 + 3.
+        // Stages of 5 and 3 ns: the slower is never idle, and the last chunk's 3 ns follow: 4 · 5 + 3.
         assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
-        // Out 3 and 5: the first fills for 3, then 4 · 5.
+        // Stages of 3 and 5 ns: the first fills for 3 ns, then 4 · 5.
         assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
     }
 
     #[test]
     fn the_way_back_queues_behind_the_way_out() {
-        // Queue 0, then 1, then 0 again. Two chunks: out 0-2 and 2-4; over there 2-12 and 12-22; back when
-        // they come: 12-14 and 22-24.
+        // Queue 0, then 1, then 0 again, with two chunks. In queue 0: 0-2 and 2-4; in queue 1: 2-12 and 12-22; back in
+        // queue 0 on arrival: 12-14 and 22-24.
         assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
-        // Over there 1: chunk 0 comes back at 3 behind chunk 1, which is out 2-4; back 4-6. Chunk 1 is over
-        // there 4-5 and back 6-8.
+        // With 1 ns in queue 1, chunk 0 returns at 3 and waits for chunk 1, which is in queue 0 from 2 to 4; then 4-6.
+        // Chunk 1 is in queue 1 from 4 to 5, and back from 6 to 8.
         assert_eq!(end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
     }
 
     #[test]
     fn policies_say_who_is_next() {
-        // Two routes over queues 0 and 1: chunk 0 takes 4 ns in queue 0, then 4 in queue 1; chunk 1 takes 3
-        // in queue 1, then 3 in queue 0; chunk 2 as chunk 0.
+        // Two routes over queues 0 and 1: chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1; chunk 1 takes 3 ns
+        // in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
@@ -276,14 +276,14 @@ mod tests {
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
-        // Queue 0: chunk 0 from 0 to 4. Chunk 1 comes at 3, after chunk 2: first come, so 2 from 4 to 8, 1
-        // from 8 to 11. Queue 1: chunk 1 until 3, 0 from 4 to 8, 2 from 8 to 12.
+        // Queue 0: chunk 0 from 0 to 4. Chunk 1 arrives at 3, after chunk 2; first come, first served: chunk 2 from 4
+        // to 8, chunk 1 from 8 to 11. Queue 1: chunk 1 until 3, chunk 0 from 4 to 8, chunk 2 from 8 to 12.
         assert_eq!(
             order(IntraDimensionPolicy::Fifo),
             (12, vec![0, 2, 1], vec![1, 0, 2])
         );
-        // The smallest, and the one with the fewest stages left, is chunk 1: from 4 to 7; 2 from 7 to 11,
-        // and in queue 1 from 11 to 15.
+        // Chunk 1 is the smallest and has the fewest stages left: from 4 to 7; then chunk 2 from 7 to 11, and in queue
+        // 1 from 11 to 15.
         for intra in [
             IntraDimensionPolicy::SmallestFirst,
             IntraDimensionPolicy::FewestLeft,
@@ -294,10 +294,11 @@ mod tests {
 
     #[test]
     fn those_that_come_back_take_turns_with_those_that_go_out() {
-        // Queue 0 for 2 ns, then 1 for 1 ns, then 0 again, three chunks. First come: out 0-2, 2-4, 4-6, then
-        // back in the order in which they came. Alternating: chunk 0 out 0-2; 1 out 2-4, while 0 is over
-        // there until 3; at 4 chunk 0 waits to come back and 2 to go out: back 4-6; 2 out 6-8, as 1 has come
-        // back but is of the kind of the last; 1 back 8-10; 2 back 10-12.
+        // Queue 0 for 2 ns, then 1 for 1 ns, then 0 again, three chunks. First come: outgoing 0-2, 2-4, 4-6, then
+        // returning in order of arrival. Alternating: chunk 0 goes out 0-2; chunk 1 goes out 2-4, while chunk 0 is in
+        // queue 1 until 3. At 4, chunk 0 waits to return and chunk 2 to go out: chunk 0 returns 4-6, chunk 2 goes out
+        // 6-8 although chunk 1 is back, because the last chunk was a returning one; chunk 1 returns 8-10, chunk 2
+        // 10-12.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::uniform(vec![(); 3], 3);
         let order = |intra| {

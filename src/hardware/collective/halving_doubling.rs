@@ -1,32 +1,31 @@
-//! Halving and doubling: exchanges with partners at distances 1, 2, 4, … of 2^L members.
+//! Halving and doubling: exchanges with partners at distances 1, 2, 4, … among 2^L members.
 //!
-//! In a reduce-scatter a member exchanges half of what it has with the member whose index differs in
-//! the lowest bit, then half of the rest with the one whose index differs in the next bit, and so on:
-//! S/2, S/4, … S/n. Exchange i keeps the parts whose indices agree with the member's own in bit i, so it
-//! ends with the part of its own index. An all-gather goes back the same way: distance n/2 with S/n, then
-//! n/4 with 2S/n, down to distance 1 with S/2. So the largest messages go to the nearest partners.
-//! This is vector halving with distance doubling, and vector doubling with distance halving
-//! (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004); R. Thakur,
-//! R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH" (2005),
-//! section 4, have the same messages in the other order of distances.
+//! In a reduce-scatter a member exchanges half of its data with the member whose index differs in the lowest bit, then
+//! half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, … S/n. Exchange i keeps
+//! the parts whose indices agree with the member's own in bit i, so each member ends with the part of its own index. An
+//! all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1 with S/2. The largest
+//! messages thus go to the nearest partners. This is vector halving with distance doubling, and vector doubling with
+//! distance halving (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004); R. Thakur, R.
+//! Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section 4, have
+//! the same messages in the other order of distances.
 //!
-//! With s = time of one n-th of the buffer S and α = latency, all starting together:
+//! With s = time of S/n, where S is the buffer, and α = latency, all starting together:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
-//! | reduce-scatter | log2 n: S/2, S/4, … S/n, each when the one before was received | α log2 n + (n−1)s |
+//! | reduce-scatter | log2 n: S/2, S/4, … S/n, each after the previous one was received | α log2 n + (n−1)s |
 //! | all-gather | log2 n: S/n, 2S/n, … S/2, likewise | α log2 n + (n−1)s |
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
-//! Partners that start at different times could send out of order, and an early message would be taken for another
-//! one. So message i counts only when its receiver has taken step i.
+//! Partners that start at different times could send out of order, and an early message would be mistaken for another
+//! one. So message i counts only after its receiver has taken step i.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-/// The exchange numbered `i`, with the member at `distance`.
+/// Returns exchange `i`, with the member at `distance`.
 pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
     SendStep {
         to: line.index ^ distance,
@@ -37,7 +36,7 @@ pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: Buffer
     }
 }
 
-/// Number of exchanges: log2 n, or none if n is no power of two.
+/// Returns the number of exchanges: log2 n, or none if n is no power of two.
 pub(super) fn exchanges(line: LinePosition) -> u32 {
     if line.size.is_power_of_two() {
         line.size.ilog2()
@@ -47,7 +46,7 @@ pub(super) fn exchanges(line: LinePosition) -> u32 {
 }
 
 pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
-    // An all-gather runs the distances of a reduce-scatter backwards.
+    // An all-gather visits the distances of a reduce-scatter in reverse.
     let half = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
             if i >= exchanges(line) =>
@@ -70,15 +69,15 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// The closed form of the first two rows of the table: each exchange has half the size of the one before, and every one
-/// is rounded by itself, as messages are.
+/// The closed form of the first two rows of the table: each exchange has half the size of the previous one, and each is
+/// rounded separately, like messages.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
     let spans = halves.map(|half| path.time(half));
     spans.fold(Span::ZERO, |sum, span| sum + span)
 }
 
-/// The table, and that of [`binomial`] trees, for [`auto`](super::auto).
+/// The times of the table and of [`binomial`] trees, for [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

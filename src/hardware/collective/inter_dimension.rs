@@ -1,12 +1,12 @@
 //! Order in which chunks visit the dimensions, and their sizes.
 //!
-//! *Ascending*: every chunk goes outward from the innermost dimension. With links of unequal load the most
-//! loaded dimension then sets the pace alone.
+//! *Ascending*: every chunk goes outward from the innermost dimension. If links have unequal loads, the most loaded
+//! dimension then limits the rate.
 //!
-//! *Round robin*: chunk k begins with dimension k mod D and goes outward from there, around.
+//! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
-//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). All-gather takes
-//! the order backwards. All-to-all, whose data does not shrink on the way, is ascending, in equal chunks.
+//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). All-gather takes the
+//! reverse order. All-to-all, whose data does not shrink on the way, is ascending, in equal chunks.
 
 mod themis;
 
@@ -25,14 +25,14 @@ pub enum InterDimensionPolicy {
     Ascending,
     /// Each chunk begins with another dimension.
     RoundRobin,
-    /// The least loaded first.
+    /// The least loaded dimension first.
     Themis,
-    /// The least loaded first, in chunks that make the loads equal.
+    /// The least loaded dimension first, in chunks that equalize the loads.
     ThemisFlex,
 }
 
 impl InterDimensionPolicy {
-    /// Every policy with the name it has in machine files.
+    /// Every policy with its name in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ascending, "ascending"),
         (Self::RoundRobin, "round_robin"),
@@ -47,22 +47,22 @@ const EQUAL: u32 = 256;
 /// Visiting order and size of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChunkRoute {
-    /// The phases in the order in which it visits them, each once.
+    /// The phases in the order in which the chunk visits them, each once.
     pub order: Vec<usize>,
     /// Size of the chunk in grains.
     grains: u32,
 }
 
 impl ChunkRoute {
-    /// Its share of a collective of `whole` that would be in as many `chunks` if all were equal. The
-    /// shares of a collective are together exactly the whole, as long as it is less than 2^56 bytes.
+    /// Returns its share of a collective of `whole` that would have `chunks` chunks if all were equal. The shares of a
+    /// collective add up exactly to the whole if it is smaller than 2^56 bytes.
     pub fn share(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).part(chunks)
     }
 }
 
-/// The ways that the chunks of a collective of `whole` take through the phases of `extent`, and which of them
-/// each chunk takes. There are as many as `chunks` where all are equal, and at most sixteen times as many.
+/// Returns the distinct routes of the chunks of a collective of `whole` through the phases of `extent`, and the route
+/// of each chunk. There are `chunks` chunks if all are equal, and at most sixteen times as many.
 pub(super) fn ways(
     inter: InterDimensionPolicy,
     (kind, whole): (CollectiveKind, BufferShare),
@@ -75,7 +75,7 @@ pub(super) fn ways(
         order,
         grains: EQUAL,
     };
-    // Only data that shrinks from dimension to dimension can be balanced by the order of visits.
+    // The order of visits can balance only data that shrinks from dimension to dimension.
     let shrinks = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::AllGather => {
             true
@@ -83,7 +83,7 @@ pub(super) fn ways(
         CollectiveKind::AllToAll => false,
         _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
     };
-    // If grains of the buffer cannot be exact, all chunks are equal.
+    // If grains of the buffer would not be exact, all chunks are equal.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
         InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,
@@ -108,7 +108,7 @@ pub(super) fn ways(
             None => {}
         }
         left -= u64::from(way.grains);
-        // Equal ways share one number, and so one route.
+        // Equal orders and sizes share one number, and so one route.
         let number = *known.entry(way).or_insert_with_key(|way| {
             ways.push(way.clone());
             ways.len() as u32 - 1

@@ -1,4 +1,4 @@
-//! Times of messages along the lines of a phase, of which the formulas of algorithms are made (`auto.rs`).
+//! Times of messages along the lines of a phase, from which `auto.rs` builds the formulas of algorithms.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{DimensionShape, NetworkPath, Topology};
@@ -11,11 +11,11 @@ pub struct LineCostModel<'a> {
     extent: &'a GroupExtent,
     phase: &'a GroupPhase,
     topology: &'a Topology,
-    /// The path between any two members, where it is one by the shape alone.
+    /// The path between any two members, if the shape alone determines it.
     flat: Option<NetworkPath>,
     /// True if NPUs are wired to their neighbours, so that routes overlap.
     wired: bool,
-    /// True if a ring is driven in both directions.
+    /// True if a ring is used in both directions.
     pub(super) round: bool,
 }
 
@@ -31,20 +31,20 @@ impl LoadedPath {
         self.path.bandwidth.estimate(amount).times(self.load)
     }
 
-    /// [`NetworkPath::first_byte`], not rounded.
+    /// [`NetworkPath::first_byte`] without rounding.
     pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.segment(amount);
         TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
     }
 
-    /// The same path without load from other messages.
+    /// Returns the path without load from other messages.
     pub(super) fn alone(self) -> Self {
         Self { load: 1, ..self }
     }
 }
 
 impl<'a> LineCostModel<'a> {
-    /// The lines of `phase`, for which the first speaks.
+    /// Creates the model for the lines of `phase`; the first line represents all.
     pub fn new(extent: &'a GroupExtent, phase: &'a GroupPhase, topology: &'a Topology) -> Self {
         let shape = topology.dimensions()[phase.dimension].shape;
         let apart = matches!(
@@ -59,14 +59,14 @@ impl<'a> LineCostModel<'a> {
             wired: !apart,
             round: extent.closes_ring(phase, topology),
         };
-        // All paths within such a dimension are equal, so one look-up serves all distances.
+        // All paths within such a dimension are equal, so one path serves all distances.
         if apart && extent.regular {
             line.flat = Some(line.path(0, 1));
         }
         line
     }
 
-    /// The same lines, over which messages of other members do not slow a message, as on a contention-free network.
+    /// Returns the lines without slowdown by messages of other members, as on a contention-free network.
     pub(super) fn without_load(self) -> Self {
         Self {
             wired: false,
@@ -85,11 +85,12 @@ impl<'a> LineCostModel<'a> {
         path.expect("members sit on NPUs of their own")
     }
 
-    /// The path of a message between two members, and the numbers of the ports that it leaves and enters through.
+    /// Returns the path of a message between two members, and the indices of the ports that it leaves and enters
+    /// through.
     pub(super) fn message(&self, a: u32, b: u32) -> (NetworkPath, [u32; 2]) {
         let path = self.flat.unwrap_or_else(|| self.path(a, b));
         let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
-        // Two sides along each dimension.
+        // Each dimension has two sides.
         let dimensions = self.topology.dimensions().len() as u32;
         let [out, into] = self.topology.end_ports(npu(a), npu(b));
         let port = |member: u32, (dimension, side): (usize, u32)| {
@@ -98,12 +99,13 @@ impl<'a> LineCostModel<'a> {
         (path, [port(a, out), port(b, into)])
     }
 
-    /// Between members `k` places apart: the worse of the ways from the first member and the last.
+    /// Returns the path between members `k` places apart: the worse of the routes from the first member and from the
+    /// last.
     pub(super) fn way(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
             NetworkPath {
-                // The worse of both routes in each respect; devices are those of the one with the longer latency.
+                // The worse of both routes in each respect; devices are those of the route with the longer latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
                     b.others
@@ -126,14 +128,14 @@ impl<'a> LineCostModel<'a> {
         LoadedPath { path, load }
     }
 
-    /// Between members whose indices differ in the bit of weight `k`, and along the ways of trees.
+    /// Returns the path between members whose indices differ in the bit of weight `k`, and along the edges of trees.
     pub(super) fn exchange(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| self.path(0, k));
         let load = self.way(k).load;
         LoadedPath { path, load }
     }
 
-    /// The sum of `time` over all distances, and the longest time of a first byte of `message`.
+    /// Returns the sum of `time` over all distances, and the longest time of a first byte of `message`.
     pub(super) fn over_all(
         &self,
         message: BufferShare,
@@ -152,7 +154,8 @@ impl<'a> LineCostModel<'a> {
         }
     }
 
-    /// Exchanges at distances 1, 2, 4, … up to the last below the size, of `amount(j, distance)`.
+    /// Sums the times of exchanges at distances 1, 2, 4, … up to the largest below the size; `time` takes (path,
+    /// exponent).
     pub(super) fn doubling(&self, time: impl Fn(LoadedPath, u32) -> TimeEstimate) -> TimeEstimate {
         let levels = self.size().next_power_of_two().ilog2();
         let spans = (0..levels).map(|j| time(self.exchange(1 << j), j));

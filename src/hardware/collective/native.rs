@@ -1,16 +1,16 @@
 //! The native backend: the machine's algorithm for each dimension, endpoints that take no time, and chunks pipelined
-//! through the dimensions. Where a custom algorithm fits a collective and its number of members, they execute its
+//! through the dimensions. If a custom algorithm fits a collective and its number of members, the members execute its
 //! scripts instead.
 //!
-//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the
-//! first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for
-//! each level, and they share its port. Their order is computed for the whole collective before it begins, as if all
-//! members started together and each stage took its uncontended time ([`schedule()`]); stragglers keep to the same
-//! order, so no member waits for one that waits for it.
+//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
+//! At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once (in trees at least four per level),
+//! and they share its port. The order of chunks is computed for the whole collective before it begins, as if all
+//! members started together and each stage took its uncontended time ([`schedule()`]). Stragglers keep this order, so
+//! no two members ever wait for each other.
 //!
-//! Closed form: where one chunk is in a dimension at a time and each stage has one, the schedule is the
-//! answer. The members of a line end a stage together and with empty ports, so each passes its chunks
-//! exactly like the one that was looked at.
+//! Closed form: if one chunk is in a dimension at a time and each stage has a closed form, the schedule is the answer.
+//! The members of a line end a stage together and with empty ports, so every line passes its chunks exactly like the
+//! one that was computed.
 
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
@@ -33,7 +33,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use std::num::NonZeroU32;
 
-/// Collectives as the machine's algorithms carry them out.
+/// Runs collectives with the machine's algorithms.
 #[derive(Clone, Debug)]
 pub struct NativeBackend<'a> {
     /// Choice of algorithm for each dimension.
@@ -42,20 +42,21 @@ pub struct NativeBackend<'a> {
     pub topology: &'a Topology,
     /// Chunking parameters.
     pub pipeline: ChunkPipeline,
-    /// Algorithms that stand for the machine's; of several that fit, the first does.
+    /// Algorithms that replace the machine's; the first that fits is used.
     pub custom: &'a [CustomCollective],
-    /// Measured collectives along each dimension, which stand for the machine's algorithms where nothing disturbs them;
-    /// may be empty.
+    /// Measured collectives along each dimension, which replace the machine's algorithms if nothing disturbs them; may
+    /// be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor on measured times, if they are corrected.
     pub correction: Option<f64>,
-    /// The library's protocols along each dimension, for what has no curve; may be empty.
+    /// The library's protocols along each dimension, for collectives without a curve; may be empty.
     pub protocols: &'a [Vec<CollectiveProtocol>],
-    /// Bytes that pairs of members exchange in all-to-alls of unequal parts, by [`CollectiveRequest::splits`].
+    /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
+    /// [`CollectiveRequest::splits`].
     pub splits: Vec<&'a PeerSizes>,
-    /// Progress of the members that execute them.
+    /// Progress of members that execute scripts.
     pub players: ScriptExecutor,
-    /// Numbers of chunks, where the machine states none.
+    /// Chosen numbers of chunks, if the machine states none.
     pub chosen: ChunkChoices,
 }
 
@@ -120,7 +121,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 routes(of, lie, algorithms, resolved.pipeline)
             }
             Some(number) => {
-                // Data are what they are along phases that are passed in one order.
+                // Sizes of data are defined for phases that all chunks pass in the same order.
                 let pipeline = ChunkPipeline {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
@@ -138,7 +139,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 })
             }
         };
-        // Measured times are those of equal parts.
+        // Measured times are for equal parts.
         let of = (
             request.kind,
             splits.map_or(request.buffer, PeerSizes::equivalent),
@@ -156,7 +157,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             .iter()
             .any(|c| c.stage.bidirectional);
         let chunk_schedule = chunk_schedule.with_strands(1 + u32::from(both_ways));
-        // With room for every chunk, an admission order could never hold one back.
+        // Every chunk is admitted at once, so an admission order would have no effect.
         if chunk_schedule.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return chunk_schedule;
         }
@@ -264,7 +265,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured() {
             return Some(span);
         }
-        // Several chunks in a phase at once share its ports in ways that are not proved.
+        // No proof exists of how several chunks in a phase at once share its ports.
         let admission = chunk_schedule.admission();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
@@ -290,7 +291,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // A stage of no time could end after another operation's message at the very instant of the collective's end.
+        // A stage of zero duration could end after another operation's message at the very instant at which the
+        // collective ends.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -331,7 +333,7 @@ impl EndpointModel for NativeBackend<'_> {
     ) {
         let number = assignment.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
-        // Scripts belong to members, which the positions of the extent need not be in the order of.
+        // Scripts belong to members, whose order may differ from the positions of the extent.
         let size = extent.size();
         let first = if custom.kind.has_root() {
             extent.member_at[root.index()].0
@@ -426,9 +428,9 @@ impl IssueDiscipline for NativeBackend<'_> {
 }
 
 impl NativeBackend<'_> {
-    /// Number of a member's chunks in each phase at once; in trees at least four for each level, since a chunk goes
-    /// up and down while others follow. More would only queue at the ports, with messages that go up before those
-    /// that come down, which members wait for.
+    /// Number of a member's chunks in each phase at once; in trees at least four per level, because a chunk goes up and
+    /// down while others follow. More chunks would only queue at the ports, where their upward messages would delay the
+    /// downward messages that members wait for.
     fn capacity(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
@@ -445,7 +447,7 @@ impl NativeBackend<'_> {
         capacity
     }
 
-    /// Simulates the chunks of `chunk_schedule` through the phases with the durations of stages in `spans`.
+    /// Simulates the chunks of `chunk_schedule` through the phases, with the stage durations `spans`.
     fn schedule(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
@@ -471,10 +473,10 @@ impl NativeBackend<'_> {
         schedule(chunk_schedule, stages)
     }
 
-    /// Uncontended duration of a stage. Where no closed form exists this is an estimate that affects only the order
-    /// of chunks, never a result: the serialized messages over a link or up a tree, at the algorithm's message size,
-    /// each with the latency of a link. So it is a whole number of picoseconds where messages are, and scales with
-    /// them.
+    /// Uncontended duration of a stage. Without a closed form this is an estimate that affects only the order of
+    /// chunks, never a result: the serialized messages over a link or up a tree, each with the algorithm's message size
+    /// and the latency of a link. The estimate scales with message times and is a whole number of picoseconds if they
+    /// are.
     fn alone(
         &self,
         assignment: &StageAssignment,
@@ -493,7 +495,7 @@ impl NativeBackend<'_> {
 }
 
 impl StageAssignment {
-    /// The one path that every message takes.
+    /// The path of every message, if all messages have the same path.
     #[inline]
     pub(super) fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
         if self.algorithm == CollectiveAlgorithm::Ring {

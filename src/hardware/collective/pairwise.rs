@@ -1,20 +1,19 @@
-//! Pairwise: one partner after another, each exchange when the one before is over.
+//! Pairwise: one partner after another, each exchange after the previous one has ended.
 //!
-//! In round k = 1 … n−1 a member sends to the member k places ahead and receives from the one k places
-//! behind; where n is a power of two it exchanges with the member whose index is its own XOR k
-//! (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in
-//! MPICH", 2005, sections 4.2 and 4.3). With s = time of one n-th of the buffer S and α = latency, all
-//! starting together:
+//! In round k = 1 … n−1 a member sends to the member k places ahead and receives from the member k places behind; if n
+//! is a power of two it exchanges with the member whose index is its own XOR k (R. Thakur, R. Rabenseifner and W.
+//! Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and 4.3). With s = time of
+//! S/n, where S is the buffer, and α = latency, all starting together:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
-//! | reduce-scatter | n−1 of S/n, the receiver's part of the own buffer | (n−1)(α + s) |
-//! | all-gather | n−1 of S/n, the own part | (n−1)(α + s) |
+//! | reduce-scatter | n−1 of S/n, the receiver's part of the sender's buffer | (n−1)(α + s) |
+//! | all-gather | n−1 of S/n, the sender's part | (n−1)(α + s) |
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
-//! Data would not need the rounds, which is why [`direct`](super::direct) is faster here; they keep every
-//! member from receiving from several at once. A message that comes before its receiver is in its
-//! round counts when it is.
+//! The data do not depend on the rounds, so [`direct`](super::direct) is faster here; rounds prevent a member from
+//! receiving from several members at once. A message that arrives before its receiver has reached its round counts only
+//! then.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -45,7 +44,7 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     })
 }
 
-/// Returns the index of the member from which the one at `line` receives in the round after `before` others.
+/// Returns the index of the member from which the member at `line` receives after `before` rounds.
 pub(super) fn source(line: LinePosition, before: u32) -> u32 {
     let (n, k) = (line.size, before + 1);
     if n.is_power_of_two() {
@@ -64,7 +63,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     path.time(stage.part(n)).times(u64::from(n - 1))
 }
 
-/// The table, for [`auto`](super::auto).
+/// The table's times, for [`auto`](super::auto).
 pub(super) fn cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.part(line.size());
     let rounds = line.over_all(share, |way| way.first_byte(share) + way.passes(share));

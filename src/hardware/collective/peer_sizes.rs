@@ -1,15 +1,15 @@
 //! All-to-alls whose members exchange unequal parts.
 //!
-//! M(s, t) is what member s has for member t. In a group of one phase, s sends it to t. In one of several, data travel
-//! along the phases, innermost first, as they do where parts are equal: before phase d a member at position p holds what
-//! members that differ from it in earlier phases alone have for members that equal it there, and passes on to the
-//! member with index q along d what is for index q:
+//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends them to t. In a
+//! group of several phases, data travel along the phases, innermost first, as with equal parts. Before phase d, a
+//! member at position p has data whose owners differ from it only in earlier phases and whose readers equal it there.
+//! It passes the data for index q along d to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
-//! Direct and pairwise keep their order of partners, and nobody sends or awaits a message of no bytes, as NCCL's and
-//! gloo's process groups do not ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). A round of pairwise in which a
-//! member receives nothing is over for it at once. Members end at different times, so there is no closed form.
+//! Direct and pairwise keep their order of partners. Members neither send nor await empty messages, as in the process
+//! groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If a member receives nothing
+//! in a round of pairwise, the round ends for it at once. Members end at different times, so there is no closed form.
 
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
 use crate::group::GroupExtent;
@@ -19,28 +19,28 @@ use chakram_base::ids::Position;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSizes {
     phases: Vec<PhaseSizes>,
-    /// Size of an all-to-all of equal parts whose members send and receive as much as the busiest of these: see
-    /// [`PeerSizes::equivalent`].
+    /// Size of an all-to-all of equal parts in which each member sends and receives as many bytes as the busiest member
+    /// here: see [`PeerSizes::equivalent`].
     equivalent: u64,
 }
 
-/// Bytes along one phase: those of position p to index q of its line at p · size + q.
+/// Bytes along one phase. Index p · size + q has those from position p to index q of its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PhaseSizes {
     size: u32,
     stride: u32,
     bytes: Vec<u64>,
-    /// Whether a pair exchanges nothing.
+    /// True if some pair exchanges nothing.
     gaps: bool,
 }
 
 impl PeerSizes {
-    /// Returns the sizes of a group whose member at position s has `bytes[s * n + t]` for the one at position t; `None` if
-    /// all have `equal` bytes for one another.
+    /// Creates the sizes of a group whose member at position s has `bytes[s * n + t]` for the member at position t;
+    /// `None` if all have `equal` bytes for one another.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.size();
         let mut pairs = bytes.iter().enumerate();
-        // What a member keeps does not matter.
+        // A member's data for itself do not matter.
         let sent = |&(place, _): &(usize, &u64)| place as u32 / n != place as u32 % n;
         if pairs.all(|pair| !sent(&pair) || *pair.1 == equal) {
             return None;
@@ -53,7 +53,7 @@ impl PeerSizes {
         });
         let most = most.max().unwrap_or(0);
         let equivalent = (most * u128::from(n)).div_ceil(u128::from(n - 1));
-        // Held: what the member at position p still has to pass on for each t.
+        // held: the bytes that the member at position p still has to pass on for each t.
         let mut held = bytes.to_vec();
         let phases = extent.phases.iter().map(|phase| {
             let mut sizes = vec![0_u64; (n * phase.size) as usize];
@@ -87,14 +87,14 @@ impl PeerSizes {
         })
     }
 
-    /// Returns the bytes of an all-to-all of equal parts in which every member sends, and receives, as much as the
-    /// busiest member here: n ÷ (n − 1) times that, as everybody keeps a part.
+    /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives as many bytes as the
+    /// busiest member here: n ÷ (n − 1) times those, because each member keeps one part.
     pub fn equivalent(&self) -> u64 {
         self.equivalent
     }
 
-    /// Returns the algorithm that carries out what `algorithm` would where parts are equal: itself, if it sends each
-    /// part from its owner to its reader, and direct otherwise.
+    /// Returns the algorithm to use if `algorithm` would be used for equal parts: `algorithm` itself if it sends each
+    /// part directly from its owner to its reader, otherwise direct.
     pub fn algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
@@ -102,7 +102,7 @@ impl PeerSizes {
         }
     }
 
-    /// Returns the `i`-th message of the member at `line`, `None` after the last.
+    /// Returns the `i`-th message of the member at `line`; `None` after the last.
     pub fn step(
         &self,
         (algorithm, stage): (CollectiveAlgorithm, &CollectiveStage),
@@ -118,7 +118,7 @@ impl PeerSizes {
                 ..step
             });
         }
-        // The target of each member in a round, whether or not it has anything for it.
+        // The target of each member in a round, even if it has nothing to send.
         let target = |index, round| {
             let line = LinePosition { index, ..line };
             algorithm.step(stage, line, round).map(|step| step.to)
@@ -135,7 +135,7 @@ impl PeerSizes {
                 ..step
             });
         }
-        // Of the messages of earlier rounds, and of the steps that the receiver takes up to this one, some do not exist.
+        // Some messages of earlier rounds, and some of the receiver's steps before this one, do not exist.
         let received = |&round: &u32| exchanged(pairwise::source(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
         Some(SendStep {
@@ -157,7 +157,7 @@ impl PeerSizes {
 }
 
 impl PhaseSizes {
-    /// Bytes from one index of a line to another.
+    /// Returns the bytes from one index of a line to another.
     #[inline]
     fn of(&self, line: LinePosition, from: u32, to: u32) -> u64 {
         let first = line.position - line.index * self.stride;
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// All messages of a phase: (from, to, bytes, credits required).
+    /// All messages of a phase as (from, to, bytes, credits required).
     fn messages(
         sizes: &PeerSizes,
         extent: &GroupExtent,
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn equal_parts_need_no_sizes() {
         let extent = extent(&[3]);
-        // Whatever members keep.
+        // Bytes that members keep are ignored.
         assert_eq!(
             PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
             None
@@ -236,14 +236,14 @@ mod tests {
     fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
         let extent = extent(&[3]);
         let sizes = PeerSizes::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
-        // Next index first.
+        // Direct: the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
-        // In round 1 members receive from the one behind: 0 from 2, 1 from 0, 2 from 1; in round 2 from the one ahead. So 0
-        // sends its second message when 2's has come; 1 sends in round 1 alone, and so does 2.
+        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1; in round 2 from the next.
+        // So 0 sends its second message after 2's message has arrived; 1 and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
-        // 4 members in the rounds XOR 1, 2, 3; only 0 and 3, and 1 and 0 exchange anything.
+        // 4 members in the rounds XOR 1, 2, 3; only the pairs 0 and 3, and 1 and 0 exchange data.
         let extent = extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);
@@ -276,18 +276,19 @@ mod tests {
 
     #[test]
     fn data_travel_along_one_phase_after_another() {
-        // 2 × 2: position p = x + 2y. Member s has 10^t · (s + 1) for t, so that digits tell whose bytes they are.
+        // 2 × 2: position p = x + 2y. Member s has 10^t · (s + 1) for t, so that the digits identify the reader and the
+        // owner.
         let extent = extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
-        // Along x, 0 passes on what it has for x = 1, that is for 1 and 3: 1,010; and so on.
+        // Along x, 0 passes on its data for x = 1, that is for 1 and 3: 1,010; likewise for the others.
         let inner = [
             (0, 1, 1010),
             (1, 0, 2 * 101),
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Along y, 0 holds what 0 and 1 have for 0 and 2, and passes on what is for 2: (1 + 2) · 100.
+        // Along y, 0 has the data of 0 and 1 for 0 and 2, and passes on the data for 2: (1 + 2) · 100.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
             let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);

@@ -9,10 +9,10 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
     /// Number of chunks of a collective if all are equal; fewer if it has fewer bytes.
-    /// [`InterDimensionPolicy::ThemisFlex`] splits them further. `None` if the number follows from each collective
+    /// [`InterDimensionPolicy::ThemisFlex`] splits them further. `None` if the number is chosen for each collective
     /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
-    /// Number of chunks of an NPU in one dimension at once; trees may have more.
+    /// Maximum number of an NPU's chunks in one dimension at once; trees may have more.
     pub active: NonZeroU32,
     /// Order in which each chunk visits the dimensions.
     pub inter: InterDimensionPolicy,
@@ -21,7 +21,7 @@ pub struct ChunkPipeline {
 }
 
 impl ChunkPipeline {
-    /// The most equal chunks of a collective.
+    /// Maximum number of equal chunks of a collective.
     pub const MOST_CHUNKS: u32 = 1 << 12;
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for ChunkPipeline {
 }
 
 impl Default for ChunkPipeline {
-    /// As many chunks as each collective takes.
+    /// A number of chunks chosen for each collective.
     fn default() -> Self {
         Self {
             chunks: None,

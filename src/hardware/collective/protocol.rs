@@ -1,7 +1,7 @@
-//! NCCL's protocols by formula, for collectives that were not measured among as many members.
+//! NCCL's protocols by formula, for collectives without measurements for their number of members.
 //!
-//! A library has several ways for a collective, each with its latency and its rate: in NCCL the protocols LL, LL128 and
-//! Simple over rings and trees, and sums in the switch (NVLS). It takes the fastest:
+//! A library has several ways to run a collective, each with its own latency and rate: in NCCL the protocols LL, LL128
+//! and Simple over rings and trees, and sums in the switch (NVLS). The fastest is used:
 //!
 //! `t = min over ways of (start + step x steps + part x bytes / bandwidth)`
 //!
@@ -11,11 +11,11 @@
 //! | all-gather, reduce-scatter, of the whole buffer | `n - 1` | `(n - 1) / n` |
 //! | all-to-all | 1 | `(n - 1) / n` |
 //!
-//! Between two numbers of members for which a way's bandwidth is stated it is linear in their number; outside it is that
-//! of the nearest.
+//! Between two numbers of members with a stated bandwidth, the bandwidth is linear in their number; outside, it is that
+//! of the nearest number.
 //!
-//! On [other links](super::curve) than those that the constants were fitted on, `bandwidth` grows as theirs does, and a step
-//! lasts as much longer as the latency of the links between neighbours does.
+//! On [links](super::curve) other than those of the fit, `bandwidth` scales with the links' bandwidth, and a step with
+//! the latency of the links between neighbours.
 
 use super::curve::{LinkChange, LinkRates, steps_and_part};
 use crate::group::GroupExtent;
@@ -23,7 +23,7 @@ use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
-/// One way for one kind of collective.
+/// One way to run one kind of collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveProtocol {
     /// The kind.
@@ -32,27 +32,27 @@ pub struct CollectiveProtocol {
     pub start: f64,
     /// Seconds of each further step.
     pub step: f64,
-    /// Numbers of members, ascending, and bytes per second; at least one.
+    /// (number of members, bytes per second), ascending by members; at least one.
     pub rates: Vec<(u32, f64)>,
-    /// The links that its constants were fitted on; `None` if those are the links of any machine that has it.
+    /// The links of the fit; `None` if the constants apply to whatever links the machine has.
     pub measured_at: Option<LinkRates>,
 }
 
 impl CollectiveProtocol {
-    /// Seconds with a buffer of `bytes` among `members`.
+    /// Returns the seconds for a buffer of `bytes` among `members`.
     pub fn seconds(&self, members: u32, bytes: f64) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
         self.start + self.step * steps + part * bytes / self.rate(members)
     }
 
-    /// Seconds with a buffer of `bytes` among `members` on other links.
+    /// Returns the seconds for a buffer of `bytes` among `members` on other links.
     fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
         let step = change.start(self.step, 1.0);
         self.start + step * steps + part * bytes / self.rate(members) * change.transfer()
     }
 
-    /// Bytes per second among `members`.
+    /// Returns the bytes per second among `members`.
     fn rate(&self, members: u32) -> f64 {
         let above = self.rates.partition_point(|rate| rate.0 < members);
         match (
@@ -70,8 +70,8 @@ impl CollectiveProtocol {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members lie along
-/// one dimension whose `protocols`, one list for each, have its kind.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members are
+/// along one dimension whose protocols include its kind. `protocols` has one list per dimension.
 pub fn fastest(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
@@ -113,9 +113,9 @@ mod tests {
         near(CollectiveKind::AllReduce, 2, 1e6, 22.0);
         // 10 + 3 us, and 3/4 x 4 MB at 200 GB/s: 15 us.
         near(CollectiveKind::AllGather, 4, 4e6, 28.0);
-        // 3 members have 150 GB/s: 10 + 2 us, and 2/3 x 9 MB: 40 us.
+        // 3 members get 150 GB/s: 10 + 2 us, and 2/3 x 9 MB: 40 us.
         near(CollectiveKind::ReduceScatter, 3, 9e6, 52.0);
-        // 8 have as much as 4: 10 + 1 us, and 7/8 x 16 MB at 200 GB/s: 70 us.
+        // 8 members get the rate of 4: 10 + 1 us, and 7/8 x 16 MB at 200 GB/s: 70 us.
         near(CollectiveKind::AllToAll, 8, 16e6, 81.0);
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
-//! | all-reduce | log2 n of S, each when the one before was received | (α + t) log2 n |
-//! | all others | those of [`halving_doubling`] | see there |
+//! | all-reduce | log2 n of S, each after the previous one was received | (α + t) log2 n |
+//! | all others | as in [`halving_doubling`] | see there |
 
 use super::halving_doubling::{self, exchange, exchanges};
 use super::line_cost::LineCostModel;
@@ -32,7 +32,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// The closed form of the first row of the table, and those of [`halving_doubling`].
+/// The closed form of the first row of the table, and the closed forms of [`halving_doubling`].
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     match stage.primitive {
         CollectivePrimitive::AllReduce => path.time(stage.buffer).times(u64::from(n.ilog2())),
@@ -40,7 +40,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// The table, for [`auto`](super::auto).
+/// The table's times, for [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -1,25 +1,26 @@
-//! Ring: every member sends to the next one only; or, where its line is a ring of NPUs, half of everything to
-//! the next one and half to the one before.
+//! Ring: every member sends only to the next one; or, if its line is a ring of NPUs, half of everything to the next and
+//! half to the previous one.
 //!
-//! With n members, s = time of one n-th of the buffer S at what a member sends with, and α = latency between
+//! With n members, s = time of S/n at the member's sending rate, where S is the buffer, and α = latency between
 //! neighbours, all starting together:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
-//! | reduce-scatter, all-gather | n−1 of S/n, each after the one before was received | (n−1)(α + s) |
+//! | reduce-scatter, all-gather | n−1 of S/n, each after the previous one was received | (n−1)(α + s) |
 //! | all-to-all | n(n−1)/2 of S/n, likewise: a part for distance k is passed on k times | n(n−1)/2 (α + s) |
 //! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
-//! | gather, scatter | its own part and those of the members behind it | (n−1)(α + s) |
+//! | gather, scatter | its own part and the parts of members behind it | (n−1)(α + s) |
 //!
-//! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and
-//! reduce are pipelined over the chain in as many parts as there are members.
+//! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and reduce are pipelined
+//! over the chain in n parts.
 //!
-//! **Both directions.** Where members lie evenly around a ring of more than two NPUs ([`GroupExtent::closes_ring`]) each
-//! has two links, to the next and to the previous one, with B/2 each. Then a stage runs twice concurrently, with half
-//! of the buffer: once as above and once in the opposite direction, where the member with index i has the place of
-//! n−1−i. The two share neither links nor dependencies. A half takes s/2 · B/(B/2) = s, so the table holds with s at
-//! B, and an NPU sends at all of B. Elsewhere on rings and on meshes a message from the last member to the first goes
-//! back over the links between, so the second direction would gain nothing: everything goes one way, at B/2.
+//! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
+//! ([`GroupExtent::closes_ring`]), each has two links, to the next and to the previous one, with B/2 each. A stage then
+//! runs twice concurrently, with half of the buffer each: once as above and once in the opposite direction, where the
+//! member with index i takes the place of n−1−i. The two runs share neither links nor dependencies. A half takes s/2 ·
+//! B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at all of B. On other lines of rings and on
+//! meshes, a message from the last member to the first returns over the links between them, so a second direction would
+//! gain nothing: everything goes in one direction, at B/2.
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
@@ -29,19 +30,19 @@ use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
 impl LinePosition {
-    /// Number of hops from the root to this member along the ring: 0 for the root, n−1 for the last that it reaches.
+    /// Returns the number of hops from the root to this member along the ring, from 0 for the root to n−1.
     fn hops_from_root(self) -> u32 {
         (self.index + self.size - self.root) % self.size
     }
 
-    /// Number of hops along the ring to the root.
+    /// Returns the number of hops along the ring to the root.
     fn hops_to_root(self) -> u32 {
         (self.root + self.size - self.index) % self.size
     }
 }
 
-/// Messages of each of `n` members. From 92,683 members on there are more than can be counted here,
-/// and more in all than can ever be stepped through; the closed form has no such limit.
+/// Number of messages of each of `n` members. From 92,683 members on it exceeds 32 bits, and far more messages than can
+/// ever be simulated; the closed form has no such limit.
 fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
@@ -62,12 +63,12 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
             last if last == n - 1 => return send(stage, line, i, n, None),
             _ => (n, 1),
         },
-        // Its own part first, then those of the members behind it.
+        // Its own part first, then the parts of the members behind it.
         CollectivePrimitive::Gather => match line.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),
         },
-        // The farthest part first; each member keeps the last that it gets.
+        // The farthest part first; each member keeps the last part that it receives.
         CollectivePrimitive::Scatter => match line.hops_from_root() {
             0 => return send(stage, line, i, n - 1, None),
             hops => (n - 1 - hops, 1),
@@ -77,8 +78,8 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     send(stage, line, i, count, Some(first_after))
 }
 
-/// The `i`-th of `count` messages to the next member. Message i waits for `first_after + i`
-/// receptions, or for none at all.
+/// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions; without
+/// `first_after` it waits for none.
 fn send(
     stage: &CollectiveStage,
     line: LinePosition,
@@ -126,7 +127,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// The table, for [`auto`](super::auto).
+/// The table's times, for [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

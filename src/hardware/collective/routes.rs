@@ -1,4 +1,4 @@
-//! The routes of a collective's chunks: in which order each visits the phases, and by which algorithms.
+//! The routes of a collective's chunks: the order of phases and the algorithms of each chunk.
 
 use super::inter_dimension::{ChunkRoute, ways};
 use super::{
@@ -11,9 +11,9 @@ use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::BufferShare;
 use std::num::NonZeroU32;
 
-/// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. It has
-/// as many chunks as the pipeline says, one if it says nothing, but no more than bytes; Themis-flex may split them. With two trees, every other
-/// chunk takes the second.
+/// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
+/// number of chunks is the pipeline's, or one if the pipeline states none, but at most the number of bytes; Themis-flex
+/// may split chunks. With two trees, every other chunk uses the second tree.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
@@ -30,7 +30,7 @@ pub(super) fn routes(
         let chunk = ChunkSpec {
             whole: way.share(whole, chunks),
             order: &way.order,
-            // Routes are equally long, so an all-reduce is in one stage in all of them or in none.
+            // Routes have equal numbers of stages, so an all-reduce is fused in all of them or in none.
             fuses: ways.len() == 1,
             mirrored,
         };
@@ -90,7 +90,7 @@ mod tests {
         routes(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// The first stage of a chunk has all of it. Whatever the bytes, the fractions add up to them.
+    /// The first stage of a chunk has all of its bytes. For any number of bytes, the fractions add up to them.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;
@@ -99,7 +99,7 @@ mod tests {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
-                    // In units of the smallest fraction: 256 grains in each of the chunks.
+                    // In units of the smallest fraction: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
                     for chunk in 0..chunk_schedule.chunks() {
@@ -121,7 +121,7 @@ mod tests {
     fn equal_chunks_of_one_way_have_one_route() {
         let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
         assert!(all.is_uniform());
-        // Two trees that alternate.
+        // Two alternating trees.
         let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);

@@ -1,4 +1,4 @@
-//! Stages with the algorithms that carry them out, as the machine's choices have it.
+//! Assigns an algorithm to each stage according to the machine's choices.
 
 use super::line_cost::LineCostModel;
 use super::{
@@ -9,16 +9,16 @@ use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::BufferShare;
 
-/// A stage and the algorithm that carries it out.
+/// A stage and the algorithm that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageAssignment {
     /// The stage.
     pub stage: CollectiveStage,
     /// The algorithm that its dimension uses.
     pub algorithm: CollectiveAlgorithm,
-    /// Number of the custom algorithm whose scripts members execute instead.
+    /// Index of the custom algorithm whose scripts members execute instead.
     pub script: Option<u16>,
-    /// Number of the bytes that each pair exchanges, if they are not equal.
+    /// Index of the table of bytes that each pair exchanges, if these are not equal.
     pub splits: Option<u32>,
 }
 
@@ -29,16 +29,16 @@ pub struct ChunkSpec<'a> {
     pub whole: BufferShare,
     /// The phases in the order in which it goes outward ([`decompose`]).
     pub order: &'a [usize],
-    /// True if an all-reduce may be one fused stage in the last phase.
+    /// True if the last phase of an all-reduce may be one fused stage.
     pub fuses: bool,
     /// Selects the second of the two trees ([`CollectiveStage::mirrored`]).
     pub mirrored: bool,
 }
 
-/// Phases that a group has at most: each doubles the number of its members.
+/// Maximum number of phases of a group: each at least doubles the number of members.
 const MOST_PHASES: usize = 32;
 
-/// The phases of `extent` from the inside.
+/// Returns the phases of `extent`, innermost first.
 pub fn outward(extent: &GroupExtent) -> &'static [usize] {
     const IDENTITY: [usize; MOST_PHASES] = {
         let mut identity = [0; MOST_PHASES];
@@ -52,8 +52,8 @@ pub fn outward(extent: &GroupExtent) -> &'static [usize] {
     &IDENTITY[..extent.phases.len()]
 }
 
-/// Appends the stages of one chunk to `out`, each with its algorithm: the one named for its dimension or its
-/// substitute, or the fastest. `choices` are those of the machine's dimensions.
+/// Appends the stages of one chunk to `out`, each with its algorithm: the one named for its dimension, its substitute,
+/// or the fastest. `choices` has one entry per dimension of the machine.
 pub fn assign_stages(
     kind: CollectiveKind,
     extent: &GroupExtent,
@@ -70,7 +70,7 @@ pub fn assign_stages(
             match choices[phase.dimension].requested(primitive) {
                 Some(algorithm) => algorithm.supports(primitive, phase.size),
                 None => {
-                    // The last phase sees the buffer shrunk by all phases before it.
+                    // All earlier phases have shrunk the buffer of the last phase.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
                     line(last).prefers_fused_all_reduce(chunk.whole.part(sizes.product()))
                 }
@@ -91,7 +91,7 @@ pub fn assign_stages(
                 Some(algorithm) => algorithm.resolve(stage.primitive, phase.size),
                 None => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
-            // Only known once the algorithm is.
+            // Depends on the algorithm.
             stage.bidirectional =
                 algorithm == CollectiveAlgorithm::Ring && extent.closes_ring(phase, topology);
             out.push(StageAssignment {
@@ -104,8 +104,8 @@ pub fn assign_stages(
     );
 }
 
-/// Labels of the algorithms in `all` stages for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
-/// tree 16 (nodes)`. Names the algorithms that actually run, not those requested.
+/// Describes the algorithms in `all` stages for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto: tree
+/// 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
 pub(super) fn describe(
     all: &[StageAssignment],
     extent: &GroupExtent,
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(list(K::AllReduce, &ring, &order), [out, back].concat());
         let all = |primitive| order.map(|d| (d, primitive, 1)).to_vec();
         assert_eq!(list(K::AllToAll, &ring, &order), all(P::AllToAll));
-        // The rest go by the dimensions: inside 4, then 2, then 3.
+        // Other kinds use the order of dimensions: 4 inside, then 2, then 3.
         let scatter = [(2, P::Scatter, 1), (1, P::Scatter, 3), (0, P::Scatter, 6)];
         assert_eq!(list(K::Scatter, &ring, &order), scatter);
         let barrier = [
@@ -230,7 +230,7 @@ mod tests {
             list(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
-        // Recursive doubling does not support it among 3, and only the last phase is offered a tree.
+        // Recursive doubling does not support it among 3, and only the last phase may use a tree.
         let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);

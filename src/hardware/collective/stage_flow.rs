@@ -1,9 +1,10 @@
-//! Chunks of one stage through the ports of its members, message by message, for algorithms without a closed form.
+//! Simulates chunks of one stage through the ports of its members, message by message, for algorithms without a closed
+//! form.
 //!
-//! What a [flow shop](super::flow_shop) is for phases, this is for the ports of a line: all members start together, nothing
-//! else is in flight, and a port sends one message at a time and receives one at a time, first come, first served, as on the
-//! network without contention. A member has up to `places` chunks at once, sends one message of a chunk at a time, and gives
-//! the place of a chunk to the next when its part in it is over.
+//! This is to the ports of a line what a [flow shop](super::flow_shop) is to phases. All members start together,
+//! nothing else is in flight, and a port sends one message at a time and receives one at a time, first come, first
+//! served, as on the contention-free network. A member has up to `places` chunks at once, sends one message of a chunk
+//! at a time, and starts the next chunk when its part in a chunk ends.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
@@ -15,15 +16,15 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug)]
 struct FlowMessage {
     to: u32,
-    /// Messages of the chunk that the member must have received.
+    /// Number of messages of the chunk that the member must have received before.
     after: u32,
-    /// Ports out of the sender and into the receiver.
+    /// The sender's output port and the receiver's input port.
     ports: [u32; 2],
     first_byte: Span,
     serialization: Span,
 }
 
-/// What a member does for one chunk.
+/// Messages of a member for one chunk.
 #[derive(Clone, Debug, Default)]
 struct MemberProgram {
     sends: Vec<FlowMessage>,
@@ -33,13 +34,13 @@ struct MemberProgram {
 /// The programs of the members of a line.
 #[derive(Clone, Debug)]
 pub(super) struct StageFlow {
-    /// By kind of chunk, two where trees alternate, then by member.
+    /// By kind of chunk (two kinds if trees alternate), then by member.
     programs: Vec<MemberProgram>,
     members: u32,
     ports: usize,
 }
 
-/// A chunk at a member.
+/// State of a chunk at a member.
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowCell {
     begun: bool,
@@ -49,8 +50,8 @@ struct FlowCell {
     received: u32,
 }
 
-/// Events of an instant in the order in which the network has them: a message has left, its first byte is at the port of its
-/// receiver, it is there.
+/// Events of an instant in the network's order: a message has left, its first byte is at the receiver's port, it has
+/// arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FlowEvent {
     Left,
@@ -58,11 +59,11 @@ enum FlowEvent {
     Arrived,
 }
 
-/// Event, sender, chunk and number of the message.
+/// (event, sender, chunk, index of the message).
 type FlowEntry = (FlowEvent, u32, u32, u32);
 
 impl StageFlow {
-    /// The programs of `algorithm` for the messages of a chunk of `stage`, with the first member as the root.
+    /// Builds the programs of `algorithm` for the messages of a chunk of `stage`, with the first member as the root.
     pub fn new(
         line: &LineCostModel<'_>,
         algorithm: CollectiveAlgorithm,
@@ -109,7 +110,7 @@ impl StageFlow {
         }
     }
 
-    /// Number of messages of a chunk.
+    /// Returns the number of messages of a chunk.
     pub fn messages(&self) -> u64 {
         let first = &self.programs[..self.members as usize];
         first.iter().map(|program| program.sends.len() as u64).sum()
@@ -120,7 +121,7 @@ impl StageFlow {
         &self.programs[(chunk % kinds * self.members + member) as usize]
     }
 
-    /// A lower bound on the time of `chunks`: the work of the busiest port.
+    /// Returns a lower bound on the time of `chunks`: the work of the busiest port.
     pub fn busiest(&self, chunks: u32) -> Span {
         let kinds = self.programs.len() as u32 / self.members;
         let mut work = vec![[Span::ZERO; 2]; self.ports];
@@ -137,7 +138,7 @@ impl StageFlow {
         work.into_iter().flatten().max().unwrap_or(Span::ZERO)
     }
 
-    /// Time until all members have ended `chunks`, with `places` for chunks at each.
+    /// Returns the time until all members have ended `chunks`, with `places` concurrent chunks at each.
     pub fn end(&self, chunks: u32, places: u32) -> Span {
         let members = self.members as usize;
         let mut run = FlowRun {
@@ -160,17 +161,17 @@ struct FlowRun<'a> {
     flow: &'a StageFlow,
     chunks: u32,
     places: u32,
-    /// By member and chunk.
+    /// States by member and chunk.
     cells: Vec<FlowCell>,
-    /// When ports are free, out and in.
+    /// Times at which ports are free, out and in.
     free: Vec<[Time; 2]>,
-    /// By member, the chunk that begins next, and how many have begun and not ended.
+    /// By member: the next chunk to begin, and the number of chunks in progress.
     next: Vec<u32>,
     running: Vec<u32>,
     events: BinaryHeap<Reverse<(Time, FlowEntry)>>,
-    /// Messages of this instant: member, chunk and number.
+    /// Messages of this instant as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
-    /// Chunks at members that may go on.
+    /// (member, chunk) pairs that may continue.
     changed: Vec<(u32, u32)>,
 }
 
@@ -227,7 +228,7 @@ impl FlowRun<'_> {
         }
     }
 
-    /// Takes the next step of a chunk at a member, or ends it there, if it may.
+    /// Takes the next step of a chunk at a member, or ends the chunk there, if its credits allow.
     fn advance(&mut self, member: u32, chunk: u32) {
         let program = self.flow.program(chunk, member);
         let cell = self.cell(member, chunk);
@@ -250,7 +251,7 @@ impl FlowRun<'_> {
         }
     }
 
-    /// Submits the messages of an instant, by member and chunk.
+    /// Submits the messages of an instant in order of member and chunk.
     fn submit(&mut self, now: Time) {
         self.sends.sort_unstable();
         for (member, chunk, number) in self.sends.drain(..) {
@@ -309,7 +310,7 @@ mod tests {
     fn one_chunk_takes_what_the_table_of_trees_says() {
         use CollectivePrimitive::{AllReduce, Broadcast, Reduce};
         let tree = CollectiveAlgorithm::Tree;
-        // Three levels: 3 x 100 + 5 x 1,000 ns one way.
+        // Three levels: 3 x 100 + 5 x 1,000 ns in one direction.
         assert_eq!(end(8, tree, Reduce, (1, 1)), 5_300);
         assert_eq!(end(8, tree, Broadcast, (1, 1)), 5_300);
         assert_eq!(end(8, tree, AllReduce, (1, 1)), 10_600);
@@ -318,14 +319,16 @@ mod tests {
     #[test]
     fn chunks_follow_at_the_pace_of_the_busiest_port() {
         use CollectivePrimitive::{AllReduce, Broadcast};
-        // From 0 to 1 and back: each sends one message for each chunk, so the fifth is up after 5,100 ns, and down 1,100 later.
+        // From 0 to 1 and back: each sends one message per chunk, so the fifth is up after 5,100 ns, and down 1,100 ns
+        // later.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
-        // With one place each, one after another.
+        // With one place each, chunks follow one another.
         assert_eq!(
             end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
             5 * 2_200
         );
-        // Among four the one below the root has two children and sends two messages for each chunk: 1,100, 2 x 4 x 1,000 and 100.
+        // Among four members, the one below the root has two children and sends two messages per chunk: 1,100, 2 x 4 x
+        // 1,000 and 100.
         assert_eq!(end(4, CollectiveAlgorithm::Tree, Broadcast, (4, 4)), 9_200);
     }
 }

@@ -1,39 +1,38 @@
 //! Tree: up a binary tree and down again, for any number of members.
 //!
-//! Members are numbered from the root, x = index − root. The root, 0, has one child, the top of a binary
-//! tree over 1 … n−1 whose in-order numbering is theirs: a member whose lowest bit is 2^b has its
-//! children 2^(b−1) below and above it, or the one above at the largest power of two at which there is
-//! a member. So odd numbers are leaves, members of one level have members of their own between themselves
-//! and their children, and the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way
-//! (`src/graph/trees.cc`).
+//! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a binary tree over 1 …
+//! n−1, whose in-order numbering is the members' numbering. A member whose lowest set bit is 2^b has its children
+//! 2^(b−1) below and above it; if no member has the upper number, the upper child is above it by the largest power of
+//! two at which there is a member. So odd numbers are leaves, a member's subtree is a contiguous range of numbers, and
+//! the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
 //!
-//! With t = time of the buffer S and α = latency, all starting together; exact where n = 2^h, at most that
-//! otherwise. At every level but the root's, two children send to one port or are sent to from one:
+//! With t = time of the buffer S and α = latency, all starting together; exact if n = 2^h, an upper bound otherwise. At
+//! every level except the root's, two children send to one port or receive from one:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
-//! | reduce | to the parent, S, when all children's are there | hα + (2h−1)t |
-//! | broadcast | to the children, S, when the parent's is there, the one below first | hα + (2h−1)t |
+//! | reduce | S to the parent, after all children's messages | hα + (2h−1)t |
+//! | broadcast | S to the children after the parent's message, the lower child first | hα + (2h−1)t |
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
-//! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on those
-//! of all children, so counting messages cannot confuse them.
+//! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on the
+//! messages of all children, so counting messages is sufficient to tell them apart.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use chakram_base::units::{BufferShare, TimeEstimate};
 
-/// The numbers of a member's relatives.
+/// The numbers of a member's parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TreeNeighbours {
     pub parent: Option<u32>,
-    /// The child with the lower number; the only one, if there is only one.
+    /// The child with the lower number, or the only child.
     pub below: Option<u32>,
     pub above: Option<u32>,
 }
 
 impl TreeNeighbours {
-    /// Neighbours of the member numbered `x` of `n`.
+    /// Returns the neighbours of the member numbered `x` of `n`.
     pub fn of(n: u32, x: u32) -> Self {
         if x == 0 {
             return Self {
@@ -42,7 +41,7 @@ impl TreeNeighbours {
                 above: None,
             };
         }
-        // The lowest set bit gives the member's level; leaves are odd.
+        // The lowest set bit determines the member's level; leaves are odd.
         let bit = x & x.wrapping_neg();
         let without = x ^ bit;
         let up = without | bit << 1;
@@ -58,7 +57,7 @@ impl TreeNeighbours {
         u32::from(self.below.is_some()) + u32::from(self.above.is_some())
     }
 
-    /// The `i`-th message as (the receiver's number, receptions that it needs).
+    /// Returns the `i`-th message as (the receiver's number, required receptions).
     fn step(&self, primitive: CollectivePrimitive, i: u32) -> Option<(u32, u32)> {
         let children = self.children();
         let ups = match (primitive, self.parent) {
@@ -79,7 +78,7 @@ impl TreeNeighbours {
         Some((child, self.receives(primitive)))
     }
 
-    /// Number of messages that the member receives; those down the tree leave when it has them all.
+    /// Returns the number of messages that the member receives; it sends down the tree after all of them.
     fn receives(&self, primitive: CollectivePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
@@ -91,12 +90,12 @@ impl TreeNeighbours {
     }
 }
 
-/// The number of the member at `line`, counted from the root.
+/// Returns the number of the member at `line`, counted from the root.
 pub(super) fn number(line: LinePosition) -> u32 {
     (line.index + line.size - line.root) % line.size
 }
 
-/// The `i`-th message of the member with number `x` in its tree; `index` is the inverse of numbering.
+/// Returns the `i`-th message of the member with number `x` in its tree; `index` converts numbers back to indices.
 pub(super) fn step_at(
     stage: &CollectiveStage,
     line: LinePosition,
@@ -114,7 +113,7 @@ pub(super) fn step_at(
     })
 }
 
-/// Number of messages that the member with number `x` in its tree receives.
+/// Returns the number of messages that the member with number `x` in its tree receives.
 pub(super) fn receives_at(stage: &CollectiveStage, line: LinePosition, x: u32) -> u32 {
     TreeNeighbours::of(line.size, x).receives(stage.primitive)
 }
@@ -127,14 +126,14 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     receives_at(stage, line, number(line))
 }
 
-/// The table, for [`auto`](super::auto), of two trees too.
+/// The table's times, for [`auto`](super::auto); two trees take the same time.
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {
     let n = line.size();
-    // On every level but the root's, two children share one port, which costs another serialization.
+    // At every level except the root's, two children share one port, which costs another serialization.
     let once = line.doubling(|way, j| {
         let passes = way.alone().passes(buffer);
         let first = way.first_byte(buffer) + passes;
@@ -152,8 +151,8 @@ mod tests {
 
     #[test]
     fn the_tree_of_eleven() {
-        // In order over 1 ..= 10: 8 is the top; below it 4 with 2 and 6, above it 10, because 12 is not
-        // there, with 9 only.
+        // In order over 1 ..= 10: 8 is the top; below it is 4 with 2 and 6, above it 10, because 12 does not exist,
+        // with 9 only.
         let relatives = |parent, below, above| TreeNeighbours {
             parent,
             below,

@@ -1,23 +1,23 @@
-//! Attention in one kernel: prefill, backwards, and decoding a token at a time.
+//! Attention in one kernel: prefill, the backward pass, and decoding of one token at a time.
 
 use chakram_base::units::Bandwidth;
 
-/// Tiles of queries over multiprocessors.
+/// Waves of query tiles over multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
-    /// Multiprocessors, each of which takes a tile of 128 queries of a head.
+    /// Multiprocessors, each of which computes one tile of 128 queries of a head at a time.
     pub multiprocessors: f64,
-    /// Waves that the last tiles cost more than their share.
+    /// Additional waves that the last, partly filled wave costs.
     pub tail: f64,
 }
 
-/// Attention of one query of each sequence over all keys: with `Y` bytes, `b` sequences and `v` heads of keys and values,
+/// Attention of one query per sequence over all keys. With `Y` bytes, `b` sequences and `v` heads of keys and values,
 /// `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Seconds of the shortest kernel.
     pub start: f64,
-    /// Part of the memory's bandwidth.
+    /// Fraction of the memory's bandwidth.
     pub memory: f64,
     /// Seconds that a multiprocessor spends on each sequence's head of keys and values.
     pub head: f64,
@@ -58,37 +58,37 @@ impl WidthFactors {
 pub struct AttentionCurve {
     /// Seconds of the shortest kernel.
     pub start: f64,
-    /// Part of the peak that long sequences reach.
+    /// Fraction of the peak that long sequences reach.
     pub compute: f64,
-    /// Part of the memory's bandwidth.
+    /// Fraction of the memory's bandwidth.
     pub memory: f64,
-    /// Queries of a sequence at which half of that part is reached.
+    /// Queries of a sequence at which half of this fraction is reached.
     pub ramp: f64,
-    /// Backward kernel in forward kernels.
+    /// Time of the backward kernel divided by that of the forward kernel.
     pub backward: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
-    /// Tiles over multiprocessors, where they tell.
+    /// Tiles over multiprocessors, if the curve depends on them.
     pub waves: Option<AttentionWaves>,
-    /// One query at a time, where it was measured.
+    /// One query at a time, if it was measured.
     pub decode: Option<DecodeCurve>,
     /// Rates at heads of other widths than that of the curve, where they were measured.
     pub widths: Option<WidthFactors>,
 }
 
-/// Sizes of attention, and its work in a direction.
+/// Sizes of an attention operation.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
     /// Sequences, query heads, heads of keys and values, queries and keys of a sequence, columns of a head.
     pub sizes: [u64; 6],
-    /// Whether queries attend to earlier keys only.
+    /// True if queries attend to earlier keys only.
     pub causal: bool,
     /// Bytes of an element.
     pub element: f64,
 }
 
 impl AttentionCurve {
-    /// Seconds of a forward kernel at `peak` operations per second.
+    /// Returns the seconds of a forward kernel at `peak` operations per second.
     pub fn seconds(&self, of: &AttentionSizes, peak: f64, memory: Bandwidth) -> f64 {
         let [b, a, v, q, s, w] = of.sizes.map(|size| size as f64);
         let bytes = of.element * b * w * (2.0 * a * q + 2.0 * v * s);
@@ -97,7 +97,7 @@ impl AttentionCurve {
             let heads = decode.head * b * v / decode.multiprocessors;
             return decode.start + bytes / (decode.memory * bandwidth) + heads;
         }
-        // Two products; with a causal mask the scores behind the diagonal are left out.
+        // Two products; with a causal mask the scores of later keys are skipped.
         let pairs = if of.causal {
             q * (s - (q - 1.0) / 2.0).max(1.0)
         } else {

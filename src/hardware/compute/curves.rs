@@ -1,4 +1,4 @@
-//! Prices of kernels by class and shape: constants of an NPU class that were fitted to measurements.
+//! Prices of kernels by class and shape: constants of an NPU class, fitted to measurements.
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
@@ -11,17 +11,17 @@ use chakram_base::units::{Bandwidth, Span};
 /// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovingCurve {
-    /// Part of the memory's bandwidth, by [`MovingKernel`].
+    /// Fraction of the memory's bandwidth, by [`MovingKernel`].
     pub fractions: [f64; MovingKernel::ALL.len()],
-    /// Shortest kernel.
+    /// Seconds of the shortest kernel.
     pub floor: f64,
-    /// From the end of a kernel to the next one in the same lane.
+    /// Seconds from the end of a kernel to the next one in the same lane.
     pub gap: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
 }
 
-/// Kernels whose prices rest on the same constants, so that they err together.
+/// Kernels whose prices depend on the same constants and therefore have correlated errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurveClass {
     /// Measured by name.
@@ -74,11 +74,11 @@ impl Default for KeptRates {
 /// Curves of an NPU class; it has none of what was not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
-    /// Kernels that were measured by name, which go before the curves of their classes.
+    /// Kernels measured by name. They take precedence over the curves of their classes.
     pub measured: MeasuredKernels,
     /// By number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],
-    /// By number format: shapes that were measured, which correct the curve.
+    /// By number format: measured shapes, which correct the curve.
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// By number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
@@ -94,7 +94,7 @@ pub struct KernelCurves {
 }
 
 impl KernelCurves {
-    /// Returns whether there is no curve.
+    /// Returns true if there is no curve.
     pub fn is_empty(&self) -> bool {
         let empty = Self {
             kept: self.kept,
@@ -103,8 +103,8 @@ impl KernelCurves {
         *self == empty
     }
 
-    /// Returns the price of `kernel`, if kernels of its name were measured, or there is a curve for its class, shape and
-    /// format.
+    /// Returns the price of `kernel`, if kernels with its name were measured, or a curve exists for its class, shape
+    /// and format.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
@@ -129,6 +129,7 @@ impl KernelCurves {
                 let sizes = [batch, m, n, k];
                 let estimate = curve.estimate(sizes, dtype.element_bytes(), peak, memory);
                 let table = self.products[dtype as usize].as_ref();
+                // The table contains single products only.
                 let table = table.filter(|_| batch == 1);
                 let known = table
                     .and_then(|table| Some((table.factor([m, n, k], &estimate)?, table.error)));

@@ -1,6 +1,7 @@
-//! GEMM by tiles and waves: `batch` products of `m x k` by `k x n`, on multiprocessors that take a tile each.
+//! GEMM by tiles and waves: `batch` products of `m x k` by `k x n` on multiprocessors that each compute one tile at a
+//! time.
 //!
-//! With `d` bytes of an operand's element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
+//! With `d` bytes per operand element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
 //! each tile of `a x b` and each split of `k` into `s` parts:
 //!
 //! ```text
@@ -12,17 +13,18 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend what overlaps imperfectly. Products that
-//! last for milliseconds meet the limit of power, and clocks fall: the last line, where an NPU class says by how much.
+//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend times that overlap imperfectly.
+//! Products that last for milliseconds reach the power limit, and clocks fall: the last line, for NPU classes that
+//! state the slowdown.
 
 use chakram_base::units::Bandwidth;
 
-/// Slowdown of products that last long enough to meet the limit of power.
+/// Slowdown of products that last long enough to reach the power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerThrottling {
-    /// Part by which the longest products are slower.
+    /// Fraction by which the longest products are slower.
     pub slower: f64,
-    /// Seconds after which half of that is reached.
+    /// Seconds after which half of the slowdown is reached.
     pub after: f64,
 }
 
@@ -31,30 +33,30 @@ pub struct PowerThrottling {
 pub struct GemmCurve {
     /// Seconds of the shortest GEMM.
     pub start: f64,
-    /// Part of the peak that the inner loop of a tile reaches.
+    /// Fraction of the peak that the inner loop of a tile reaches.
     pub efficiency: f64,
-    /// Multiprocessors, each of which takes a tile.
+    /// Multiprocessors, each of which computes one tile at a time.
     pub multiprocessors: f64,
     /// Bytes per second of operands into a multiprocessor.
     pub operands: f64,
     /// Bytes per second of results out of a multiprocessor.
     pub results: f64,
-    /// Part of the memory's bandwidth that GEMMs reach.
+    /// Fraction of the memory's bandwidth that GEMMs reach.
     pub memory: f64,
     /// Seconds to sum up the parts of a split.
     pub reduction: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
-    /// Slowdown of long products, where it is known.
+    /// Slowdown of long products, if known.
     pub throttling: Option<PowerThrottling>,
 }
 
-/// Time of a GEMM by its curve, and the parts by which it is told how alike others are.
+/// Time of a GEMM by its curve, with the values that measure the similarity of GEMMs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
     /// The time.
     pub seconds: f64,
-    /// Time at the memory's bandwidth over that of the best tile.
+    /// Time at the memory's bandwidth divided by the time of the best tile.
     pub memory_part: f64,
     /// Tiles over multiprocessors, for the best tile, before rounding up.
     pub waves: f64,
@@ -62,7 +64,7 @@ pub struct GemmEstimate {
     pub multiprocessors: f64,
 }
 
-/// Tiles, rows by columns.
+/// Tiles as (rows, columns).
 const TILES: [[f64; 2]; 6] = [
     [256.0, 128.0],
     [128.0, 256.0],
@@ -71,11 +73,11 @@ const TILES: [[f64; 2]; 6] = [
     [64.0, 128.0],
     [64.0, 64.0],
 ];
-/// Parts into which `k` is split.
+/// Numbers of parts into which `k` is split.
 const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
-/// Least `k` of a part.
+/// Smallest `k` of a part.
 const LEAST_PART: f64 = 128.0;
-/// Least `k` that a tile's loop takes.
+/// Smallest `k` of a tile's loop.
 const LEAST_LOOP: f64 = 32.0;
 /// Bytes of a result and of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];
@@ -86,19 +88,19 @@ pub(super) fn blend4(a: f64, b: f64) -> f64 {
     (a * a + b * b).sqrt().sqrt()
 }
 
-/// Their norm of order 6.
+/// Blends two times that overlap imperfectly: their norm of order 6.
 fn blend6(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a * a, b * b * b);
     libm::cbrt((a * a + b * b).sqrt())
 }
 
 impl GemmCurve {
-    /// Seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
+    /// Returns the seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
     pub fn seconds(&self, sizes: [u64; 4], element: f64, peak: f64, memory: Bandwidth) -> f64 {
         self.estimate(sizes, element, peak, memory).seconds
     }
 
-    /// The same with its parts.
+    /// Like [`Self::seconds`], with the parts of the estimate.
     pub fn estimate(
         &self,
         sizes: [u64; 4],

@@ -1,8 +1,9 @@
-//! GEMMs that were measured: what a table of shapes says beyond the curve.
+//! Measured GEMMs: the correction that a table of shapes adds to the curve.
 //!
-//! A table alone misses the steps of tiles, so it corrects the curve. Residuals `r = ln (measured / curve)` are alike where
-//! shapes are alike in what the curve derives from them. With `t`, `M` and the best tile's `waves` as in
-//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for what rounding up to whole tiles and waves costs:
+//! A table alone misses the steps of tiles, so it corrects the curve instead. Residuals `r = ln (measured / curve)` are
+//! similar for shapes that are similar in the curve's intermediate values. With `t`, `M` and the best tile's `waves` as
+//! in [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the cost of rounding up to whole tiles and
+//! waves:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -10,18 +11,18 @@
 //! t = curve(m, n, k) exp (sum w r),   (C + 0.07 I) w = c + l 1,   sum w = 1,   C = exp(-|x_i - x_j|),   c = exp(-|x - x_i|)
 //! ```
 //!
-//! over the 32 nearest points: ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993, section 3.2), with 0.07 of the
-//! variance for what a shape shares with no other. The scales of `x` minimise the error of points that are left out, over a
-//! thousand GEMMs of A100s. A shape that was measured takes its time. Outside the box of all points in `(m, n, k)`, and for
-//! batches of products, the curve stands as it is.
+//! over the 32 nearest points: ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993, section 3.2), with 0.07
+//! of the variance for the part of a shape's residual that no other shape shares. The scales of `x` minimise the error
+//! of points that are left out, over a thousand GEMMs of A100s. A measured shape takes its measured time. Outside the
+//! box of all points in `(m, n, k)`, and for batches of products, the curve applies unchanged.
 
 use super::gemm::GemmEstimate;
 
-/// Points that correct a shape.
+/// Number of points that correct a shape.
 const NEAREST: usize = 32;
-/// Variance of what a shape shares with no other, of that of all.
+/// Fraction of the variance that a shape shares with no other.
 const OWN: f64 = 0.07;
-/// Coordinates of a shape.
+/// Number of coordinates of a shape.
 const PLACE: usize = 8;
 
 /// A shape with its residual.
@@ -36,13 +37,13 @@ struct ResidualPoint {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredGemms {
     points: Vec<ResidualPoint>,
-    /// Least and most of each size.
+    /// Minimum and maximum of each size.
     within: [[u64; 2]; 3],
-    /// Relative error of a shape inside, one standard deviation.
+    /// Relative error of a shape inside the box, one standard deviation.
     pub error: f64,
 }
 
-/// Place of a shape: distances between places say how alike residuals are.
+/// Coordinates of a shape; the smaller the distance of two shapes, the more similar their residuals.
 fn place([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
     let up = |whole: f64| libm::log(whole.ceil() / whole);
     let [m, n, k] = [m, n, k].map(|size| size as f64);
@@ -64,7 +65,8 @@ fn apart(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
 }
 
 impl MeasuredGemms {
-    /// Takes shapes with their times and what the curve says of them; `None` without any, or where one is not above zero.
+    /// Builds the table from shapes with their times and curve estimates; `None` if there are none, or if a value is
+    /// not above zero.
     pub fn new(shapes: &[([u64; 3], f64, GemmEstimate)], error: f64) -> Option<Self> {
         let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmEstimate)| {
             let ratio = seconds / curve.seconds;
@@ -91,7 +93,7 @@ impl MeasuredGemms {
         })
     }
 
-    /// Factor on what the curve says of a shape, if it lies within the table.
+    /// Returns the factor on the curve's time of a shape, if the table contains its sizes.
     pub fn factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
@@ -116,11 +118,11 @@ impl MeasuredGemms {
     }
 }
 
-/// Weighted mean of the residuals of points at these squared distances.
+/// Returns the weighted mean of the residuals of points at these squared distances.
 fn kriged(points: &[(f64, &ResidualPoint)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();
-    // Cholesky's factor of the covariances, row by row; solutions for the covariances with the shape, and for ones.
+    // Cholesky factor of the covariances, row by row; solutions for the covariances with the shape, and for ones.
     let mut factor = [[0.0; NEAREST]; NEAREST];
     let (mut of_shape, mut of_ones) = ([0.0; NEAREST], [0.0; NEAREST]);
     for i in 0..count {
@@ -176,30 +178,31 @@ mod tests {
 
     #[test]
     fn near_points_correct_a_shape_and_far_ones_do_not() {
-        // Whole tiles and waves: places differ in k and t alone. The second point is at 0.3 ln 16 = 0.83178 from the first.
+        // Whole tiles and waves: coordinates differ only in k and t. The second point is at 0.3 ln 16 = 0.83178 from
+        // the first.
         let points = [
             ([64, 128, 64], 2e-6, curve(1e-6)),
             ([64, 128, 1024], 0.5e-6, curve(1e-6)),
         ];
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
         let factor = |k| table.factor([64, 128, k], &curve(1e-6));
-        // At a point its own residual.
+        // At a point, its own residual.
         assert!((factor(64).unwrap() / 2.0 - 1.0).abs() < 1e-12);
-        // Half way, both weigh the same, and their residuals are opposite.
+        // Halfway, both weigh the same, and their residuals are opposite.
         assert!((factor(256).unwrap() - 1.0).abs() < 1e-12);
-        // At a fourth of the way, ln 2 = 0.69315 of 2.7726 from the first: covariances a = exp(-0.20794) = 0.81225 and
-        // b = exp(-0.62383) = 0.53589; C = exp(-0.83178) = 0.43528 beside 1.07. The difference of the weights is that of
-        // the covariances over 1.07 - 0.43528: 0.43540, and residuals are ln 2 and -ln 2.
+        // At a quarter of the distance, ln 2 = 0.69315 of 2.7726 from the first: covariances a = exp(-0.20794) =
+        // 0.81225 and b = exp(-0.62383) = 0.53589; C = exp(-0.83178) = 0.43528 off the diagonal of 1.07. The weights
+        // differ by the difference of the covariances over 1.07 - 0.43528: 0.43540, and residuals are ln 2 and -ln 2.
         let expected = libm::exp(0.435_40 * libm::log(2.0));
         assert!((factor(128).unwrap() / expected - 1.0).abs() < 1e-5);
-        // Outside of the box.
+        // Outside the box.
         assert_eq!(factor(32), None);
         assert_eq!(table.factor([65, 128, 64], &curve(1e-6)), None);
     }
 
     #[test]
     fn only_the_nearest_points_count() {
-        // As many as count around a time, and two far away that say otherwise.
+        // The 32 points that count are around one time; two more, far away, differ and must not count.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

@@ -3,7 +3,7 @@
 use super::scaled;
 use chakram_base::units::Span;
 
-/// Source of the durations of host work: of nodes on the host, and of the delays in front of nodes.
+/// Source of the durations of host work: of nodes on the host, and of the delays before nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum HostTiming {
     /// As recorded.
@@ -14,7 +14,7 @@ pub enum HostTiming {
 }
 
 impl HostTiming {
-    /// Returns the duration of host work that was recorded to last `span`, to the nearest picosecond.
+    /// Returns the duration of host work with the recorded duration `span`, rounded to the nearest picosecond.
     pub fn duration(self, span: Span) -> Span {
         match self {
             Self::Recorded => span,
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn a_faster_host_takes_a_factor_of_its_time() {
-        // 0.25 x 10 ps = 2.5 ps, to the nearest, away from zero.
+        // 0.25 x 10 ps = 2.5 ps, rounded half away from zero.
         let quarter = HostTiming::Scaled(0.25);
         assert_eq!(quarter.duration(Span(10)), Span(3));
         assert_eq!(HostTiming::Recorded.duration(Span(10)), Span(10));

@@ -1,35 +1,38 @@
 //! Loop nests on a systolic accelerator: cycles, accesses and energy of a mapping of a layer.
 //!
-//! A layer is seven loops around a multiply-accumulate: images n, output channels k, input channels c, outputs p along a row
-//! and q along a column, weights r and s (a matrix product m × k by k × n has p = m, c = k, k = n). An accelerator is levels
-//! of memory, innermost first, with an array of units between two of them. A mapping divides each loop among levels and the
-//! array, orders the loops of each level, and says which tensors each level keeps; what it does not keep passes by.
+//! A layer is seven loops around a multiply-accumulate: images n, output channels k, input channels c, outputs p along
+//! a row and q along a column, weights r and s (a matrix product m × k by k × n has p = m, c = k, k = n). An
+//! accelerator has levels of memory, numbered from the innermost, with an array of units between two of them. A mapping
+//! divides each loop among the levels and the array, orders the loops of each level, and says which tensors each level
+//! keeps; other tensors bypass the level.
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication a cycle, and memories work beside it (double buffering), so with the bounds T of loops in
-//! time, and of each level l the bytes b that pass its port at B_l bytes a cycle,
+//! A unit does one multiplication per cycle, and memories transfer at the same time (double buffering). With the bounds
+//! T of loops in time, and for each level l the bytes b_l that pass its port at B_l bytes per cycle,
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
 //!
 //! # Accesses
 //!
-//! A level holds a *tile* of each tensor, the box that the loops inside touch. It changes when a loop outside moves that the
-//! tensor depends on. Then the words of the new tile are filled from the next level outside that keeps the tensor; of tiles
-//! that overlap, as windows of inputs do, only the new words, if the innermost such loop went one step on. Filled words are
-//! read there once for all units that need them (multicast). Each multiplication reads its operands from the innermost
-//! level that keeps them, and updates an output there, after a sum over units that have the same. An output tile that
-//! leaves updates the next level, summed over units likewise; one that comes back is filled again. The first update of an
-//! output reads nothing, and reads that drain a tile are part of the updates outside. These are the conventions of Timeloop
-//! (Parashar et al., ISPASS 2019), whose published tutorial the tests hold this against.
+//! A level keeps a *tile* of each tensor: the box that the inner loops touch. The tile changes when an outer loop on
+//! which the tensor depends advances. The words of the new tile are then filled from the next outer level that keeps
+//! the tensor. If tiles overlap, as windows of inputs do, only the new words are filled, provided that the innermost
+//! such loop advanced by one step. Filled words are read there once for all units that need them (multicast). Each
+//! multiplication reads its operands from the innermost level that keeps them, and updates an output there, after a sum
+//! over units with the same output. An output tile that leaves a level updates the next level, also summed over units;
+//! a tile that returns is filled again. The first update of an output reads nothing, and reads that drain a tile count
+//! as part of the outer updates. These are the conventions of Timeloop (Parashar et al., ISPASS 2019); tests compare
+//! with its published tutorial.
 //!
-//! Where loops do not divide a layer, they cover more, and the rest is zeros that are moved and multiplied as numbers are.
+//! If loops do not divide a layer, they cover more than the layer; the excess is zeros, which are moved and multiplied
+//! like other numbers.
 //!
 //! # Energy
 //!
-//! Σ over levels of bytes accessed × energy of a byte, and multiplications × energy of one. See [`LoopNestAccelerator`] for
-//! where the numbers come from. [`LoopNestModel`] has it for kernels and layers alike: chip schedules, replays and sweeps
-//! ask there.
+//! Σ over levels of bytes accessed × energy per byte, plus multiplications × energy per multiplication.
+//! [`LoopNestAccelerator`] states the sources of these numbers. [`LoopNestModel`] prices kernels and layers for chip
+//! schedules, replays and sweeps.
 
 mod accelerator;
 mod access;
@@ -48,28 +51,28 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::Span;
 
-/// A bound loop: what it counts, and how often it goes around.
+/// A bound loop: its dimension and its number of iterations.
 pub type BoundLoop = (LoopDimension, u64);
 
 /// Division of a layer's loops among an accelerator's levels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
-    /// Loops in time by level, innermost level first; of a level the outermost loop first.
+    /// Loops in time by level, innermost level first; within a level, outermost loop first.
     pub temporal: Vec<Vec<BoundLoop>>,
     /// Loops over the rows and the columns of the array.
     pub spatial: [BoundLoop; 2],
-    /// By level, which tensors it keeps, by [`LayerTensor`]; the outermost keeps all.
+    /// For each level, whether it keeps each [`LayerTensor`]; the outermost keeps all.
     pub keeps: Vec<[bool; 3]>,
 }
 
-/// Pricing of kernels by the best mapping that a search finds.
+/// Prices kernels by the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
     /// The accelerator.
     pub gemmini: GemminiSettings,
-    /// Mappings that are looked at for each kernel.
+    /// Number of mappings that the search tries for each kernel.
     pub mappings: u32,
-    /// Seed of what is drawn.
+    /// Seed of the search's random mappings.
     pub seed: u64,
 }
 
@@ -83,7 +86,7 @@ pub struct LoopNestPrice {
 }
 
 impl LoopNestPrice {
-    /// The price of the same work so many times.
+    /// Price of `times` repetitions of the work.
     fn times(self, times: u64) -> Self {
         Self {
             cycles: self.cycles.saturating_mul(times),
@@ -91,7 +94,7 @@ impl LoopNestPrice {
         }
     }
 
-    /// The price of both, one after the other.
+    /// Price of both, one after the other.
     fn and(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
@@ -101,7 +104,8 @@ impl LoopNestPrice {
 }
 
 impl LoopNestModel {
-    /// Price of a layer whose numbers have `word` bytes, by its best mapping; `None` if no mapping that was drawn can be.
+    /// Price of a layer whose numbers have `word` bytes, by its best mapping; `None` if no mapping that was tried fits
+    /// the accelerator.
     pub fn layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
@@ -111,14 +115,14 @@ impl LoopNestModel {
         })
     }
 
-    /// Time that so many cycles take.
+    /// Time of the cycles of `price`.
     pub fn time(&self, price: LoopNestPrice) -> Span {
         self.gemmini.clock.cycles(price.cycles)
     }
 
-    /// Price of `kernel`: of a product of matrices, and of the two of attention, by the best mapping; of anything else by
-    /// its operations on all units, or its bytes from memory, whichever takes longer, and with the energy of both. `None`
-    /// if it has neither.
+    /// Price of `kernel`. A matrix product, and both products of attention, are priced by the best mapping. Other
+    /// kernels take the longer of their operations on all units and their bytes from memory, with the energy of both.
+    /// `None` if the kernel has neither.
     pub fn price(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| Some(self.layer(&layer, word)?.times(times));
@@ -135,14 +139,15 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Scores, and values weighted by them; backward their gradients and those of all three inputs.
+                // Scores, and values weighted by them; in the backward pass also their gradients and the gradients of
+                // all three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::product([queries, keys, width]);
                 let values = LayerShape::product([queries, width, keys]);
                 let both = scores.zip(values).and_then(|(scores, values)| {
                     Some(mapped(scores, times)?.and(mapped(values, times)?))
                 });
-                // Backward a fifth product beside these four.
+                // The backward pass has a fifth product.
                 both.map(|both| match backward {
                     true => both.and(LoopNestPrice {
                         cycles: both.cycles / 4,
@@ -171,7 +176,7 @@ impl LoopNestModel {
     }
 }
 
-/// Bytes of a number; one where the format is not known, as Gemmini has by default.
+/// Bytes of a number; one if the format is unknown, as is Gemmini's default.
 fn word(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,

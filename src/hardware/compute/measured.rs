@@ -1,20 +1,22 @@
-//! Kernels that were measured by name: their times at the sizes that were met, and between and beyond these.
+//! Kernels that were measured by name: their times at the measured sizes, and between and beyond these.
 //!
-//! A kernel whose name, number format, FLOPs and bytes were measured takes the mean of its times. Another one of the same name
-//! and format is placed by its work `w`, FLOPs where the name has any and bytes else, among the measured ones:
+//! A kernel whose name, number format, FLOPs and bytes were measured takes the mean of its times. Another kernel of the
+//! same name and format is placed by its work `w` among the measured ones; work is FLOPs if the name has any, otherwise
+//! bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
-//! beyond the last: t = w (sum of t) / (sum of w), over those of half the work of the last and more
-//! below the first: t = max(w (sum of t) / (sum of w), shortest), over those of twice the work of the first and less
+//! beyond the last: t = w (sum of t) / (sum of w), over sizes of at least half the work of the last
+//! below the first: t = max(w (sum of t) / (sum of w), shortest), over sizes of at most twice the work of the first
 //! ```
 //!
-//! Beyond both ends one size alone would carry its own deviation to all others; those within a factor of two do about the same.
-//! The shortest is the shortest time of any measured kernel, which a launch takes whatever it does. Times at equal work are averaged;
-//! sizes whose kernels took no time, because they ran within others, are met and not used between.
+//! Beyond the ends a single size would pass its own deviation on to all other sizes, so the mean over sizes within a
+//! factor of two is used. The shortest time of any measured kernel is a lower bound, because it is the cost of a
+//! launch. Times at equal work are averaged. Sizes whose kernels took no time, because they ran inside others, match
+//! exactly but are not interpolated.
 //!
-//! On an NPU of other peaks or another memory bandwidth than those that kernels were measured on, a time is
-//! [carried over](super::recorded_on) as a recorded one is.
+//! On an NPU whose peaks or memory bandwidth differ from those of the measurement, a time is [carried
+//! over](super::recorded_on) like a recorded one.
 
 use super::{KernelProfile, PeakRates, RecordingClass};
 use chakram_base::dtype::Dtype;
@@ -32,25 +34,25 @@ pub struct MeasuredTime {
     pub seconds: f64,
 }
 
-/// Times of the kernels of one name and format, and their relative errors, one standard deviation.
+/// Times of the kernels of one name and format, and their relative errors (one standard deviation).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredKernel {
-    /// Times, by FLOPs and then bytes, ascending.
+    /// Times in ascending order of FLOPs, then bytes.
     times: Vec<MeasuredTime>,
-    /// Work and seconds, by work, which is distinct.
+    /// (work, seconds) in ascending order of work, each work once.
     by_work: Vec<(f64, f64)>,
-    /// Seconds for each unit of work below the first and beyond the last.
+    /// Seconds per unit of work below the first and beyond the last.
     ends: [f64; 2],
-    /// Whether work is FLOPs, and not bytes.
+    /// True if work is FLOPs, false if bytes.
     by_flops: bool,
-    /// Error of a kernel of sizes that were measured.
+    /// Relative error for sizes that were measured.
     error: f64,
-    /// Error of a kernel of other sizes.
+    /// Relative error for other sizes.
     between: f64,
 }
 
 impl MeasuredKernel {
-    /// `None` if `times` is empty, has the same FLOPs and bytes twice, or a time below zero.
+    /// Returns `None` if `times` is empty, has the same FLOPs and bytes twice, or contains a time below zero.
     pub fn new(mut times: Vec<MeasuredTime>, error: f64, between: f64) -> Option<Self> {
         let size = |time: &MeasuredTime| (time.flops, time.bytes);
         times.sort_by_key(size);
@@ -91,13 +93,13 @@ impl MeasuredKernel {
         })
     }
 
-    /// The measured times, by FLOPs and then bytes, ascending.
+    /// Returns the measured times in ascending order of FLOPs, then bytes.
     pub fn times(&self) -> &[MeasuredTime] {
         &self.times
     }
 
-    /// Seconds of a kernel with these FLOPs and bytes, at least `shortest` if it does less than any measured one, and its
-    /// relative error.
+    /// Returns the seconds of a kernel with these FLOPs and bytes, and its relative error. A kernel with less work than
+    /// any measured one takes at least `shortest`.
     pub fn seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
         let size = |time: &MeasuredTime| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
@@ -110,7 +112,7 @@ impl MeasuredKernel {
             (Some(below), Some(&(wb, tb))) => {
                 let (wa, ta) = self.by_work[below];
                 if wa == 0.0 {
-                    // A logarithm has no zero.
+                    // Linear instead, because zero has no logarithm.
                     ta + (tb - ta) * work / wb
                 } else {
                     let part = libm::log(work / wa) / libm::log(wb / wa);
@@ -125,13 +127,13 @@ impl MeasuredKernel {
     }
 }
 
-/// Kernels of an NPU class that were measured, by name and number format.
+/// Measured kernels of an NPU class, by name and number format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredKernels {
     by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernel)>>,
-    /// Infinite if there is none.
+    /// Shortest time of any measured kernel; infinite without kernels.
     shortest: f64,
-    /// The NPU that all were measured on.
+    /// The NPU of all measurements.
     measured_on: Option<RecordingClass>,
 }
 
@@ -146,17 +148,18 @@ impl Default for MeasuredKernels {
 }
 
 impl MeasuredKernels {
-    /// Returns whether no kernel was measured.
+    /// Returns true if no kernel was measured.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// Sets the NPU that the kernels were measured on, if there are any.
+    /// Sets the NPU of all measurements; without effect if there are none.
     pub fn set_measured_on(&mut self, class: RecordingClass) {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
 
-    /// Seconds of `kernel` on an NPU of these rates and its relative error, if kernels of its name and format were measured.
+    /// Returns the seconds of `kernel` on an NPU with these rates, and its relative error, if kernels with its name and
+    /// format were measured.
     pub fn seconds_on(
         &self,
         kernel: &KernelProfile<'_>,
@@ -179,7 +182,7 @@ impl MeasuredKernels {
         Some((carried.map_or(seconds, Span::seconds), error))
     }
 
-    /// Adds the kernels of a name and a format; returns false if there are some already.
+    /// Adds the kernels of a name and a format; returns false if they were added before.
     pub fn add(&mut self, name: String, dtype: Option<Dtype>, kernel: MeasuredKernel) -> bool {
         let least = kernel.by_work.iter().map(|&(_, seconds)| seconds);
         let least = least.fold(f64::INFINITY, f64::min);
@@ -192,7 +195,7 @@ impl MeasuredKernels {
         true
     }
 
-    /// Seconds of `kernel` and its relative error, if kernels of its name and format were measured.
+    /// Returns the seconds of `kernel` and its relative error, if kernels with its name and format were measured.
     pub fn seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
@@ -218,13 +221,13 @@ mod tests {
         let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.seconds(400, 8, 0.5), (4.0, 0.1));
-        // At 100 FLOPs of other bytes: (1 + 3) / 2.
+        // At 100 FLOPs with other bytes: (1 + 3) / 2.
         assert_eq!(kernel.seconds(100, 8, 0.5), (2.0, 0.3));
-        // Halfway in the logarithm, 200 of 100 and 400: the square root of 2 x 4.
+        // 200 is halfway between 100 and 400 in the logarithm: the square root of 2 x 4.
         let (seconds, error) = kernel.seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
-        // Twice the work of the last takes twice its time; half of the first half, but not less than the shortest. No other
-        // size is within a factor of two.
+        // Twice the work of the last takes twice its time. Half of the first takes half its time, but not less than the
+        // shortest. No other size is within a factor of two.
         assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);
@@ -241,7 +244,7 @@ mod tests {
         ];
         let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
         let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
-        // (10 + 40 + 5) / (1000 + 1500 + 2000) seconds an operation, and (1 + 5) / (100 + 200).
+        // (10 + 40 + 5) / (1000 + 1500 + 2000) seconds per operation, and (1 + 5) / (100 + 200).
         assert_eq!(kernel.seconds(9000, 1, 0.5).0, 110.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
     }
@@ -250,7 +253,7 @@ mod tests {
     fn kernels_without_flops_go_by_bytes() {
         let kernel = MeasuredKernel::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
         let kernel = kernel.unwrap();
-        // From none to some work in a line.
+        // From zero to some work the time is linear.
         assert_eq!(kernel.seconds(0, 50, 0.1).0, 2.0);
         assert_eq!(kernel.seconds(0, 200, 0.1).0, 6.0);
         assert_eq!(kernel.seconds(7, 100, 0.1).0, 3.0);

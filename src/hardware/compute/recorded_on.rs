@@ -1,32 +1,34 @@
-//! Recorded on another NPU class: times are carried over by the ratio of the rooflines of both classes.
+//! Recorded on another NPU class: scales times by the ratio of both classes' rooflines.
 //!
 //! ```text
 //! t = f + (r - f) T / T',   f = min(r, 10 us)
 //! ```
 //!
-//! with the recorded time `r`, and what roofline takes on this class, `T`, and on the one of the recording, `T'`. So whatever part
-//! of the roofline a kernel reached where it was recorded, it reaches here. Habitat (Yu et al., USENIX ATC 2021) carries kernels
-//! between GPUs by such ratios, with a factor for waves of thread blocks on top. What a kernel takes that does not fill a
-//! device, launch, first loads and last stores, does not shrink with the bandwidth: of three public models that were
-//! captured on H100 and on MI300X, whose memory is 1.58 times as fast, kernels of up to 10 us take 0.9 to 1.5 times as long on
-//! the latter by class (attention in one kernel 3 times), and longer ones 0.6 to 1.0 times.
+//! with the recorded time `r`, the roofline time `T` on this class, and the roofline time `T'` on the class of the
+//! recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et al.,
+//! USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread blocks.
+//! Time during which a kernel does not fill the device (launch, first loads, last stores) does not shrink with the
+//! bandwidth. In three public models that were captured on H100 and on MI300X, whose memory is 1.58 times as fast,
+//! kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X by class (attention in one kernel 3 times), and
+//! longer ones 0.6 to 1.0 times.
 //!
-//! A kernel of which the trace says neither FLOPs nor bytes (launched by graphs, fused) is taken to move bytes. One whose FLOPs are
-//! unknown is no such, and keeps its time.
+//! A kernel for which the trace has neither FLOPs nor bytes (launched by graphs, fused) is assumed to move bytes. A
+//! kernel whose FLOPs are marked unknown keeps its time instead.
 //!
-//! Between makers no kernel is carried. Their libraries are other programs, so the part of the roofline that a kernel reaches
-//! does not go along: of the three models, kernels take 1.40, 0.76 and 1.27 times as long in all on MI300X, whose peak and
-//! bandwidth are 1.32 and 1.58 times those of H100, and products of matrices alone 1.28, 1.01 and 0.88 times. No rate tells which, so
-//! the recorded time stays, and the interval of the prediction is as wide as these.
+//! Times are not scaled between makers. Their libraries are different programs, so the fraction of the roofline that a
+//! kernel reaches does not carry over. In the three models, kernels take 1.40, 0.76 and 1.27 times as long in total on
+//! MI300X, whose peak and bandwidth are 1.32 and 1.58 times those of H100; matrix products alone take 1.28, 1.01 and
+//! 0.88 times as long. No rate predicts these ratios, so the recorded time stays, and the interval of the prediction is
+//! widened to cover them.
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, FlopRate, Span};
 
-/// Time of a kernel that does not fill a device, on any.
+/// Time of a kernel that does not fill a device, on any class.
 const UNFILLED: Span = Span(10_000_000);
 
-/// Times from which on rounding to picoseconds leaves a ratio as it is; kernels that do less move some bytes.
+/// Minimum time at which rounding to picoseconds does not distort a ratio; shorter kernels are assumed to move bytes.
 const EXACT: Span = Span(1_000);
 
 /// NPU class on which kernels were recorded.
@@ -34,14 +36,14 @@ const EXACT: Span = Span(1_000);
 pub struct RecordingClass {
     peaks: [Option<FlopRate>; Dtype::COUNT],
     memory: Bandwidth,
-    /// Who makes it, if that is known.
+    /// Its maker, if known.
     maker: Option<&'static str>,
-    /// Whether it is asked for kernels on a class of another maker.
+    /// True if kernels are priced on a class of another maker.
     elsewhere: bool,
 }
 
 impl RecordingClass {
-    /// A class with these peaks and this memory bandwidth.
+    /// Creates a class with these peaks and this memory bandwidth.
     pub fn new(peaks: &PeakRates, memory: Bandwidth) -> Self {
         Self {
             peaks: peaks.rates,
@@ -51,12 +53,12 @@ impl RecordingClass {
         }
     }
 
-    /// Returns the class of this maker, of which kernels are not carried to classes of others.
+    /// Sets the maker; times of kernels are not scaled to classes of other makers.
     pub fn made_by(self, maker: Option<&'static str>) -> Self {
         Self { maker, ..self }
     }
 
-    /// Returns the class as kernels on one of `maker` are carried from it.
+    /// Returns the class prepared for pricing kernels on a class of `maker`.
     pub(super) fn towards(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
@@ -68,17 +70,17 @@ impl RecordingClass {
         }
     }
 
-    /// Returns whether kernels keep their recorded time, as the class that they run on is of another maker.
+    /// Returns true if kernels keep their recorded time because they run on a class of another maker.
     pub(super) fn keeps(&self) -> bool {
         self.elsewhere
     }
 
-    /// Returns true if `peaks` and `memory` are those of the class.
+    /// Returns true if the class has the rates `peaks` and `memory`.
     pub(super) fn has_rates(&self, peaks: &PeakRates, memory: Bandwidth) -> bool {
         self.peaks == peaks.rates && self.memory == memory
     }
 
-    /// The time of `kernel` on another class; `None` if one of both has no peak for its format.
+    /// Returns the time of `kernel` on another class; `None` if either class has no peak for its format.
     pub(super) fn carried_over(
         &self,
         kernel: &KernelProfile<'_>,
@@ -115,7 +117,7 @@ mod tests {
         (peaks, Bandwidth::new(tbytes * 1e12).unwrap())
     }
 
-    /// A kernel carried from 1,000 TFLOP/s and 2 TB/s to 2,000 TFLOP/s and 5 TB/s.
+    /// Scales a kernel from 1,000 TFLOP/s and 2 TB/s to 2,000 TFLOP/s and 5 TB/s.
     fn moved(kernel: KernelProfile<'_>) -> KernelTiming {
         let (from, from_memory) = class(1000.0, 2.0);
         let (to, to_memory) = class(2000.0, 5.0);
@@ -137,24 +139,25 @@ mod tests {
 
     #[test]
     fn times_scale_with_what_bounds_the_kernel() {
-        // 110 us, of which 10 stay. 50 us of arithmetic against 0.5 us of memory: the ratio of peaks, 10 + 100/2.
+        // 110 us, 10 of which stay. 50 us of arithmetic against 0.5 us of memory: the ratio of peaks, 10 + 100/2.
         let product = KernelProfile {
             flops: 50_000_000_000,
             bytes: 1_000_000,
             ..KERNEL
         };
         assert_eq!(moved(product), KernelTiming::Modeled(Span(60_000_000)));
-        // 100 MB: 50 us of memory; the ratio of bandwidths, 10 + 100 x 2/5. Nothing known: likewise.
+        // 100 MB take 50 us of memory: the ratio of bandwidths, 10 + 100 x 2/5. The same without FLOPs and bytes.
         let copy = KernelProfile {
             bytes: 100_000_000,
             ..KERNEL
         };
         assert_eq!(moved(copy), KernelTiming::Modeled(Span(50_000_000)));
-        // So little that it takes no picosecond.
+        // Its roofline time is below one picosecond.
         let tiny = KernelProfile { bytes: 1, ..KERNEL };
         assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
-        // Bound by memory there and by arithmetic here: 20 GFLOP take 20 and 10 us, 45 MB 22.5 and 9: 10 + 100 x 10 / 22.5.
+        // Memory-bound there and compute-bound here: 20 GFLOP take 20 and 10 us, 45 MB 22.5 and 9: 10 + 100 x 10 /
+        // 22.5.
         let both = KernelProfile {
             flops: 20_000_000_000,
             bytes: 45_000_000,
@@ -172,7 +175,7 @@ mod tests {
             let model = ComputeModel::RecordedOn(source).on_class(class);
             model.price(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // 110 us stay on MI300X; elsewhere 10 + 100 x 2/5.
+        // 110 us stay on MI300X; on other classes 10 + 100 x 2/5.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
         let carried = KernelTiming::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));

@@ -1,20 +1,21 @@
 //! Roofline: a kernel is limited by arithmetic or by memory, whichever takes longer.
 //!
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
-//! second, the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
+//! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
 //! efficiency `e = 1` this is a lower bound of real kernels. One `e` for both roofs lowers the whole roofline and
-//! leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound is the
-//! machine's, the achieved fraction is the software's.
+//! leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound depends on the
+//! machine, the achieved fraction on the software.
 //!
-//! On a class with systolic arrays a product of known sizes takes at least the cycles of these (`compute/systolic.rs`).
+//! On a class with systolic arrays a product of known sizes takes at least the cycles of the arrays
+//! (`compute/systolic.rs`).
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency};
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-/// Formats assumed for kernels whose trace states none, by preference: bf16, which training uses today, then the
-/// nearest among the formats that the class has.
+/// Formats assumed for kernels whose trace states none, in order of preference: bf16, which training uses today, then
+/// the most similar formats that the class has.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,
@@ -26,7 +27,8 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Fp4,
 ];
 
-/// `None` when the class has no peak for `dtype`, or neither FLOPs nor bytes are known. To the nearest picosecond.
+/// Returns `None` if the class has no peak for `dtype`, or if neither FLOPs nor bytes are known. Rounded to the nearest
+/// picosecond.
 pub(super) fn duration(
     kernel: &KernelProfile<'_>,
     peaks: &PeakRates,
@@ -51,7 +53,7 @@ pub(super) fn duration(
             };
             let arrays = peaks.systolic().zip(product);
             let cycles = arrays.and_then(|(arrays, (batch, sizes))| arrays.duration(batch, sizes));
-            // The peak bounds it, whatever the arrays of a machine file come to.
+            // The peak is a lower bound even if a machine file states faster arrays.
             cycles.unwrap_or(Span::ZERO).max(peak.duration(flops))
         }
     };

@@ -1,12 +1,12 @@
-//! Systolic arrays: a product of matrices in cycles, with the edges that do not fill an array.
+//! Systolic arrays: cycles of a matrix product, including edges that do not fill an array.
 //!
-//! An array of R x C multiply-accumulate units finds R x C results at once. With results in place, a product of m x k by
+//! An array of R x C multiply-accumulate units computes R x C results at once, each in one unit. A product of m x k by
 //! k x n takes (Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator Simulator", 2018, output stationary)
 //!
 //! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
 //!
-//! on P x Q such arrays: operands are fed in over R + C − 2 cycles of skew, summed over k, and drained over R. Results
-//! that do not fill the last arrays take as long as if they did, which is what small tiles cost.
+//! on P x Q such arrays: operands are fed in over R + C − 2 cycles of skew, summed over k, and drained over R cycles.
+//! Results that do not fill the last arrays take the same time as full ones; this is the cost of small tiles.
 
 use chakram_base::units::{Frequency, Span};
 
@@ -17,12 +17,12 @@ pub struct SystolicArrays {
     pub array: [u32; 2],
     /// Arrays along the rows and along the columns of a result; at least 1.
     pub arrays: [u32; 2],
-    /// Cycles of a second.
+    /// Cycles per second.
     pub clock: Frequency,
 }
 
 impl SystolicArrays {
-    /// Time of `batch` products of `m` x `k` by `k` x `n`; `None` if there are more cycles than can be counted.
+    /// Returns the time of `batch` products of `m` x `k` by `k` x `n`; `None` if the number of cycles overflows.
     pub fn duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
         let [rows, columns] = self.array.map(u64::from);
         let parts = |size: u64, along: usize| {
@@ -54,10 +54,10 @@ mod tests {
         for (count, batch, [m, n, k], cycles) in [
             // 2 x 32 + 16 + 100 - 2 = 178, once.
             ([1, 1], 1, [32, 16, 100], 178),
-            // One row more is another fold: the edge costs as much as a whole array.
+            // One more row needs another fold: the edge costs as much as a whole array.
             ([1, 1], 1, [33, 16, 100], 2 * 178),
             ([1, 1], 1, [64, 32, 100], 4 * 178),
-            // On 2 x 2 arrays at once.
+            // On 2 x 2 arrays in parallel.
             ([2, 2], 1, [64, 32, 100], 178),
             ([2, 2], 3, [65, 33, 100], 3 * 4 * 178),
         ] {

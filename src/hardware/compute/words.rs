@@ -1,11 +1,11 @@
-//! Compute models by the words that name them.
+//! Parsing and formatting of compute models.
 
 use super::{ComputeModel, GemminiSettings, HostTiming, LoopNestModel, RooflineEfficiency};
 use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
 
-/// Reads `recorded`, `scaled:F`, `curves` or `roofline`, at the whole of the peak.
+/// Parses `recorded`, `scaled:F`, `curves` or `roofline`, at the full peak.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
     }
 }
 
-/// Writes what [`parse_model`] reads, without an efficiency, which has a key of its own.
+/// Writes the form that [`parse_model`] reads, without an efficiency, which has its own key.
 impl fmt::Display for ComputeModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,7 +42,7 @@ impl fmt::Display for ComputeModel {
     }
 }
 
-/// Reads `recorded` or `scaled:F`.
+/// Parses `recorded` or `scaled:F`.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub fn parse_host(text: &str) -> Result<HostTiming, String> {
     }
 }
 
-/// Reads a fraction such as `0.65`.
+/// Parses a fraction such as `0.65`.
 ///
 /// # Errors
 ///
@@ -66,10 +66,10 @@ pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
     })
 }
 
-/// Mappings that are looked at by default.
+/// Number of mappings that are tried by default.
 const MAPPINGS: u32 = 1000;
 
-/// Keys of an accelerator, each with what it takes.
+/// Keys of an accelerator, each with the form of its value.
 pub const ACCELERATOR: [(&str, &str); 7] = [
     ("array", "rows x columns such as 16x16"),
     ("scratchpad", "a size such as 256 KiB"),
@@ -80,7 +80,8 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
     ("seed", "a whole number"),
 ];
 
-/// Reads `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: Gemmini with that many rows and columns.
+/// Parses `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: Gemmini with that many rows and
+/// columns.
 ///
 /// # Errors
 ///
@@ -109,7 +110,7 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     Ok(model)
 }
 
-/// A model as [`parse_loop_nest`] reads it, with what differs from its array's defaults.
+/// Writes the form that [`parse_loop_nest`] reads, with all values that differ from the array's defaults.
 impl fmt::Display for LoopNestModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gemmini = &self.gemmini;
@@ -147,7 +148,7 @@ impl fmt::Display for LoopNestModel {
 ///
 /// # Errors
 ///
-/// The keys, or what the key takes.
+/// The known keys, or the form of the key's value.
 pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Result<(), String> {
     let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
     let Some((_, expected)) = known else {
@@ -179,7 +180,7 @@ pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Res
     done.ok_or_else(|| format!("{key} is `{value}`; expected {expected}"))
 }
 
-/// Reads `scaled:F`; `expected` describes what else there could be.
+/// Parses `scaled:F`; `expected` describes all accepted forms for the error.
 ///
 /// # Errors
 ///
@@ -213,7 +214,7 @@ mod tests {
             model,
             parse_loop_nest("gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz").unwrap()
         );
-        // 128 bit of each cycle of 700 MHz.
+        // 128 bit per cycle at 700 MHz.
         assert_eq!(
             parse_loop_nest("gemmini-16").unwrap().gemmini.bandwidth,
             11.2e9

@@ -1,4 +1,4 @@
-//! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
+//! Builds a [`Machine`] from the tables of a machine file, and checks every rule of the format.
 
 use super::class_assignment::{self, AssignmentFault, ClassAssignment};
 use super::{Machine, NpuClass, with_memories};
@@ -21,7 +21,7 @@ mod stack_prices;
 mod tiles;
 mod wiring;
 
-/// The keys that tables may have.
+/// The allowed keys of tables.
 const ROOT: &[&str] = &[
     "name",
     "description",
@@ -42,13 +42,14 @@ const ROOT: &[&str] = &[
     "failure",
 ];
 
-/// An example of each quantity, for messages.
+/// An example of each quantity, for error messages.
 const BANDWIDTH: &str = "450 GB/s";
 const LATENCY: &str = "500 ns";
 const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
-/// Reads and checks the machine that `document` describes, which is an edit of `original` if there is one.
+/// Parses and checks the machine that `document` describes; `original` is the machine before an edit, if this is an
+/// edit.
 pub(super) fn machine(
     document: &ConfigDocument<'_>,
     original: Option<&Machine>,
@@ -146,17 +147,17 @@ fn class_of(
     })
 }
 
-/// The capacity at `key`.
+/// Parses the capacity at `key`.
 fn capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
     size(table, key, CAPACITY)
 }
 
-/// The capacity at `key`, if the table states it.
+/// Parses the capacity at `key`, if the table states it.
 fn optional_capacity(table: &ConfigTable<'_>, key: &str) -> Result<Option<Bytes>, ConfigError> {
     table.get(key).map(|_| capacity(table, key)).transpose()
 }
 
-/// The size at `key`, which is not zero; `example` illustrates it in errors.
+/// Parses the size at `key`, which must not be zero; `example` illustrates it in errors.
 fn size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
     let size: Bytes = table.quantity(key, example)?;
     match size {

@@ -1,9 +1,9 @@
-//! Graphs of chips as machines: `torus:2x4`, or a topology file, `chips.topology`, as a machine file.
+//! Graphs of chips as machines: translates `torus:2x4`, or a topology file `chips.topology`, to a machine file.
 //!
-//! Behind a colon stand the rate of a link and, behind another, its latency, which is none by default. In place of a rate
-//! `step` or `log` may stand: the rates of DEAP's Table III by the number of links of a chip, and what holds between its
-//! rows; with neither, the table holds for the numbers that it has. Chips are those of the preset `gemmini`, and devices
-//! store and forward, which is DEAP's Eq. 2.
+//! The name may continue with a colon and the rate of a link, and with another colon and its latency; the default
+//! latency is zero. Instead of a rate, `step` or `log` selects DEAP's Table III, which has rates by the number of links
+//! of a chip, and the rule between its rows. Without either, the table covers only the numbers that it lists. Chips are
+//! those of the preset `gemmini`, and devices store and forward, which is DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -14,18 +14,18 @@ use chakram_base::units::{Bandwidth, Span};
 /// Extension of topology files.
 pub(super) const EXTENSION: &str = ".topology";
 
-/// Words that begin the name of a graph.
+/// Prefixes of names of graphs.
 const SHAPES: [&str; 3] = ["torus:", "mesh:", "ring:"];
 
-/// The least of its kind: what an error shows.
+/// A short example for errors.
 const EXAMPLE: &str = "chips.topology:64 GB/s:500 ns";
 
-/// Returns whether `name` is a graph of chips, or a topology file, and no machine file or preset.
+/// Returns true if `name` is a graph of chips or a topology file, and not a machine file or preset.
 pub(super) fn is_graph(name: &str) -> bool {
     SHAPES.iter().any(|shape| name.starts_with(shape)) || graph_end(name).is_some()
 }
 
-/// End of the file's name in the name of a machine.
+/// Returns the end of the file's name within the name of a machine.
 fn graph_end(name: &str) -> Option<usize> {
     let ends = name
         .match_indices(EXTENSION)
@@ -34,11 +34,11 @@ fn graph_end(name: &str) -> Option<usize> {
         .find(|&end| name[end..].is_empty() || name[end..].starts_with(':'))
 }
 
-/// Returns the text of the machine file that `name` stands for.
+/// Returns the machine file for `name`.
 ///
 /// # Errors
 ///
-/// A graph that is refused, a file that cannot be read, and rates that are none.
+/// An invalid graph, a file that cannot be read, or invalid rates.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // An arbitrarily long argument must not flood the message.
@@ -115,7 +115,7 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
     ))
 }
 
-/// The tables of the chips' class.
+/// Returns the tables of the chips' class.
 fn classes() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);
@@ -151,8 +151,8 @@ mod tests {
         }
     }
 
-    /// Three links a chip: Table III has 64 GB/s; two: 180 GB/s at one and 64 GB/s at three links, on logarithmic scales
-    /// 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s; the next larger number's is 64.
+    /// Three links per chip: Table III has 64 GB/s. Two links: 180 GB/s at one and 64 GB/s at three links, interpolated
+    /// on logarithmic scales to 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s; the next larger number has 64.
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {

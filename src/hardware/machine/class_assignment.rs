@@ -1,4 +1,4 @@
-//! Classes of NPUs: written as ranges, kept as runs, so that the size of a machine costs nothing.
+//! Classes of NPUs: written as ranges and stored as runs, so the cost does not depend on the size of the machine.
 
 use chakram_base::ids::Npu;
 
@@ -9,7 +9,7 @@ pub(super) struct ClassAssignment {
     runs: Vec<(u32, u32)>,
 }
 
-/// NPUs `first` to `last`, both included, of one class.
+/// NPUs `first` to `last`, inclusive, of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NpuRange {
     pub first: u32,
@@ -27,20 +27,20 @@ pub(super) enum AssignmentFault {
 }
 
 impl ClassAssignment {
-    /// All of `npus` NPUs are of the first class.
+    /// Assigns the first class to all of `npus` NPUs.
     pub(super) fn uniform(npus: u32) -> Self {
         Self {
             runs: vec![(npus, 0)],
         }
     }
 
-    /// Puts `ranges` in order; together they must hold each of `npus` NPUs once, and none beyond.
+    /// Sorts `ranges`, which must contain each of `npus` NPUs exactly once and no others.
     pub(super) fn new(mut ranges: Vec<NpuRange>, npus: u32) -> Result<Self, AssignmentFault> {
         ranges.sort_unstable_by_key(|range| (range.first, range.class));
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
         for range in ranges {
-            // Ranges are sorted by their begin, so any gap or overlap shows at the next range's first NPU.
+            // Ranges are sorted by their start, so any gap or overlap shows at the next range's first NPU.
             if range.first > next {
                 return Err(AssignmentFault::Never {
                     first: next,
@@ -66,13 +66,13 @@ impl ClassAssignment {
         Ok(Self { runs })
     }
 
-    /// The class of `npu`, which must be an NPU of the machine.
+    /// Returns the class of `npu`, which must be an NPU of the machine.
     pub(super) fn class(&self, npu: Npu) -> usize {
         let run = self.runs.partition_point(|&(end, _)| end <= npu.0);
         self.runs[run].1 as usize
     }
 
-    /// The runs as (first NPU, last NPU, class), ascending.
+    /// Returns the runs as (first NPU, last NPU, class), ascending.
     pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32, usize)> + '_ {
         let mut first = 0;
         self.runs.iter().map(move |&(end, class)| {
@@ -83,7 +83,7 @@ impl ClassAssignment {
     }
 }
 
-/// Reads `"0-3,6"`; the piece that is not a range of NPUs below `npus` comes back as the error.
+/// Parses `"0-3,6"`. The error is the part that is not a range of NPUs below `npus`.
 pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();

@@ -1,4 +1,4 @@
-//! What a collective takes that nothing disturbs, without a replay.
+//! Times of undisturbed collectives, without a replay.
 
 use super::Machine;
 use crate::collective::{fastest_protocol, measured_collective};
@@ -8,8 +8,8 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
 impl Machine {
-    /// Returns the time of a collective among the first `members` NPUs with a buffer of `bytes`, as measured or by the protocols of
-    /// the library; `None` where the machine has neither for it, or not as many NPUs along its first dimension.
+    /// Returns the time of a collective among the first `members` NPUs with a buffer of `bytes`, from measurements or
+    /// by the library's protocols. `None` if the machine has neither for it, or fewer NPUs along its first dimension.
     pub fn measured_collective(
         &self,
         kind: CollectiveKind,

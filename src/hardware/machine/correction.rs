@@ -1,9 +1,9 @@
-//! Corrections: what measured steps say of the prices of kernels, launches and collectives.
+//! Corrections of the prices of kernels, launches and collectives, derived from measured steps.
 
-/// Factor on what a pass costs, of models with some most frequent products.
+/// Factor on the cost of a pass, for models with certain most frequent products.
 ///
-/// Their sizes follow from the tokens of a micro-batch, the model's width and the members of a tensor group, and errors of
-/// prices are mostly common to steps that agree in these.
+/// The sizes of these products follow from the tokens of a micro-batch, the model's width and the members of a tensor
+/// group. Steps that agree in these sizes share most of their price errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceCorrection {
     /// Rows, columns and summed-over size of the most frequent product, and of the next; `None` for all models whose products no
@@ -11,6 +11,6 @@ pub struct PriceCorrection {
     pub gemms: Option<[[u64; 3]; 2]>,
     /// Factor on the times of kernels by curves, of launches and of measured collectives.
     pub factor: f64,
-    /// Relative error that is left, one standard deviation.
+    /// Remaining relative error, one standard deviation.
     pub error: f64,
 }

@@ -1,13 +1,13 @@
-//! Errors about machines; every message says where, what was found and what is allowed.
+//! Errors about machines. Every message says where, what was found and what is allowed.
 
 use crate::topology::chip_graph::ChipGraphError;
 use chakram_base::config::{ConfigError, EditError, did_you_mean};
 use std::io;
 
-/// A machine file, or a machine's name, that was refused.
+/// An invalid machine file or machine name.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The file's text was refused.
+    /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A value at a path of the file cannot be replaced.
@@ -22,10 +22,10 @@ pub enum MachineError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The preset whose name is most alike, if one is.
+        /// The preset with the most similar name, if one is similar enough.
         closest: Option<&'static str>,
     },
-    /// `NAMExN` for a preset that comes in one size.
+    /// `NAMExN` for a preset of a fixed size.
     #[error(
         "machine {name:?}: preset `{preset}` comes in one size; write `{preset}`, or change a copy \
          from `chakram machine show {preset}`"
@@ -33,22 +33,22 @@ pub enum MachineError {
     Fixed {
         /// The requested name.
         name: String,
-        /// The preset it begins with.
+        /// The preset in the name.
         preset: &'static str,
     },
-    /// Dimensions in the paper's notation that make no machine.
+    /// Invalid dimensions in the paper's notation.
     #[error("machine {name:?}: found {found}, expected {expected}\n  try: one such as '{example}'")]
     Notation {
         /// The requested name.
         name: String,
-        /// Value that was found.
+        /// The part found.
         found: String,
-        /// Value that was expected.
+        /// The form expected.
         expected: String,
-        /// A machine in that notation.
+        /// An example in this notation.
         example: &'static str,
     },
-    /// A graph of chips is refused.
+    /// An invalid graph of chips.
     #[error(transparent)]
     Graph(#[from] ChipGraphError),
     /// The file cannot be read.

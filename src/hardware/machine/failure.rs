@@ -10,12 +10,12 @@ use std::str::FromStr;
 pub enum FailedPart {
     /// An NPU, with all that runs on it.
     Npu(Npu),
-    /// The links in both directions between two vertices of the network, by their names: `0-1`, `0-nvlink switch at 0`. Which
-    /// links these are is known where the links are ([`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between)).
+    /// The links in both directions between two vertices of the network, by their names: `0-1`, `0-nvlink switch at 0`.
+    /// [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between) resolves the names.
     Link(String),
 }
 
-/// A part that fails, and when.
+/// A part that fails, and the time of its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineFailure {
     /// The part.
@@ -25,13 +25,13 @@ pub struct MachineFailure {
 }
 
 impl MachineFailure {
-    /// Form of the text that is parsed, for messages.
+    /// Form of the parsed text, for error messages.
     pub const EXPECTED: &str =
         "NPU@TIME or VERTEX-VERTEX@TIME, such as 3@2ms, 0-1@500us or `0-nvlink switch at 0@2ms`";
 }
 
 impl MachineFailure {
-    /// Returns it as a sentence: `NPU 3 failed at 2.000 ms`.
+    /// Formats it as a sentence: `NPU 3 failed at 2.000 ms`.
     pub fn to_sentence(&self) -> String {
         format!("{} failed at {}", self.part, self.at.since(Time::ZERO))
     }
@@ -55,7 +55,7 @@ impl FromStr for MachineFailure {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || format!("expected {}", Self::EXPECTED);
-        // The last one: names of vertices may have others.
+        // The last `@` separates the time, because names of vertices may contain others.
         let (part, at) = text.rsplit_once('@').ok_or_else(expected)?;
         let at: Span = at.trim().parse().map_err(|error| format!("{error}"))?;
         Ok(Self {

@@ -1,24 +1,24 @@
-//! The host: what it takes to launch work, and when it waits for the device.
+//! The host: times to launch work, and when it waits for the device.
 
 use chakram_base::units::Span;
 
-/// Operations at which the host waits for the device, besides a full queue.
+/// Operations at which the host waits for the device, in addition to a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostWait {
-    /// For none: it runs ahead until its queue is full.
+    /// None: it runs ahead until its queue is full.
     #[default]
     Never,
-    /// For messages that it receives.
+    /// Messages that it receives.
     Receives,
-    /// For messages that it sends or receives.
+    /// Messages that it sends or receives.
     Messages,
-    /// For messages, and where passes begin and end in a stage: at the embedding and at the loss. So do frameworks that
-    /// synchronize to measure each pass, or read the loss.
+    /// Messages, and the begin and end of passes in a stage: the embedding and the loss. This is the behaviour of
+    /// frameworks that synchronize to measure each pass, or read the loss.
     Passes,
 }
 
 impl HostWait {
-    /// All of them with their words in files.
+    /// Every variant with its name in files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Never, "never"),
         (Self::Receives, "receives"),
@@ -30,23 +30,23 @@ impl HostWait {
 /// Host of an NPU: a thread that launches kernels, collectives and messages one by one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
-    /// Time to launch a kernel, with its share of the framework's work.
+    /// Time to launch a kernel, including its share of the framework's work.
     pub launch: Span,
-    /// Time to launch a kernel of a backward pass, for which frameworks run no interpreter.
+    /// Time to launch a kernel of a backward pass, without the framework's interpreter.
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
-    /// Time to launch half of a message.
+    /// Time to launch one end of a message.
     pub message: Span,
     /// Time to launch an optimizer's step.
     pub step: Span,
-    /// Launches by which it runs ahead of its device, at least one.
+    /// Number of launches by which it may run ahead of its device; at least one.
     pub queue: u32,
-    /// Operations at which it waits for the device besides.
+    /// Operations at which it also waits for the device.
     pub waits: HostWait,
     /// Relative error of these times, one standard deviation.
     pub error: f64,
-    /// Standard deviation of the time at which a host of a group comes to a collective. What the group waits longer for the
-    /// last one is not predicted, and counts for the interval of a prediction.
+    /// Standard deviation of the time at which a host of a group arrives at a collective. The additional wait of a
+    /// group for its last host is not predicted; it only widens the interval of a prediction.
     pub jitter: Span,
 }

@@ -1,10 +1,11 @@
-//! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), as a machine file.
+//! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), translated to machine
+//! files.
 //!
-//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of an NPU into each, and the
-//! latency of a link in each, or one of all. Of its NPUs nothing is known, unless a preset or its NPU is named in front,
-//! `h100:Ring(8):50 GB/s:500 ns`, of which the machine then has the `npu` tables; of several presets with an NPU of that name
-//! the first in the list counts. The number of chunks follows from each collective, as in every file that does not
-//! state it.
+//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of an NPU into each,
+//! and the latency of a link in each, or one value for all. The NPUs are unknown, unless a preset or its NPU is named
+//! before, `h100:Ring(8):50 GB/s:500 ns`; the machine then has that preset's `npu` tables. If several presets have an
+//! NPU with this name, the first in the list is used. The number of chunks is chosen for each collective, as for every
+//! file that does not state it.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -13,7 +14,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
-/// Shapes by their names and abbreviations, in lower case, with the algorithms of the paper's Table I.
+/// Names and abbreviations of shapes, in lower case, with the algorithms of the paper's Table I.
 const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["ring", "r"], DimensionShape::Ring, "ring"),
     (
@@ -29,22 +30,22 @@ const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["mesh", "m"], DimensionShape::Mesh, "ring"),
 ];
 
-/// The least of its kind that is no preset: what an error shows.
+/// A short example for errors.
 const EXAMPLE: &str = "Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns";
 
-/// Returns whether `name` is a machine in this notation: a word, and a number in parentheses, perhaps behind the name of an
-/// NPU.
+/// Returns true if `name` is a machine in this notation: a word and a number in parentheses, optionally after the name
+/// of an NPU.
 pub fn is_inline(name: &str) -> bool {
     is_dimensions(split_npu(name).1)
 }
 
-/// Returns whether `name` is a machine in this notation that says nothing of bandwidths and latencies.
+/// Returns true if `name` is a machine in this notation without bandwidths and latencies.
 pub fn lacks_rates(name: &str) -> bool {
     let dimensions = split_npu(name).1;
     is_dimensions(dimensions) && !dimensions.contains(':')
 }
 
-/// The name of an NPU in front of dimensions, if there is one, and the rest.
+/// Splits off the name of an NPU before the dimensions, if there is one.
 fn split_npu(name: &str) -> (Option<&str>, &str) {
     let is_word = |word: &str| {
         let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -69,7 +70,7 @@ fn is_dimensions(text: &str) -> bool {
     letters(word) && ends && !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The `npu` tables of the preset called `name`, or of the first that has an NPU of this name.
+/// Returns the `npu` tables of the preset called `name`, or of the first preset that has an NPU with this name.
 fn npu_tables(name: &str) -> Option<String> {
     let is_npu = |line: &str| line.starts_with("[npu.") || line.starts_with("[[npu.");
     let has_npu = |text: &str| {
@@ -79,7 +80,7 @@ fn npu_tables(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // Lines that belong to the next table, if that is one of an NPU.
+    // Lines that belong to the next table, if that is an NPU's.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {
@@ -98,12 +99,12 @@ fn npu_tables(name: &str) -> Option<String> {
     Some(tables)
 }
 
-/// Returns the text of the machine file that `name` stands for.
+/// Returns the machine file for `name`.
 ///
 /// # Errors
 ///
-/// An NPU that no preset has, a shape that there is none of, a size of zero, and rates that are missing, or are more or fewer
-/// than dimensions.
+/// An NPU that no preset has, an unknown shape, a size of zero, missing rates, or a number of rates that differs from
+/// the number of dimensions.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // An arbitrarily long argument must not flood the message.
@@ -151,7 +152,7 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
 
 type NotedDimension = (DimensionShape, &'static str, u32);
 
-/// Reads `Ring(4)_Switch(2)`.
+/// Parses `Ring(4)_Switch(2)`.
 fn dimensions(
     notation: &str,
     wrong: impl Fn(String, &str) -> MachineError,
@@ -189,7 +190,7 @@ fn dimensions(
     }
 }
 
-/// Reads one quantity for each of `count` dimensions, or one of all.
+/// Parses one quantity for each of `count` dimensions, or one for all.
 fn quantities(
     part: Option<&str>,
     count: usize,
@@ -243,7 +244,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(machine.classes(), [NpuClass::unknown()]);
-        // The NPU is that of the paper's preset; the chunks are not, which its machines have 64 of.
+        // The NPU is the paper preset's; the chunks are not, although its machines state 64.
         let paper = Machine::load("w-2d").unwrap();
         let machine = Machine::load("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(machine.pipeline(), ChunkPipeline::default());
     }
 
-    /// Any preset, or the NPU of one; `a100` is that of `dgx-a100`, not of the paper's machines.
+    /// Any preset, or the NPU of one; `a100` is the NPU of `dgx-a100`, not of the paper's machines.
     #[test]
     fn presets_lend_their_npus() {
         let classes = |name: &str| Machine::load(name).unwrap().classes().to_vec();

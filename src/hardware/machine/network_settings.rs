@@ -8,13 +8,14 @@ use std::fmt::Display;
 /// Settings of the network besides its links, as machine files state them and JSON shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NetworkSettings {
-    /// Network model, unless a replay asks for another one.
+    /// Network model, which a replay may override.
     #[serde(serialize_with = "word")]
     pub model: NetworkKind,
-    /// Forwarding at devices between links; in JSON the bytes that must have arrived before, null for the whole message.
+    /// Forwarding at devices between links. In JSON: the bytes that must have arrived before, or null for the whole
+    /// message.
     #[serde(rename = "segment_bytes", serialize_with = "segment")]
     pub switching: SwitchingMode,
-    /// When a send between two ranks is complete, under every model of the network.
+    /// Moment at which a send between two ranks completes, under every network model.
     #[serde(serialize_with = "word")]
     pub send_completion: SendCompletion,
 }
@@ -30,12 +31,13 @@ impl Default for NetworkSettings {
 }
 
 impl NetworkSettings {
-    /// Returns `topology` with the settings on which its paths depend.
+    /// Returns `topology` with the settings that affect its paths.
     pub(super) fn apply(self, topology: Topology) -> Topology {
         topology.with_switching(self.switching)
     }
 
-    /// Formats the settings besides the model that are not the default: `, store-and-forward, sends complete when delivered`.
+    /// Formats all settings except the model that differ from the default: `, store-and-forward, sends complete when
+    /// delivered`.
     pub fn text(self) -> String {
         let default = Self::default();
         let mut text = String::new();
@@ -48,7 +50,7 @@ impl NetworkSettings {
         text
     }
 
-    /// Names the settings in which it differs from `other`, besides the switching, which belongs to the paths.
+    /// Names the settings that differ from `other`, except the switching, which belongs to the paths.
     pub fn differences(self, other: Self) -> impl Iterator<Item = &'static str> {
         [
             (self.model != other.model, "network model"),

@@ -1,4 +1,4 @@
-//! The machines that come with the program, and the translation of a name to the text of a machine file.
+//! The presets, and the translation of a machine's name to the text of a machine file.
 
 use super::Machine;
 use super::build;
@@ -11,7 +11,7 @@ use chakram_base::config::{
 };
 use std::borrow::Cow;
 
-/// Text of a machine file, with its name in errors.
+/// Text of a machine file, with the name for errors.
 #[derive(Clone, Debug)]
 pub struct MachineSource {
     /// The preset's name, or the path as given.
@@ -20,7 +20,7 @@ pub struct MachineSource {
     pub text: Cow<'static, str>,
 }
 
-/// Returns whether `name` is the path of a machine file and no preset: it contains a `/` or ends in `.toml`, or in
+/// Returns true if `name` is the path of a machine file and not a preset: it contains a `/` or ends in `.toml` or
 /// `.topology`.
 pub fn names_file(name: &str) -> bool {
     let graph = is_graph(name) && !name.contains(chips::EXTENSION);
@@ -28,12 +28,13 @@ pub fn names_file(name: &str) -> bool {
         || name.ends_with(chips::EXTENSION)
 }
 
-/// Finds the text of `name`: a file if [`names_file`] says so, that of dimensions in the ASTRA-sim 2.0 paper's notation
-/// (`machine/inline.rs`), that of a graph of chips (`machine/chips.rs`), otherwise a preset `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
+/// Finds the text of `name`: a file if [`names_file`] returns true; dimensions in the ASTRA-sim 2.0 paper's notation
+/// (`machine/inline.rs`); a graph of chips (`machine/chips.rs`); otherwise a preset `NAME`, or `NAMExN` for one whose
+/// outermost dimension is scalable.
 ///
 /// # Errors
 ///
-/// If there is no such preset, it comes in one size, or the file cannot be read.
+/// If there is no such preset, the preset has a fixed size, or the file cannot be read.
 pub fn source(name: &str) -> Result<MachineSource, MachineError> {
     if is_graph(name) {
         return Ok(MachineSource {
@@ -66,14 +67,14 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
 ///
 /// # Errors
 ///
-/// If there is no such preset, or it comes in one size.
+/// If there is no such preset, or it has a fixed size.
 pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
     if let Some(preset) = find(name) {
         return Ok(Cow::Borrowed(preset.text));
     }
     let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    // From the right: preset names may contain an `x` themselves.
+    // From the right, because preset names may contain an `x` themselves.
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
         Some((preset, size)) => {
@@ -91,15 +92,15 @@ pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     }
 }
 
-/// The `text` of the machine file called `file`, with `name` and its outermost dimension at `size`, which is digits;
-/// `None` unless that is scalable.
+/// Returns the `text` of the machine file called `file`, with `name` and its outermost dimension at `size`, a string of
+/// digits; `None` unless that dimension is scalable.
 fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String>, MachineError> {
     let document = ConfigDocument::parse(text, file)?;
     let scalable = build::machine(&document, None)?.scalable();
     let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
         return Ok(None);
     };
-    // TOML refuses leading zeros. The size stands after the name, so it is replaced first.
+    // TOML rejects leading zeros. The size comes after the name in the file, so it is replaced first.
     let digits = size.trim_start_matches('0');
     let mut text = text.to_owned();
     text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });
@@ -107,8 +108,8 @@ fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String
     Ok(Some(text))
 }
 
-/// Loads the machine called `name`, as [`Machine::load`] does, at the least size of its outermost dimension that holds
-/// `ranks`, if that is scalable.
+/// Loads the machine called `name` like [`Machine::load`]. If its outermost dimension is scalable, it gets the smallest
+/// size with room for `ranks`.
 ///
 /// # Errors
 ///
@@ -153,13 +154,13 @@ pub fn for_ranks_with(
     }
 }
 
-/// Returns whether `name` is a preset, or one in a size of its own such as `dgx-h100x4`.
+/// Returns true if `name` is a preset, or a preset with a size such as `dgx-h100x4`.
 pub fn is_preset(name: &str) -> bool {
     preset(name).is_ok()
 }
 
-/// Returns the name under which the machine `name` holds `ranks`: itself, or `PRESETxN` for a preset that comes in sizes.
-/// `None` if there is none, or no such machine.
+/// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` for a scalable preset. `None` if
+/// no size is large enough, or there is no such machine.
 pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     let holds = |machine: &Machine| machine.max_ranks() >= ranks;
     if Machine::load(name).is_ok_and(|machine| holds(&machine)) {
@@ -175,7 +176,7 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// The preset whose name, without a number of nodes, is nearest to `name`, if one is near.
+/// Returns the preset whose name, without a number of nodes, is most similar to `name`, if one is similar enough.
 fn closest(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
@@ -190,7 +191,8 @@ mod tests {
     use chakram_base::dtype::Dtype;
     use chakram_base::units::Bandwidth;
 
-    /// Presets with eight NPUs a node; one of a fixed size, 320 NPUs; and one of 512 in its only dimension, which grows.
+    /// Presets with eight NPUs per node; one of a fixed size, 320 NPUs; and one of 512 in its only dimension, which is
+    /// scalable.
     #[test]
     fn machines_are_named_at_the_size_that_holds_the_ranks() {
         for (name, ranks, named) in [
@@ -294,9 +296,9 @@ mod tests {
 
     #[test]
     fn presets_agree_with_the_totals_of_their_nodes() {
-        // (name, NPUs of a node or rack, and what datasheets give for all of them together: PFLOP/s
-        // of fp8 or int8 with sparsity, which doubles it, GB of memory, TB/s over its links in both
-        // directions, Gb/s of its network ports.) MI300X: 8 x 896 GB/s = 7.168 TB/s.
+        // (name, NPUs of a node or rack, and the datasheet's totals for all of them: PFLOP/s of fp8 or int8 with
+        // sparsity, which doubles it, GB of memory, TB/s over the links in both directions, Gb/s of the network ports.)
+        // MI300X: 8 x 896 GB/s = 7.168 TB/s.
         let totals = [
             ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
             ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
@@ -334,7 +336,7 @@ mod tests {
         for dimension in machine.topology().dimensions() {
             assert_eq!(dimension.link().bytes_per_second(), 50e9);
         }
-        // NVLink-C2C: 900 GB/s in both directions, for the two NPUs of a Grace.
+        // NVLink-C2C: 900 GB/s in both directions together, for the two NPUs of a Grace.
         let machine = Machine::preset("gb200-nvl72").unwrap();
         let host = machine.remote().unwrap();
         assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);
@@ -343,7 +345,7 @@ mod tests {
     #[test]
     fn every_number_of_a_preset_has_a_comment() {
         for preset in PRESETS {
-            // A comment behind a table's head speaks for its numbers.
+            // A comment on a table's header line covers the table's numbers.
             let mut explained = false;
             for line in preset.text.lines().filter(|line| !line.starts_with('#')) {
                 if line.starts_with('[') {
@@ -354,7 +356,7 @@ mod tests {
                 let Some((key, value)) = line.split_once('=') else {
                     continue;
                 };
-                // Formats are names, and the comment above a list of times speaks for all of them.
+                // Formats are names, and the comment above a list of times covers the whole list.
                 let words = [
                     "name",
                     "description",

@@ -1,11 +1,11 @@
-//! The machine files that come with the program.
+//! The machine files that are part of the program.
 
-/// A machine that comes with the program.
+/// A machine that is part of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct MachinePreset {
     /// Name for `--machine`.
     pub name: &'static str,
-    /// Its machine file; comments give the source of every number.
+    /// Machine file; its comments state the source of every number.
     pub text: &'static str,
 }
 

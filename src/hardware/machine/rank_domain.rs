@@ -1,9 +1,9 @@
-//! Where ranks are placed by default on a machine whose jobs leave some NPUs of each rack free.
+//! Default placement of ranks on a machine whose jobs leave some NPUs of each rack free.
 
 use chakram_base::ids::Npu;
 
-/// A dimension of which jobs that need several domains use only part: racks of 72 NPUs of which jobs take 64, so that
-/// groups whose sizes are powers of two stay within a rack.
+/// A dimension of which jobs that need several domains use only a part: for example racks of 72 NPUs of which jobs take
+/// 64, so that groups whose sizes are powers of two stay within a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankDomain {
     /// Index of the dimension.
@@ -26,7 +26,7 @@ impl RankDomain {
         Npu(rank / self.used * self.npus + rank % self.used)
     }
 
-    /// Returns how many domains a job of `ranks` ranks needs.
+    /// Returns the number of domains that a job of `ranks` ranks needs.
     pub fn domains(&self, ranks: u32) -> u32 {
         match ranks <= self.npus {
             true => 1,
@@ -34,7 +34,7 @@ impl RankDomain {
         }
     }
 
-    /// Returns the largest job that a machine of `npus` NPUs takes.
+    /// Returns the number of ranks of the largest job that a machine of `npus` NPUs can take.
     pub fn max_ranks(&self, npus: u32) -> u32 {
         match npus / self.npus {
             0 | 1 => npus,
@@ -53,7 +53,8 @@ mod tests {
         used: 64,
     };
 
-    /// 72 ranks fill a rack. Of 73, 64 are in the first rack, and rank 64 is the first of the second, NPU 72.
+    /// 72 ranks fill a rack. With 73 ranks, 64 are in the first rack, and rank 64 is the first of the second, on NPU
+    /// 72.
     #[test]
     fn jobs_beyond_one_rack_leave_eight_npus_of_each_free() {
         assert_eq!(RACKS.npu(71, 72), Npu(71));

@@ -1,16 +1,18 @@
-//! A machine file of a relative of a known machine, from numbers of its datasheet.
+//! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
-//! The text is that of the known machine with what was given in place of its values, and a comment beside each that says where
-//! it comes from. Curves of kernels are parts of the peaks and of the memory's bandwidth, so their times go with both; constants
-//! of a multiprocessor stay, as those of H100 and B200 are alike whose peaks are as 1 to 2.3 (`operands` 300 and 225 GB/s).
-//! Curves of collectives state their links, and are carried over to others. No such time was measured, so errors are wider:
+//! The result is the known machine's text with the given numbers in place of its values, and a comment after each that
+//! states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so their times scale
+//! with both. Constants of a multiprocessor stay: H100 and B200, whose peaks differ by a factor of 2.3, have similar
+//! ones (`operands` 300 and 225 GB/s). Curves of collectives state their links and are carried over to others. None of
+//! these times was measured, so errors are widened:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
 //! ```
 //!
-//! with 0.23, the error of kernels by roofline, and q, the least of new over old, or old over new, of the rates that the curve
-//! rests on: peaks of its formats and the bandwidth for products and attention, the bandwidth for kernels that move bytes.
+//! where 0.23 is the error of kernels by roofline, and q is the smallest ratio, new over old or old over new, of the
+//! rates that the curve depends on: the peaks of its formats and the bandwidth for products and attention, the
+//! bandwidth for kernels that move bytes.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -24,21 +26,21 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Relative error of kernels of which no time was measured, one standard deviation: that of kernels by roofline.
+/// Relative error of kernels without a measured time (one standard deviation): the error of kernels by roofline.
 const NOT_MEASURED: f64 = 0.23;
 
-/// Numbers of a datasheet; what is not given is that of the known machine.
+/// Numbers of a datasheet; a missing number keeps the known machine's value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasheetNumbers {
     /// Dense peak rates by number format.
     pub peaks: Vec<(Dtype, FlopRate)>,
     /// Capacity of an NPU's memory.
     pub memory: Option<Bytes>,
-    /// Its bandwidth.
+    /// Bandwidth of an NPU's memory.
     pub bandwidth: Option<Bandwidth>,
     /// Bandwidth of an NPU's links inside a node, both directions together, as datasheets state it.
     pub link: Option<Bandwidth>,
-    /// Latency of one of these.
+    /// Latency of one of these links.
     pub link_latency: Option<Span>,
     /// Bandwidth of an NPU's port between nodes, in each direction, as datasheets state it.
     pub nic: Option<Bandwidth>,
@@ -50,11 +52,11 @@ pub struct DatasheetNumbers {
     pub price: Option<f64>,
 }
 
-/// Parses `bf16=989TFLOP/s`; `TFLOPs` and `TOPS` stand for rates, too.
+/// Parses `bf16=989TFLOP/s`; also accepts rates in `TFLOPs` and `TOPS`.
 ///
 /// # Errors
 ///
-/// What was expected.
+/// Describes the expected form.
 pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     let names = Dtype::ALL.map(|(_, name)| name);
     let Some((format, rate)) = text.split_once('=') else {
@@ -83,7 +85,8 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     ))
 }
 
-/// The machine that `name` names: one that [`preset::source`] finds, or the first preset whose NPU has this name, as `h100`.
+/// Finds a machine by `name`: one that [`preset::source`] finds, or the first preset whose NPU has this name, such as
+/// `h100`.
 ///
 /// # Errors
 ///
@@ -104,11 +107,11 @@ pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
     }
 }
 
-/// Returns the text of the machine `name`, the relative of `from` with the numbers of `sheet`.
+/// Returns the text of the machine `name`, derived from `from` with the numbers of `sheet`.
 ///
 /// # Errors
 ///
-/// If `from` is refused, has several classes of NPUs, or lacks what a number is of.
+/// If `from` is invalid, has several classes of NPUs, or lacks a value that a number replaces.
 pub fn relative(
     name: &str,
     from: &MachineSource,
@@ -121,16 +124,16 @@ pub fn relative(
     Ok(edited)
 }
 
-/// A text while it is edited.
+/// The machine file while it is edited.
 struct RelativeText<'a> {
     name: &'a str,
     text: &'a str,
     old: &'a Machine,
-    /// What replaces parts of the text.
+    /// Replacements of ranges of the text.
     edits: Vec<(Range<usize>, String)>,
-    /// What was given, for people.
+    /// The given numbers, as text for the description.
     given: Vec<String>,
-    /// Whether curves rest on rates of another NPU.
+    /// True if curves depend on rates of another NPU.
     is_carried: bool,
 }
 
@@ -204,7 +207,7 @@ impl<'a> RelativeText<'a> {
         Ok(head + &self.edited())
     }
 
-    /// The text with the edits.
+    /// Applies the edits.
     fn edited(mut self) -> String {
         self.edits
             .sort_by_key(|(range, _)| (range.start, range.end));
@@ -215,12 +218,12 @@ impl<'a> RelativeText<'a> {
         text
     }
 
-    /// Returns what stands behind `at` on its line.
+    /// Returns the text after `at` on its line.
     fn rest_of_line(&self, at: usize) -> &'a str {
         self.text[at..].lines().next().unwrap_or_default()
     }
 
-    /// Puts `value` in place of `field`'s, with a comment where nothing else follows on its line.
+    /// Replaces the value of `field` with `value`, and adds `comment` if nothing else follows on its line.
     fn replace(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
         let span = field.span();
         let rest = self.rest_of_line(span.end);
@@ -234,7 +237,7 @@ impl<'a> RelativeText<'a> {
         });
     }
 
-    /// Sets the key `key` of `table` to a given value, after `beside` where the table lacks it.
+    /// Sets the key `key` of `table` to a given value. If the table lacks the key, it is added after `beside`.
     fn set(&mut self, table: &ConfigTable<'_>, key: &str, value: String, beside: &ConfigField<'_>) {
         if let Some(field) = table.get(key) {
             let was = format!(
@@ -264,13 +267,14 @@ impl<'a> RelativeText<'a> {
         table: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
     ) -> Result<(), ConfigError> {
-        // Recorded kernels are those of a class by its name.
+        // Recorded kernels refer to a class by its name.
         for head in [
             format!("[npu.{class}]"),
             format!("[npu.{class}."),
             format!("[[npu.{class}."),
         ] {
             let starts = self.text.match_indices(&head).map(|(at, _)| at);
+            // Only at the start of a line, because comments may contain the same text.
             let starts = starts.filter(|at| *at == 0 || self.text[..*at].ends_with('\n'));
             let starts: Vec<_> = starts.collect();
             for at in starts {
@@ -320,6 +324,7 @@ impl<'a> RelativeText<'a> {
         self.curves(table, sheet, &ratios, bandwidth_ratio)?;
         let changed = bandwidth_ratio != 1.0 || ratios.iter().any(|ratio| *ratio != 1.0);
         let is_measured = table.get("measured").is_some() || table.get("product").is_some();
+        // Without `measured_at`, measured times would count as measured at the new rates.
         if changed && is_measured && table.get("measured_at").is_none() {
             let peaks = Dtype::ALL.iter().filter_map(|(dtype, name)| {
                 let peak = old.peaks.get(*dtype)?;
@@ -343,7 +348,7 @@ impl<'a> RelativeText<'a> {
         Ok(())
     }
 
-    /// Widens the errors of curves that rest on rates of another NPU.
+    /// Widens the errors of curves that depend on rates of another NPU.
     fn curves(
         &mut self,
         table: &ConfigTable<'_>,
@@ -442,7 +447,7 @@ impl<'a> RelativeText<'a> {
             let beside = inner.need("shape", "a shape")?;
             self.set(inner, "size", count.to_string(), &beside);
         }
-        // Datasheets state both directions of links together, and ports in each.
+        // Datasheets state the sum of both directions for links, and one direction for ports.
         let link = sheet
             .link
             .map(|link| (link.bytes_per_second() / 2.0, gigabytes_per_s(link)));
@@ -510,7 +515,7 @@ impl DatasheetNumbers {
     }
 }
 
-/// `141 GB`, `32 GiB`.
+/// Formats a capacity, such as `141 GB` or `32 GiB`.
 fn capacity(bytes: Bytes) -> String {
     let units = [(1_000_000_000, "GB"), (1 << 30, "GiB"), (1, "B")];
     let exact = units.iter().find(|(unit, _)| bytes.0.is_multiple_of(*unit));
@@ -518,7 +523,7 @@ fn capacity(bytes: Bytes) -> String {
     format!("{} {name}", bytes.0 / unit)
 }
 
-/// `4800 GB/s`.
+/// Formats a rate, such as `4800 GB/s`.
 fn gigabytes_per_s(rate: Bandwidth) -> String {
     format!("{} GB/s", rate.bytes_per_second() / 1e9)
 }

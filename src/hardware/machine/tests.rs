@@ -1,4 +1,4 @@
-//! Every error of a machine file by line, key and allowed values; and files that are right.
+//! Every error of a machine file: its line, its key and the allowed values; and valid files.
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
@@ -12,7 +12,7 @@ mod remote;
 mod through;
 mod tiles;
 
-/// A file with two classes, two dimensions and remote memory; the tests below break it.
+/// A valid file with two classes, two dimensions and remote memory; the tests below break it.
 const GOOD: &str = r#"name = "two"
 description = "one line"
 
@@ -60,26 +60,26 @@ latency = "2 us"
 capacity = "1 TB"
 "#;
 
-/// The error of [`GOOD`] with `old` replaced by `new` where `old` first occurs.
+/// Returns the error of [`GOOD`] with the first `old` replaced by `new`.
 fn refusal(old: &str, new: &str) -> String {
     refusal_in(GOOD, old, new)
 }
 
-/// The same of another text.
+/// Like [`refusal`], for another text.
 fn refusal_in(text: &str, old: &str, new: &str) -> String {
     assert!(text.contains(old), "{old}");
     let error = Machine::parse(&text.replacen(old, new, 1), "m.toml");
     error.expect_err(new).to_string()
 }
 
-/// Expects refusals: each line of `table` is `old => new => pattern`. The error begins with
-/// `m.toml:`, line and key, then has the pattern's pieces in order; ` … ` stands for anything.
+/// Expects errors: each line of `table` is `old => new => pattern`. The error begins with
+/// `m.toml:`, line and key, then contains the pattern's parts in order; ` … ` matches any text.
 #[track_caller]
 fn refused(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// The same of another text.
+/// Like [`refused`], for another text.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;
@@ -245,7 +245,7 @@ fn bad_units_are_refused() {
 
 #[test]
 fn impossible_values_are_refused() {
-    // In the last line 4 x 2^21 = 8,388,608 NPUs, twice as many as 2^22.
+    // The last line has 4 x 2^21 = 8,388,608 NPUs, twice the maximum of 2^22.
     refused(
         r#"
         "ring" => "torus" => 26: `dimension[0].shape` … "torus" … switch
@@ -279,7 +279,7 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
         text.starts_with("m.toml:1: key `dimension`: found no dimension"),
         "{text}"
     );
-    // Without a table of NPUs they are unknown; an empty one is an error.
+    // Without an NPU table the NPUs are unknown; an empty table is an error.
     let text = format!("name = \"x\"\n[[dimension]]{rest}");
     let machine = Machine::parse(&text, "m.toml").unwrap();
     assert_eq!(machine.classes(), [NpuClass::unknown()]);
@@ -330,7 +330,7 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     );
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
-    // A quarter of the power is half of the rate, of which products keep half.
+    // A quarter of the power limits the rate to half, and products keep half of that.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [
@@ -377,11 +377,11 @@ fn uniform_machines_are_checked() {
     );
 }
 
-/// Random text that the test below inserts into a file: anything printable, or much TOML syntax.
+/// Random text that the test below inserts into a file: any printable characters, or TOML syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// Cuts, splices and stray characters never panic.
+    /// Cut, spliced and inserted text never causes a panic.
     #[test]
     fn no_text_panics(at in 0..GOOD.len(), cut in 0..40_usize, put in STRAY) {
         let end = (at + cut).min(GOOD.len());

@@ -1,4 +1,4 @@
-//! Formulas against closed forms and by hand, and the choice among them.
+//! Formulas compared with closed forms and with computations by hand, and the choice among them.
 
 use super::*;
 use crate::collective::CollectiveStage;
@@ -63,7 +63,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             let phase = &extent.phases[0];
             let line = LineCostModel::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
-                // The one path that every message takes.
+                // The path of every message, if all are the same.
                 let path = match algorithm {
                     A::Ring => extent.neighbour_path(phase, &topology),
                     _ => extent.any_path(phase, &topology),
@@ -91,15 +91,14 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             }
         }
     }
-    // 32 lines without overlapping ways, one ring of two and one mesh of two: 3 primitives of direct
-    // and of pairwise on each; those and the other 15 rings: 3 of the ring; 4 sizes on two shapes, one
-    // on the ring and one on the mesh: 2 of halving and doubling, 3 of recursive doubling.
+    // 32 lines without overlapping routes, one ring of two and one mesh of two: 3 primitives each of direct and
+    // pairwise; these lines and the other 15 rings: 3 of the ring; 4 sizes on two shapes, one on the ring and one on
+    // the mesh: 2 of halving and doubling, 3 of recursive doubling.
     assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
 }
 
-/// n = 8 in a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns,
-/// c = 1, 2, 3, 4, 3, 2, 1, of which the sum is 16 and that of the latencies 8,000 ns. A ring sends half of s
-/// each way.
+/// n = 8 on a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns, c = 1, 2,
+/// 3, 4, 3, 2, 1. The c sum to 16, the latencies to 8,000 ns. A ring sends half of s in each direction.
 #[test]
 fn distance_costs_latency_and_load_on_a_ring() {
     let table = [
@@ -117,7 +116,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
         // 1, 2 and 4 shares.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
-        // Two of S at two levels, one at the root's.
+        // Two messages of S at two levels, one at the root's.
         (A::Tree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
@@ -163,13 +162,13 @@ fn size_decides() {
             line.choose(primitive, BufferShare::whole(bytes)).0
         })
     };
-    // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns.
-    // Direct: 8 x 500 + 64 x 2.5 ns.
+    // 1,000 B among 16 on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns. Direct: 8 x 500 +
+    // 64 x 2.5 ns.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
     );
-    // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, and latencies.
+    // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, each plus latencies.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
@@ -185,8 +184,8 @@ fn size_decides() {
 
 #[test]
 fn a_small_all_reduce_of_a_ring_is_fused() {
-    // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 +
-    // 16 x 4) ns. 80,000 B: 25,900 against 2 x 4,900 ns of the ring.
+    // 8 on a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 + 16 x 4) ns. 80,000 B:
+    // 25,900 against 2 x 4,900 ns of the ring.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
             line.prefers_fused_all_reduce(BufferShare::whole(bytes))
@@ -195,9 +194,8 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
 }
 
-/// The law of scale, on buffers of which hardly anything takes whole picoseconds and with latencies that make
-/// ties and near ties: on a machine whose latencies are `factor` times as long and whose bandwidths are as
-/// many times less, the choices are the same.
+/// Choices do not depend on scale: on a machine with `factor` times the latencies and 1 / `factor` of the bandwidths,
+/// they are the same. The buffers rarely take whole picoseconds, and the latencies create ties and near ties.
 #[test]
 fn choices_do_not_depend_on_the_scale() {
     let mut state = 7_u64;
@@ -234,16 +232,17 @@ fn choices_do_not_depend_on_the_scale() {
             );
         }
     }
-    // One tree takes as long as two and stands behind them, and recursive doubling behind halving but where it alone
-    // carries an all-reduce.
+    // One tree takes as long as two and comes after them in the order. Recursive doubling comes after halving, except
+    // that it alone supports an all-reduce.
     assert!(
         chosen.iter().filter(|&&count| count > 100).count() >= 4,
         "{chosen:?}"
     );
 }
 
-/// Two in a switch without latency, 1,001 B at a picosecond a byte: a broadcast takes 1,001 ps in one message or
-/// in two of 500.5. These are not 1,002 for being rounded one by one, so it is a tie, and a ring at any scale.
+/// Two on a switch without latency, 1,001 B at a picosecond per byte: a broadcast takes 1,001 ps in one message or in
+/// two of 500.5. Two rounded messages would take 1,002, but formulas are not rounded, so it is a tie, and the ring wins
+/// at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

@@ -1,57 +1,57 @@
-//! Matching of receives to sends, settled before anything runs.
+//! Matches receives to sends before a run.
 //!
-//! Between two positions, the k-th receive of a label takes the k-th send of it, both counted in program order: the
-//! smallest topological order, by place in the script. So the outcome does not depend on the order of events at an
-//! instant, and dependency cycles are found here.
+//! Between two positions, the k-th receive of a label takes the k-th send of that label, both counted in program order:
+//! the smallest topological order, by index in the script. The outcome therefore does not depend on the order of events
+//! at an instant, and dependency cycles are found here.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-/// Reason why an algorithm cannot be carried out, with the position and the part of its script.
+/// Reason why an algorithm cannot run, with the position and the operation of its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptFault {
     /// There is no such peer.
     UnknownPeer {
         /// The position.
         position: u32,
-        /// The part.
+        /// Index of the operation.
         part: u32,
         /// The peer.
         peer: u32,
     },
-    /// The peer has no other half for a send or a receive.
+    /// A send or receive has no counterpart at the peer.
     Unpaired {
         /// The position.
         position: u32,
-        /// The part.
+        /// Index of the operation.
         part: u32,
         /// The peer.
         peer: u32,
         /// True for a receive, false for a send.
         receive: bool,
     },
-    /// A part depends on itself: a dependency cycle.
+    /// An operation depends on itself: a dependency cycle.
     Cycle {
         /// The position.
         position: u32,
-        /// The part.
+        /// Index of the operation.
         part: u32,
     },
 }
 
-/// A part, by position and place.
+/// An operation as (position, index).
 type ScriptOpId = (u32, u32);
 /// Sends and receives of one label between two positions.
 type ChannelOps = (Vec<ScriptOpId>, Vec<ScriptOpId>);
 
 impl ScriptedAlgorithm {
-    /// The same with a label for each message, which one send and one receive have.
+    /// Returns the algorithm with a unique label for each message, shared by one send and one receive.
     ///
     /// # Errors
     ///
-    /// If a peer does not exist, a send or receive has no counterpart, or a part depends on itself.
+    /// If a peer does not exist, a send or receive has no counterpart, or an operation depends on itself.
     pub fn matched(&self) -> Result<Self, ScriptFault> {
         let size = self.positions();
         let mut channels: BTreeMap<(u32, u32, u32), ChannelOps> = BTreeMap::new();
@@ -87,7 +87,7 @@ impl ScriptedAlgorithm {
             self.0.iter().map(|script| (**script).clone()).collect();
         let mut pairs = Vec::new();
         for ((from, to, _), (sends, receives)) in channels {
-            // The first send or receive without a counterpart is reported.
+            // Reports the first send or receive without a counterpart.
             let both = sends.len().min(receives.len());
             if let Some(&(position, part)) = sends.get(both).or(receives.get(both)) {
                 let receive = receives.len() > both;
@@ -101,7 +101,7 @@ impl ScriptedAlgorithm {
             pairs.extend(sends.into_iter().zip(receives));
         }
         for &((from, send), (to, receive)) in &pairs {
-            // The receiver's place tells its messages apart.
+            // The receive's index distinguishes the messages between two positions.
             for (position, part) in [(from, send), (to, receive)] {
                 let part = &mut scripts[position as usize].parts[part as usize];
                 if let ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } = part {
@@ -117,11 +117,11 @@ impl ScriptedAlgorithm {
 }
 
 impl MemberScript {
-    /// Topological order with the smallest places first; `None` if there is a cycle.
+    /// Returns the topological order with the smallest indices first; `None` if there is a cycle.
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
-        // A heap instead of a stack makes the topological order the smallest by place.
+        // A heap instead of a stack makes the topological order the smallest by index.
         let mut ready: BinaryHeap<Reverse<u32>> = roots.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.parts.len());
         while let Some(Reverse(part)) = ready.pop() {
@@ -137,7 +137,7 @@ impl MemberScript {
     }
 }
 
-/// A part on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
+/// Returns an operation on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
 fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
     let sends: BTreeMap<ScriptOpId, ScriptOpId> = pairs.iter().copied().collect();
     let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
@@ -167,7 +167,7 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each part that is left waits for another one that is, so enough steps backwards end on a cycle.
+    // Each remaining operation waits for another remaining one, so enough steps backwards end on a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {
@@ -202,7 +202,7 @@ mod tests {
         ScriptOp::Receive { from, label: 7 }
     }
 
-    /// Parts that wait each for the one before.
+    /// Creates operations that each wait for the previous one.
     fn chain(parts: &[ScriptOp]) -> MemberScript {
         let mut script = MemberScript::default();
         for (i, &part) in (0..).zip(parts) {
@@ -227,7 +227,7 @@ mod tests {
             });
             labels.collect()
         };
-        // Each label is the place of the receive: 0 and 2 at position 1, 1 at position 0.
+        // Each label is the index of the receive: 0 and 2 at position 1, 1 at position 0.
         assert_eq!([labels(0), labels(1)], [[0, 1, 2], [0, 1, 2]]);
     }
 
@@ -255,7 +255,7 @@ mod tests {
                 receive: receive_half
             }
         );
-        // Both receive before they send; the waits behind are not on the cycle.
+        // Both receive before they send; the waits after them are not on the cycle.
         let wait = ScriptOp::Wait(chakram_base::units::Span::ZERO);
         let both = vec![
             chain(&[receive(1), send(1), wait]),

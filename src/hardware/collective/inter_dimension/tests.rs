@@ -1,4 +1,4 @@
-//! Orders and sizes by hand, and the rule anew.
+//! Orders and sizes computed by hand, and the rule implemented independently.
 
 use super::*;
 use crate::topology::{DimensionShape, TopologyDimension};
@@ -18,7 +18,7 @@ fn machine(dimensions: &[(u32, f64)]) -> (GroupExtent, Topology) {
     (GroupExtent::new(&npus, &topology), topology)
 }
 
-/// The grains and the order of every chunk.
+/// Returns the grains and the order of every chunk.
 fn cut(
     (inter, kind, bytes): (InterDimensionPolicy, CollectiveKind, u64),
     dimensions: &[(u32, f64)],
@@ -47,11 +47,11 @@ const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
 #[test]
 fn flexible_chunks_close_the_gap() {
     let (out, back) = (vec![0, 1], vec![1, 0]);
-    // Two of 2, one byte a second. A chunk of s loads the dimension that it visits first with s/2, the other
-    // with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 is to put 1/4 on dimension 1, so it is a half: 1/2 and
-    // 1/2 + 1/8. Chunk 2, to put 1/8 there, a quarter: 5/8 and 11/16. Chunk 3, for 1/16, an eighth: 11/16
-    // and 23/32. Chunk 4, for 1/32, a sixteenth, which is the least: 23/32 and 47/64. For 1/64 it would be
-    // a thirty-second: so chunk 5 is ascending, and has the sixteenth that is left of two.
+    // Two dimensions of 2, one byte per second. A chunk of s loads the dimension that it visits first with s/2, the
+    // other with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 has to add 1/4 to dimension 1, so it is a half: 1/2 and 1/2 +
+    // 1/8. Chunk 2 has to add 1/8, so it is a quarter: 5/8 and 11/16. Chunk 3, for 1/16, is an eighth: 11/16 and 23/32.
+    // Chunk 4, for 1/32, is a sixteenth, the minimum: 23/32 and 47/64. For 1/64 a thirty-second would be needed, so
+    // chunk 5 is ascending, and has the sixteenth that remains of two.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -63,9 +63,9 @@ fn flexible_chunks_close_the_gap() {
             (16, out.clone()),
         ]
     );
-    // Two of 2, the second half as fast again: s/2 and s/3 where it comes first. Chunk 0: 1/2 and 1/6. Chunk 1, for
-    // 1/3, is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, three quarters: 3/4 and
-    // 3/4 + 3/16 = 15/16. Chunk 3, for 3/16, would be 9/16: a quarter is left of three.
+    // Two dimensions of 2, the second 1.5 times as fast: s/2 and s/3 if visited first. Chunk 0: 1/2 and 1/6. Chunk 1,
+    // for 1/3, is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, is three quarters: 3/4 and 3/4 +
+    // 3/16 = 15/16. Chunk 3, for 3/16, would be 9/16, but only a quarter of three remains.
     assert_eq!(
         cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
         [
@@ -75,14 +75,14 @@ fn flexible_chunks_close_the_gap() {
             (64, back.clone()),
         ]
     );
-    // 4 and 2, the second twice as fast: 3/4 s and s/4. Chunk 0: 3/4 and 1/16. To put 11/16 on dimension
-    // 1, chunk 1 would be 11/4: it is a whole one.
+    // 4 and 2, the second twice as fast: 3/4 s and s/4. Chunk 0: 3/4 and 1/16. To add 11/16 to dimension 1, chunk 1
+    // would have to be 11/4, so it is a whole one.
     assert_eq!(
         cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
         [(256, out.clone()), (256, back.clone())]
     );
-    // 8 and 4, 8 times as fast: 7/8 s and 3/32 s. Four chunks put 7/8, then 7/32 each on dimension 0 and
-    // 3/256, 3/32 each on dimension 1: whole ones.
+    // 8 and 4, 8 times as fast: 7/8 s and 3/32 s. Four chunks add 7/8, then 7/32 each to dimension 0, and 3/256, 3/32
+    // each to dimension 1: all are whole ones.
     let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
     assert!(whole.iter().all(|(grains, _)| *grains == EQUAL));
 }
@@ -92,17 +92,17 @@ fn what_flexible_chunks_leave_alone() {
     let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
     let themis = |(_, kind, bytes)| (InterDimensionPolicy::Themis, kind, bytes);
     let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
-    // One dimension has nothing to close.
+    // One dimension has no gap to close.
     let all = cut(FLEX, &three[..1], 5);
     assert_eq!(all, cut(themis(FLEX), &three[..1], 5));
     assert!(equal(&all) && all.len() == 5);
-    // Nor has a group of one.
+    // Nor does a group of one.
     let (_, topology) = machine(&three);
     let alone = GroupExtent::new(&[Npu(3)], &topology);
     let of = (FLEX.1, BufferShare::whole(1000));
     let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
-    // Amounts that do not shrink, and amounts so large that their grains are not exact.
+    // Data that does not shrink, and data so large that grains are not exact.
     let all_to_all = (
         InterDimensionPolicy::ThemisFlex,
         CollectiveKind::AllToAll,
@@ -126,8 +126,8 @@ fn what_flexible_chunks_leave_alone() {
     assert!(!equal(&cut(large, &three, 5)));
 }
 
-/// Machines of all kinds: grains add up to all, only the last chunk is less than a sixteenth, and each but the last
-/// goes as the rule says, by loads that are summed up anew, to a millionth.
+/// Random machines: grains add up to the whole, only the last chunk is smaller than a sixteenth, and each chunk except
+/// the last follows the rule to a millionth, by loads that are summed independently.
 #[test]
 fn flexible_chunks_keep_the_rule() {
     let mut seed = 1_u64;
@@ -157,7 +157,7 @@ fn flexible_chunks_keep_the_rule() {
             let equal = order.is_sorted() && (*grains == 256 || last);
             let by_load = |w: &[usize]| loads[w[0]] <= loads[w[1]] + 1e-6 * most;
             let sorted = alike(loads[first]) && order.windows(2).all(by_load);
-            // Any of those that are least loaded may be the one.
+            // Any of the least loaded dimensions may come first.
             let right = (0..loads.len()).filter(|d| alike(loads[*d])).any(|d| {
                 let want = (most - least) / time(d, 1.0);
                 let fits = (size - want.min(1.0)).abs() < 0.501 / 256.0;
@@ -178,10 +178,9 @@ fn flexible_chunks_keep_the_rule() {
 
 #[test]
 fn chunks_go_where_the_load_is_least() {
-    // Sizes 4 and 2, equal rates. Chunk 0 ascending: loads 3/4 and 1/4 · 1/2 = 1/8. Chunk 1: the gap
-    // 5/8 is more than a sixteenth of 1/2, so dimension 1 first: 1/8 + 1/2 = 5/8, and 3/4 + 1/2 · 3/4 =
-    // 9/8. Chunk 2 the same: 9/8 in dimension 1, 12/8 in dimension 0. Chunk 3: dimension 1 has less
-    // still.
+    // Sizes 4 and 2, equal rates. Chunk 0 ascending: loads 3/4 and 1/4 · 1/2 = 1/8. Chunk 1: the gap of 5/8 is more
+    // than a sixteenth of 1/2, so dimension 1 first: 1/8 + 1/2 = 5/8, and 3/4 + 1/2 · 3/4 = 9/8. Chunk 2 the same: 9/8
+    // in dimension 1, 12/8 in dimension 0. Chunk 3: dimension 1 still has less.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
     let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);

@@ -1,48 +1,47 @@
-//! Chunks that go where the load is least.
+//! Orders the phases of each chunk by their load, least loaded first.
 //!
-//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022;
-//! ASTRA-sim's `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions by the load that
-//! chunks before it have put on them, the least loaded first, where it is largest; then its own load is
-//! added. A chunk that is s bytes large when it comes to dimension d with n members and bandwidth B loads it
-//! with s (n−1)/n / B seconds and is s/n large afterwards. If the difference in load is less than what a
-//! sixteenth of a chunk would put on the least loaded dimension, the chunk goes in ascending order. Loads that differ
-//! by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
+//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022; ASTRA-sim's
+//! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
+//! chunks have put on them, so that it is largest in the least loaded one; then its own load is added. A chunk of s
+//! bytes on entry to dimension d with n members and bandwidth B adds a load of s (n−1)/n / B seconds and is s/n large
+//! afterwards. If the difference in load is less than a sixteenth of a chunk would put on the least loaded dimension,
+//! the chunk visits dimensions in ascending order. Loads that differ by less than [`TimeEstimate::MARGIN`] are equal,
+//! and equally loaded dimensions are visited in ascending order.
 //!
-//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the paper's chunks are equal): the same, but a chunk that
-//! goes by load is as large as it takes for the least loaded dimension, which it visits first, to come to the
-//! load of the most loaded one:
+//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the paper's chunks are equal): the same, but a chunk that follows
+//! the loads is just large enough to raise the least loaded dimension, which it visits first, to the load of the most
+//! loaded one:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
 //! ```
 //!
-//! with n and B of the least loaded dimension. A chunk that goes in ascending order, as the first always does,
-//! has the equal size E, the collective's bytes over the `chunks` of the machine file. The last chunk takes
-//! what is left. ASTRA-sim cuts x down to whole bytes, has no upper bound, and goes in ascending order where x
-//! is less than E in its newer sources, than 0.128 MiB in its first.
+//! with n and B of the least loaded dimension. A chunk in ascending order, such as the first, has the equal size E: the
+//! collective's bytes divided by the `chunks` of the machine file. The last chunk takes the remainder. ASTRA-sim
+//! truncates x to whole bytes, has no upper bound, and uses ascending order if x is less than E in its newer sources,
+//! or less than 0.128 MiB in its first.
 //!
-//! Ours is:
+//! This implementation differs:
 //!
-//! - the bound below, that of Themis: where x is less than E/16 the chunk is equal and ascending. So at most
-//!   16 times as many chunks come out, and as many as `chunks` at least;
-//! - the bound above: x is at most E. A larger chunk would close more of the gap at once, but other chunks
-//!   wait for it, and a pipeline of fewer chunks takes longer to fill and to drain;
-//! - grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the
-//!   collective, few chunks differ and what is alike is worked out once. An error of E/512 is far below the
-//!   gap of E/16 that is not closed either.
+//! - the lower bound is that of Themis: if x is less than E/16 the chunk has the equal size and ascending order. So
+//!   there are at most 16 times as many chunks as `chunks`, and at least `chunks`;
+//! - the upper bound: x is at most E. A larger chunk would close more of the gap at once, but other chunks wait for it,
+//!   and a pipeline of fewer chunks takes longer to fill and to drain;
+//! - grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the collective and few
+//!   distinct sizes have to be computed. An error of E/512 is far below the gap of E/16 that remains open anyway.
 
 use super::EQUAL;
 use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::units::TimeEstimate;
 
-/// Smallest gap between loads that is worth another order, as a fraction of a chunk's own load.
+/// Smallest gap between loads that justifies another order, as a fraction of a chunk's own load.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Load that chunks have put on the phases of a group.
 pub(super) struct ThemisBalancer<'a> {
     extent: &'a GroupExtent,
-    /// Accumulated sending time of each phase, in units in which an equal chunk is one byte: only ratios matter.
+    /// Accumulated sending time of each phase, in units in which an equal chunk is one byte; only ratios matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
     rates: Vec<f64>,
@@ -51,7 +50,7 @@ pub(super) struct ThemisBalancer<'a> {
 }
 
 impl<'a> ThemisBalancer<'a> {
-    /// No load yet, for equal chunks.
+    /// Creates a balancer without load, for equal chunks.
     pub fn new(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let rate = |phase: &crate::group::GroupPhase| {
             let dimension = &topology.dimensions()[phase.dimension];
@@ -65,8 +64,8 @@ impl<'a> ThemisBalancer<'a> {
         }
     }
 
-    /// No load yet, for chunks that make the loads equal. Such loads must be found to be equal. So rates are
-    /// those of the first phase: where they and the sizes are powers of two, loads are exact.
+    /// Creates a balancer without load, for chunks that make the loads equal. Equality has to be detected, so rates are
+    /// relative to the first phase: if rates and sizes are powers of two, loads are exact.
     pub fn flexible(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
@@ -78,19 +77,19 @@ impl<'a> ThemisBalancer<'a> {
         balance
     }
 
-    /// Load that a chunk with a remaining `share` puts on a phase.
+    /// Returns the load that a chunk with a remaining `share` puts on a phase.
     fn load(&self, phase: usize, share: f64) -> f64 {
         let n = f64::from(self.extent.phases[phase].size);
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Sorts the phases, which are ascending, into the order for the next chunk, and adds its load. Returns the
-    /// chunk's size in grains, of which `left` are left.
+    /// Sorts the phases, which are ascending, into the order for the next chunk, and adds its load. Returns the chunk's
+    /// size in grains, out of `left` remaining grains.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // A stable sort: equally loaded dimensions stay ascending.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
-        // So do loads that differ by rounding errors only.
+        // Loads that differ only by rounding errors count as equal too.
         for alike in
             order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + TimeEstimate::MARGIN))
         {
@@ -104,7 +103,7 @@ impl<'a> ThemisBalancer<'a> {
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
                 let closing = (gap / self.load(least, 1.0) * equal).round();
-                // max() first: it replaces NaN, which extreme rates produce, by the least size.
+                // max() first: it replaces NaN, which extreme rates produce, by the smallest size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
         }

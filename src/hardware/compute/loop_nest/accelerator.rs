@@ -1,53 +1,53 @@
-//! Accelerators: levels of memory around an array, and Gemmini's.
+//! Accelerators: levels of memory around an array of units, and Gemmini's instance.
 
 use super::{LayerTensor, LoopDimension};
 use chakram_base::units::{Bytes, Frequency};
 
-/// Room of a level.
+/// Capacity of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelCapacity {
-    /// As much as a layer takes.
+    /// Enough for any layer.
     Unbounded,
-    /// Bytes that all tensors share.
+    /// Bytes shared by all tensors.
     Shared(u64),
-    /// Words of each tensor.
+    /// Words for each tensor.
     Words(u64),
 }
 
 /// A level of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryLevel {
-    /// Its name.
+    /// Name in reports.
     pub name: &'static str,
-    /// Tensors that it can keep, by [`LayerTensor`].
+    /// Whether it can keep each [`LayerTensor`].
     pub keeps: [bool; 3],
     /// Its room.
     pub capacity: LevelCapacity,
-    /// Bytes that pass its port in a cycle, in both directions together, if that limits anything.
+    /// Bytes that its port passes per cycle, both directions together, if the port is a limit.
     pub bytes_per_cycle: Option<f64>,
-    /// Energy of an access, in picojoules a byte.
+    /// Energy of an access, in picojoules per byte.
     pub energy: f64,
 }
 
-/// Dimensions that rows and columns of an array may go along.
+/// Loop dimensions assigned to the rows and the columns of an array.
 pub type SpatialChoice = [LoopDimension; 2];
 
 /// Levels of memory, and an array of units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopNestAccelerator {
-    /// Levels, innermost first; the last keeps all.
+    /// Levels, innermost first; the last keeps all tensors.
     pub levels: Vec<MemoryLevel>,
-    /// Number of levels that each unit has for itself; those behind are shared by the array.
+    /// Number of inner levels that each unit has for itself; the array shares the outer ones.
     pub own_levels: usize,
     /// Rows and columns.
     pub array: [u32; 2],
-    /// Dimensions that rows and columns may go along.
+    /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,
-    /// Bytes of a word, by [`LayerTensor`]; of outputs while they are sums.
+    /// Bytes of a word, by [`LayerTensor`]; for outputs, of a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,
-    /// Tiles of a level that must fit at once: 2 where one is filled while another is used.
+    /// Tiles of a level that must fit at once: 2 if one is filled while another is used.
     pub buffering: u64,
     /// Energy of a multiplication and addition, in picojoules.
     pub mac_energy: f64,
@@ -60,44 +60,45 @@ impl LoopNestAccelerator {
     }
 }
 
-/// Gemmini (Genc et al., "Gemmini: Enabling Systematic Deep-Learning Architecture Evaluation via Full-Stack Integration",
-/// DAC 2021): an array of units with a register for a weight and one for a sum each, a scratchpad for weights and inputs, an
-/// accumulator memory for sums, and main memory over a bus.
+/// Gemmini (Genc et al., "Gemmini: Enabling Systematic Deep-Learning Architecture Evaluation via Full-Stack
+/// Integration", DAC 2021): an array of units, each with a register for a weight and one for a sum, a scratchpad for
+/// weights and inputs, an accumulator memory for sums, and main memory over a bus.
 ///
-/// Rows go along c and columns along k (weight stationary), or rows along p and columns along k (output stationary). Energy
-/// is that of 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014): an 8-bit multiplication 0.2 pJ and a 32-bit
-/// addition 0.1 pJ; 64 bit of SRAM 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB, on logarithmic scales between and
-/// beyond; 64 bit of DRAM 1.3 nJ. Registers: 0.42564 pJ a byte, Accelergy's for 64 bytes in the outputs of Timeloop's tutorial.
+/// Rows run along c and columns along k (weight stationary), or rows along p and columns along k (output stationary).
+/// Energy is for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014): an 8-bit multiplication 0.2 pJ
+/// and a 32-bit addition 0.1 pJ; 64 bit of SRAM 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB, interpolated and
+/// extrapolated on logarithmic scales; 64 bit of DRAM 1.3 nJ. Registers: 0.42564 pJ per byte, Accelergy's value for 64
+/// bytes in the outputs of Timeloop's tutorial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemminiSettings {
-    /// Rows and columns.
+    /// Rows and columns of units.
     pub array: [u32; 2],
     /// Scratchpad, for weights and inputs.
     pub scratchpad: Bytes,
-    /// Memory of sums.
+    /// Memory for sums.
     pub accumulator: Bytes,
-    /// Bytes of main memory a second.
+    /// Bytes per second of main memory.
     pub bandwidth: f64,
-    /// Cycles a second.
+    /// Cycles per second.
     pub clock: Frequency,
 }
 
-/// Energy of SRAM: bytes, and picojoules a byte.
+/// Energy of SRAM: (capacity in bytes, picojoules per byte).
 const SRAM: [(f64, f64); 3] = [
     (8192.0, 10.0 / 8.0),
     (32768.0, 20.0 / 8.0),
     (1_048_576.0, 100.0 / 8.0),
 ];
 
-/// Picojoules of a byte of DRAM.
+/// Picojoules per byte of DRAM.
 const DRAM: f64 = 1300.0 / 8.0;
 
-/// Picojoules of a byte of a register file.
+/// Picojoules per byte of a register file.
 const REGISTER: f64 = 0.42564;
 
 impl GemminiSettings {
-    /// `side` x `side` units at 700 MHz, 256 KiB of scratchpad and 64 KiB of accumulator as Gemmini has by default, and 128 bit
-    /// a cycle of main memory. `None` of a side that no array has.
+    /// `side` x `side` units at 700 MHz, with Gemmini's default 256 KiB of scratchpad and 64 KiB of accumulator, and
+    /// 128 bit per cycle of main memory. `None` if no array has this side.
     pub fn square(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {
@@ -109,12 +110,12 @@ impl GemminiSettings {
         })
     }
 
-    /// Bytes of main memory a cycle.
+    /// Returns the bytes per cycle of main memory.
     pub fn bytes_per_cycle(&self) -> f64 {
         self.bandwidth / self.clock.hertz()
     }
 
-    /// Its levels, for operands of `word` bytes; sums have four.
+    /// Returns its levels for operands of `word` bytes; sums have four bytes.
     pub fn accelerator(&self, word: u64) -> LoopNestAccelerator {
         use LoopDimension::{C, K, P};
         let [weights, inputs, outputs] = LayerTensor::ALL.map(|(tensor, _)| tensor as usize);
@@ -160,7 +161,7 @@ impl GemminiSettings {
     }
 }
 
-/// Energy of a byte of SRAM of so many bytes.
+/// Picojoules per byte of an SRAM of `bytes`.
 fn sram(bytes: f64) -> f64 {
     let above = SRAM.iter().position(|(size, _)| *size >= bytes);
     let above = above.unwrap_or(SRAM.len() - 1).max(1);

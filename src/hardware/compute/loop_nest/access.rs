@@ -5,23 +5,23 @@ use super::{
     LoopNestAccelerator,
 };
 
-/// Words that pass a level, of one tensor, all units together.
+/// Words of one tensor that pass a level, for all units together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelAccesses {
-    /// Words read, by a level inside or by units.
+    /// Words read by an inner level or by units.
     pub reads: u64,
-    /// Words filled from outside.
+    /// Words filled from an outer level.
     pub fills: u64,
-    /// Words updated from inside: outputs.
+    /// Output words updated from inside.
     pub updates: u64,
 }
 
 /// Cost of a mapping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MappingCost {
-    /// Cycles of units and of the busiest port.
+    /// Cycles: the larger of the units' and the busiest port's.
     pub cycles: u64,
-    /// Cycles of units alone.
+    /// Cycles of the units alone.
     pub compute_cycles: u64,
     /// Accesses by level, innermost first, and by [`LayerTensor`].
     pub accesses: Vec<[LevelAccesses; 3]>,
@@ -29,11 +29,11 @@ pub struct MappingCost {
     pub bytes: Vec<u64>,
     /// Energy in picojoules.
     pub energy: f64,
-    /// Multiplications that units do, those of zeros beyond the layer included.
+    /// Multiplications of all units, including those with zeros beyond the layer.
     pub multiplications: u64,
 }
 
-/// A loop in time, with how far its dimension goes on at a step.
+/// A loop in time, with the step by which it advances its dimension.
 #[derive(Clone, Copy, Debug)]
 struct PlacedLoop {
     level: usize,
@@ -42,7 +42,7 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level takes in over a run: of one unit, and of all that are told apart.
+/// Words that a level fills over a run: for one unit, and for all units with distinct words.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,
@@ -50,12 +50,12 @@ struct TileLoads {
 }
 
 impl LoopNestAccelerator {
-    /// Cost of `mapping` of `layer`; `None` if a tile does not fit, a loop does not cover its dimension, or there are more
-    /// rows or columns than the array has.
+    /// Returns the cost of `mapping` for `layer`; `None` if a tile does not fit, a loop does not cover its dimension,
+    /// or the mapping has more rows or columns than the array.
     pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
         let tiles = self.tiles(mapping);
         let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);
-        // Room for sums of words of all tensors.
+        // A margin, so that sums of words over all tensors do not overflow.
         let mut covered = tiles.last()?.iter();
         covered
             .try_fold(1_u64, |all, extent| all.checked_mul(*extent))
@@ -77,7 +77,8 @@ impl LoopNestAccelerator {
         Some(nest.cost())
     }
 
-    /// Extents of each dimension in the tile of each level: of one unit where units have levels of their own.
+    /// Returns the extents of each dimension in the tile of each level: per unit for levels that each unit has for
+    /// itself.
     pub(super) fn tiles(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
         let mut extents = [1_u64; 7];
         let mut tiles = Vec::with_capacity(self.levels.len());
@@ -101,7 +102,7 @@ impl LoopNestAccelerator {
             || self.levels[level].keeps[tensor as usize] && mapping.keeps[level][tensor as usize]
     }
 
-    /// Whether the tiles of a level fit.
+    /// Returns true if the tiles of a level fit.
     pub(super) fn fits(
         &self,
         layer: &LayerShape,
@@ -128,7 +129,7 @@ impl LoopNestAccelerator {
         }
     }
 
-    /// Loops in time, innermost first.
+    /// Returns the loops in time, innermost first.
     fn placed(&self, mapping: &LoopMapping) -> Vec<PlacedLoop> {
         let mut extents = [1_u64; 7];
         let mut placed = Vec::new();
@@ -155,7 +156,7 @@ impl LoopNestAccelerator {
     }
 }
 
-/// A mapping with what follows from it.
+/// A mapping with derived values.
 struct MappedNest<'m> {
     accelerator: &'m LoopNestAccelerator,
     layer: &'m LayerShape,
@@ -179,7 +180,8 @@ impl MappedNest<'_> {
             let all = self.tiles.last().expect("there is a level");
             self.layer.words(LayerTensor::Outputs, all)
         };
-        // Outputs of a unit that has levels of its own: it meets all but those that other units have.
+        // Outputs of one unit, if units have their own levels: all outputs divided by the number of units with distinct
+        // ones.
         let of_unit = outputs / self.told_apart(LayerTensor::Outputs);
         for (tensor, _) in LayerTensor::ALL {
             let of = tensor as usize;
@@ -187,7 +189,7 @@ impl MappedNest<'_> {
             let mut keepers = levels.filter(|level| accelerator.kept(self.mapping, *level, tensor));
             let innermost = keepers.next().expect("the outermost keeps all");
             let is_own = |level: usize| level < accelerator.own_levels;
-            // Units meet the innermost at every step.
+            // Units access the innermost level at every step.
             let met = if is_own(innermost) {
                 steps * units
             } else {
@@ -209,7 +211,7 @@ impl MappedNest<'_> {
             for outer in keepers {
                 let loads = self.loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
-                // What passes between both: by each unit for itself, or what the array has in common once.
+                // Words that pass between both levels: by each unit for itself, or once if the array shares them.
                 let joins = is_own(inner) && !is_own(outer);
                 let passed = if joins {
                     loads.distinct
@@ -247,7 +249,7 @@ impl MappedNest<'_> {
                 .zip(accelerator.word)
                 .map(|(words, word)| words * word)
                 .sum();
-            // Finished outputs are smaller than sums.
+            // Finished outputs are smaller than partial sums.
             let smaller = accelerator.word[LayerTensor::Outputs as usize] - accelerator.output_word;
             bytes - if level == last { outputs * smaller } else { 0 }
         };
@@ -272,13 +274,13 @@ impl MappedNest<'_> {
         }
     }
 
-    /// Number of units that have words of their own at a step, of one tensor.
+    /// Returns the number of units with distinct words of a tensor at a step.
     fn told_apart(&self, tensor: LayerTensor) -> u64 {
         let one = [1; 7];
         self.distinct(tensor, &one, None)
     }
 
-    /// Words that the tile of a level takes in over the run, with those that leave for outputs.
+    /// Returns the words that the tile of a level takes in over the run; for outputs, including those that leave.
     fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
@@ -309,7 +311,7 @@ impl MappedNest<'_> {
                 continue;
             }
             moves = true;
-            // Of tiles that overlap only the new words, from the second step on.
+            // Of overlapping tiles, only the new words, from the second step on.
             let new = self.new_words(tensor, tile, (one.dimension, one.step));
             loads.own += (one.bound - 1) * new;
             let moved = Some((one.dimension, one.step));
@@ -318,7 +320,7 @@ impl MappedNest<'_> {
         loads
     }
 
-    /// Length of the new inputs along a row or column, and which of the two, when `dimension` goes `step` on.
+    /// Length of the new inputs along a row or column, and which of the two, when `dimension` advances by `step`.
     fn new_inputs(
         &self,
         tile: &[u64; 7],
@@ -334,13 +336,13 @@ impl MappedNest<'_> {
         Some((along, far.min(self.extent(tile, along))))
     }
 
-    /// Inputs of a tile along a row or column.
+    /// Returns the inputs of a tile along a row or column.
     fn extent(&self, tile: &[u64; 7], along: usize) -> u64 {
         let [.., p, q, r, s] = *tile;
         self.layer.window(along, [p, q][along], [r, s][along])
     }
 
-    /// Words of a tile that are new when `moved` goes a step on.
+    /// Returns the words of a tile that are new when `moved` advances by a step.
     fn new_words(&self, tensor: LayerTensor, tile: &[u64; 7], moved: (LoopDimension, u64)) -> u64 {
         let all = self.layer.words(tensor, tile);
         match self.new_inputs(tile, moved) {
@@ -351,7 +353,8 @@ impl MappedNest<'_> {
         }
     }
 
-    /// Words of the tiles of all units together, each once; or those of them that are new when `moved` goes a step on.
+    /// Returns the distinct words of the tiles of all units together; or, of these, the words that are new when `moved`
+    /// advances by a step.
     fn distinct(
         &self,
         tensor: LayerTensor,
@@ -377,7 +380,7 @@ impl MappedNest<'_> {
         n * c * channels * self.covered(0, lengths[0]) * self.covered(1, lengths[1])
     }
 
-    /// Inputs along a row or column that intervals of `length` at the places of all units cover.
+    /// Returns how many inputs along a row or column the intervals of `length` of all units cover.
     fn covered(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);
@@ -408,7 +411,7 @@ impl MappedNest<'_> {
     }
 }
 
-/// The loops of a level in words: `C 4, K 2`.
+/// Formats the loops of a level: `C 4, K 2`.
 pub(super) fn shown(loops: &[BoundLoop]) -> String {
     let loops = loops.iter().filter(|(_, bound)| *bound > 1);
     let parts = loops.map(|(d, bound)| format!("{} {bound}", LoopDimension::ALL[*d as usize].1));
@@ -416,7 +419,7 @@ pub(super) fn shown(loops: &[BoundLoop]) -> String {
 }
 
 impl LoopMapping {
-    /// Loops of each level and of the array, for people, outermost first.
+    /// Formats the loops of each level and of the array, outermost first.
     pub fn text(&self, accelerator: &LoopNestAccelerator) -> Vec<String> {
         let mut lines = Vec::new();
         for level in (0..self.temporal.len()).rev() {

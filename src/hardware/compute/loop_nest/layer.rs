@@ -1,4 +1,4 @@
-//! Layers as seven loops, and what of tensors they touch.
+//! Layers as seven loops, and the tensor words that these loops touch.
 
 /// A loop of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -7,7 +7,7 @@ pub enum LoopDimension {
     N,
     /// Output channels, or columns of a product.
     K,
-    /// Input channels, or what a product sums over.
+    /// Input channels, or the inner dimension of a product.
     C,
     /// Outputs along a row, or rows of a product.
     P,
@@ -51,7 +51,7 @@ impl LayerTensor {
         (Self::Outputs, "outputs"),
     ];
 
-    /// Whether the tensor's words depend on `dimension`.
+    /// Returns true if the tensor's words depend on `dimension`.
     pub fn depends_on(self, dimension: LoopDimension) -> bool {
         use LoopDimension::{C, K, N, P, Q, R, S};
         match self {
@@ -62,28 +62,28 @@ impl LayerTensor {
     }
 }
 
-/// A convolution, or a product of matrices.
+/// A convolution, or a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerShape {
     /// Size of each loop, by [`LoopDimension`]; at least 1.
     pub sizes: [u64; 7],
-    /// Distance of windows along a row and along a column.
+    /// Step between windows along a row and along a column.
     pub stride: [u64; 2],
-    /// Distance of weights along a row and along a column.
+    /// Step between weights along a row and along a column.
     pub dilation: [u64; 2],
 }
 
-/// The most that a loop may count, so that products of two fit.
+/// Maximum size of a loop, so that a product of two sizes does not overflow.
 const MOST: u64 = 1 << 31;
 
 impl LayerShape {
-    /// Loops of these sizes with windows side by side; `None` if one is none or too long, or there are more
-    /// multiplications than can be counted.
+    /// Creates a layer with these loop sizes and stride 1; `None` if a size is zero or too large, or the number of
+    /// multiplications would overflow.
     pub fn new(sizes: [u64; 7]) -> Option<Self> {
         let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
         let mut all = sizes.iter();
         let macs = all.try_fold(1_u64, |macs, size| macs.checked_mul(*size));
-        // Room for what loops cover beyond the layer.
+        // A margin for loops that cover more than the layer.
         (fit && macs.is_some_and(|macs| macs < 1 << 56)).then_some(Self {
             sizes,
             stride: [1; 2],
@@ -91,7 +91,7 @@ impl LayerShape {
         })
     }
 
-    /// The product of an `m` x `k` and a `k` x `n` matrix.
+    /// Creates the product of an `m` x `k` and a `k` x `n` matrix.
     pub fn product([m, n, k]: [u64; 3]) -> Option<Self> {
         Self::new([1, n, k, m, 1, 1, 1])
     }
@@ -101,12 +101,12 @@ impl LayerShape {
         self.sizes[dimension as usize]
     }
 
-    /// Multiplications.
+    /// Returns the number of multiplications.
     pub fn macs(&self) -> u64 {
         self.sizes.iter().product()
     }
 
-    /// Words of a tensor in a box whose loops go around `extents` times.
+    /// Returns the words of a tensor in a box with `extents` iterations of each loop.
     pub fn words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {
@@ -116,12 +116,12 @@ impl LayerShape {
         }
     }
 
-    /// Inputs along a row (0) or a column (1) under `outputs` windows of `weights`.
+    /// Returns the inputs along a row (0) or a column (1) under `outputs` windows of `weights`.
     pub fn window(&self, along: usize, outputs: u64, weights: u64) -> u64 {
         (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
     }
 
-    /// Words of all tensors together in memory, each once, in bytes of `word`.
+    /// Returns the bytes of all tensors in memory, each word once, with `word` bytes per word.
     pub fn least_bytes(&self, word: [u64; 3]) -> u64 {
         let all = LayerTensor::ALL.iter();
         all.map(|&(tensor, _)| self.words(tensor, &self.sizes) * word[tensor as usize])

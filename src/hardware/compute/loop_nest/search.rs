@@ -1,7 +1,8 @@
-//! Search for the mapping of fewest cycles, and of these the least energy.
+//! Search for the mapping with the fewest cycles, and among these the least energy.
 //!
-//! Draws alternate: a mapping at random, and the best so far with a few of its choices changed. A drawn mapping whose tiles do
-//! not fit has loops moved outwards until they do. The same seed draws the same mappings, so more of them are never worse.
+//! Draws alternate between a random mapping and the best mapping so far with a few choices changed. If the tiles of a
+//! drawn mapping do not fit, loops are moved outwards until they do. The same seed draws the same mappings, so a larger
+//! number of draws is never worse.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
@@ -18,11 +19,11 @@ pub struct FoundMapping {
     pub cost: MappingCost,
     /// Number of the draw that found it, from 1.
     pub draw: u32,
-    /// Number of mappings that could be, of all that were drawn.
+    /// Number of drawn mappings that were valid.
     pub valid: u32,
 }
 
-/// Draws `mappings` mappings of `layer` and returns the best; `None` if none can be.
+/// Draws `mappings` mappings of `layer` and returns the best; `None` if none is valid.
 pub fn search_mapping(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -65,22 +66,23 @@ pub fn search_mapping(
     Some(FoundMapping { valid, ..found })
 }
 
-/// Choices that make a mapping.
+/// Choices that determine a mapping.
 #[derive(Clone, Debug)]
 struct MappingChoices {
-    /// Index of what rows and columns go along.
+    /// Index of the dimensions of rows and columns.
     along: usize,
-    /// Rows and columns.
+    /// Numbers of rows and columns.
     spatial: [u64; 2],
-    /// By level but the outermost, how often each loop goes around; the outermost goes around for the rest.
+    /// For each level except the outermost, the iterations of each loop; the outermost level iterates over the rest.
     bounds: Vec<[u64; 7]>,
-    /// By level, dimensions from the outermost loop to the innermost.
+    /// For each level, dimensions from the outermost loop to the innermost.
     orders: Vec<[LoopDimension; 7]>,
     keeps: Vec<[bool; 3]>,
 }
 
 impl MappingChoices {
-    /// The mapping. Bounds are lowered to the least that leave as many rounds to the levels outside.
+    /// Builds the mapping. Each bound is lowered to the smallest one that leaves the same number of iterations to outer
+    /// levels.
     fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
@@ -114,13 +116,13 @@ impl MappingChoices {
     }
 }
 
-/// The least bound that leaves as many rounds of `left` as `bound` does.
+/// Returns the smallest bound that leaves as many iterations of `left` as `bound` does.
 fn least(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
 }
 
-/// Draws of choices.
+/// Random choices.
 struct MappingDraws<'d> {
     accelerator: &'d LoopNestAccelerator,
     layer: &'d LayerShape,
@@ -128,12 +130,13 @@ struct MappingDraws<'d> {
 }
 
 impl MappingDraws<'_> {
-    /// A number below `limit`, which is not zero.
+    /// Returns a number below `limit`, which must not be zero.
     fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
-    /// A bound of a loop of `size`: often all of it or none, else anything, small ones as often as large ones.
+    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, small and large ones
+    /// equally often.
     fn bound(&mut self, size: u64) -> u64 {
         match self.below(8) {
             0..=2 => 1,
@@ -184,7 +187,7 @@ impl MappingDraws<'_> {
         }
     }
 
-    /// The same choices but for one to three.
+    /// Returns the choices with one to three of them changed.
     fn changed(&mut self, best: &MappingChoices) -> MappingChoices {
         let mut choices = best.clone();
         let levels = self.accelerator.levels.len();
@@ -204,7 +207,7 @@ impl MappingDraws<'_> {
                     choices.orders[level].swap(dimension, other);
                 }
                 5 => {
-                    // From one level to the next.
+                    // Moves iterations from one level to the next.
                     let bound = choices.bounds[inner][dimension];
                     let part = self.bound(bound);
                     choices.bounds[inner][dimension] = part;
@@ -222,10 +225,10 @@ impl MappingDraws<'_> {
         choices
     }
 
-    /// Moves loops outwards until the tiles of all levels fit, and lets a tensor pass that never does.
+    /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses it.
     fn fit(&mut self, choices: &mut MappingChoices) {
         for level in 0..self.accelerator.levels.len() - 1 {
-            // Where a level keeps single words, loops that their tensors depend on are outside.
+            // If a level keeps single words, the loops on which its tensors depend must be outside.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
                 for (tensor, _) in LayerTensor::ALL {
                     let keeps = self.accelerator.levels[level].keeps[tensor as usize];

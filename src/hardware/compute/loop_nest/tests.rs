@@ -1,4 +1,4 @@
-//! Loop nests against a counter whose loops really run, and against published mappings.
+//! Loop nests compared with a counter that runs the loops, and with published mappings.
 
 mod counter;
 mod timeloop;
@@ -18,7 +18,7 @@ fn level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> Memor
     }
 }
 
-/// Registers of each unit, a buffer, and memory at half a byte a cycle.
+/// Registers in each unit, a buffer, and memory at half a byte per cycle.
 fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestAccelerator {
     let mut memory = level("memory", [true; 3], LevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
@@ -38,7 +38,7 @@ fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestA
     }
 }
 
-/// All orders of some loops.
+/// Returns all orders of the loops.
 fn permutations(loops: &[BoundLoop]) -> Vec<Vec<BoundLoop>> {
     if loops.is_empty() {
         return vec![Vec::new()];
@@ -54,7 +54,8 @@ fn permutations(loops: &[BoundLoop]) -> Vec<Vec<BoundLoop>> {
     (0..loops.len()).flat_map(first).collect()
 }
 
-/// Every mapping of a layer: all parts of loops over levels and the array, orders, and tensors kept.
+/// Returns every mapping of a layer: all divisions of loops over levels and the array, all orders, and all choices of
+/// kept tensors.
 fn every_mapping(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -73,7 +74,7 @@ fn every_mapping(
         for (dimension, bound) in spatial {
             left[dimension as usize] = left[dimension as usize].div_ceil(bound);
         }
-        // Bounds by level of each dimension, the outermost for what is left.
+        // Bounds by level for each dimension; the outermost level has the rest.
         let mut all = vec![vec![Vec::<BoundLoop>::new(); levels]];
         for (dimension, _) in LoopDimension::ALL {
             let mut parts = vec![(left[dimension as usize], Vec::new())];
@@ -83,7 +84,7 @@ fn every_mapping(
                     .flat_map(|(left, bounds): &(u64, Vec<u64>)| {
                         let with =
                             |bound: u64| (left.div_ceil(bound), [&bounds[..], &[bound]].concat());
-                        // A bound that a lower one equals in rounds is the lower one with zeros.
+                        // A bound that leaves as many iterations as a smaller one equals the smaller one with zeros.
                         let useful = |bound: &u64| {
                             *bound == 1 || left.div_ceil(*bound) < left.div_ceil(bound - 1)
                         };
@@ -125,7 +126,7 @@ fn every_mapping(
                             std::array::from_fn(|tensor| mask >> (3 * level + tensor) & 1 == 1)
                         })
                         .collect();
-                    // What a level cannot keep it does not.
+                    // A level never keeps a tensor that it cannot keep.
                     let can = keeps.iter().zip(&accelerator.levels).take(levels - 1);
                     if can
                         .clone()
@@ -144,8 +145,8 @@ fn every_mapping(
     }
 }
 
-/// Small layers with all their mappings: the closed form counts as loops that run do, and the search finds the best of all. One of `every`
-/// mappings is run.
+/// Small layers with all their mappings: the closed form equals the counts of loops that run, and the search finds the
+/// overall best. Only one in `every` mappings is run.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -168,7 +169,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         let (steps, accesses) = counter::count(accelerator, layer, &mapping);
         assert_eq!(cost.accesses, accesses, "{mapping:?}");
         assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
-        // Bytes of memory at half a byte a cycle, sums of two bytes but for each output's last.
+        // Bytes of memory at half a byte per cycle; sums have two bytes, except each output's last.
         let [weights, inputs, outputs] = accesses.last().unwrap();
         let words = |one: &LevelAccesses| one.reads + one.fills + one.updates;
         let finished: u64 = {
@@ -201,13 +202,13 @@ fn products_cost_what_loops_that_run_count() {
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
 }
 
-/// Windows that overlap, by two along a row.
+/// Windows that overlap by two along a row.
 #[test]
 fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // With steps, holes and a second direction, of which a part of all mappings is counted.
+    // With strides, dilation and a second direction; only some of the mappings are counted.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],
@@ -217,7 +218,7 @@ fn convolutions_cost_what_loops_that_run_count() {
     assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
-/// An array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory a cycle.
+/// An array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory per cycle.
 fn gemmini() -> GemminiSettings {
     GemminiSettings {
         scratchpad: Bytes(32_000_000),
@@ -225,8 +226,9 @@ fn gemmini() -> GemminiSettings {
     }
 }
 
-/// Never below multiplications over units or bytes over bandwidth, more mappings never worse, and, where memory is no
-/// limit, no longer than arrays whose operands are skewed in and results drained for each fold (SCALE-Sim's form).
+/// Cycles are never below multiplications over units or bytes over bandwidth, more mappings are never worse, and if
+/// memory is no limit, cycles are at most those of arrays that skew operands in and drain results in each fold
+/// (SCALE-Sim's form).
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().accelerator(1);
@@ -292,8 +294,8 @@ fn layers_that_cannot_be_are_refused() {
     assert_eq!(layer.size(S), 1);
 }
 
-/// Of attention the energy of both products for each head, backwards twice that and a fifth product; of a kernel without a
-/// mapping 0.3 pJ for two operations and 162.5 pJ for a byte of memory; none of a kernel that does nothing.
+/// The energy of attention is that of both products for each head, in the backward pass twice that and a fifth product;
+/// of a kernel without a mapping, 0.3 pJ for two operations and 162.5 pJ per byte of memory; of an empty kernel, none.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {

@@ -8,7 +8,7 @@ use crate::memory::LocalMemory;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::dtype::Dtype;
 
-/// The keys that each table may have.
+/// The allowed keys of each table.
 const KEYS: &[&str] = &[
     "peak",
     "memory_bandwidth",
@@ -28,16 +28,17 @@ const KEYS: &[&str] = &[
     "measured_at",
 ];
 
-/// An example of a rate, for messages.
+/// An example of a rate, for error messages.
 const RATE: &str = "989.4 TFLOP/s";
 
-/// The most rows or columns of an array, or arrays.
+/// Maximum number of rows or columns of an array, and of arrays.
 const MAX_SIDE: u32 = 1 << 16;
 
-/// The most lanes of either kind that an NPU may have.
+/// Maximum number of lanes of either kind of an NPU.
 const MAX_LANES: u32 = 1 << 16;
 
-/// Every class, as the file orders them, or one unknown if the file has none; `original` is the machine before an edit, if this is one.
+/// Parses every class in the order of the file, or returns one unknown class if the file has none; `original` is the
+/// machine before an edit, if this is an edit.
 pub(super) fn classes(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -102,7 +103,7 @@ fn class(
     })
 }
 
-/// Reads the rates of the NPUs on which kernels were measured; those that it does not state are the class's `own`.
+/// Parses the rates of the NPUs on which kernels were measured; rates that are missing are the class's `own`.
 fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, ConfigError> {
     let table = field.table(Some(&["memory_bandwidth", "peak"]))?;
     let mut rates = NpuRates {
@@ -117,7 +118,7 @@ fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, Conf
     Ok(rates)
 }
 
-/// Reads the factor on kernels; 1 if there is none.
+/// Parses the factor on kernels; the default is 1.
 fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
     class.or("slowdown", 1.0, |field| match field.positive(1e6)? {
         factor if factor < 1.0 => Err(field.refuse(factor, "a factor of at least 1")),
@@ -125,7 +126,7 @@ fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
     })
 }
 
-/// Systolic arrays: rows and columns of one, how many along the rows and columns of a result, and their clock.
+/// Parses systolic arrays: rows and columns of one, the number along the rows and columns of a result, and their clock.
 fn systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
     let table = field.table(Some(&["array", "arrays", "clock"]))?;
     let pair = |field: &ConfigField<'_>| -> Result<[u32; 2], ConfigError> {

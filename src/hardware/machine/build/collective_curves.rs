@@ -1,4 +1,4 @@
-//! The `curve` and `protocol` tables of a dimension: measured times of collectives along it, and the formula of a library.
+//! The `curve` and `protocol` tables of a dimension: measured times of collectives, and a library's formula.
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{CollectiveCurve, CollectiveProtocol, LinkRates};
@@ -27,14 +27,14 @@ const KINDS: [(CollectiveKind, &str); 4] = [
     (CollectiveKind::AllToAll, "all-to-all"),
 ];
 
-/// Most members of a curve, and factor between its sizes.
+/// Maximum number of members of a curve, and maximum factor between its sizes.
 const MOST: u32 = 1 << 20;
-/// Most bytes of a buffer, which is what TOML can say.
+/// Maximum bytes of a buffer: the largest integer in TOML.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
 const LINKS: &[&str] = &["bandwidth", "latency"];
 
-/// The links that times in `table` were measured on, as its `measured_at` says.
+/// Parses the links on which the times in `table` were measured, from its `measured_at`.
 pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, ConfigError> {
     table.optional("measured_at", |field| {
         let links = field.table(Some(LINKS))?;
@@ -45,14 +45,14 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
     })
 }
 
-/// The links of the dimension called `name` before an edit of the `original`.
+/// Returns the links of the dimension called `name` before an edit of `original`.
 pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
     Some(LinkRates::of(dimension))
 }
 
-/// The curves that the table of a dimension has, of which `measured_at` says on which links they were measured.
+/// Parses the curves in the table of a dimension; `measured_at` states the links of their measurement.
 pub(super) fn curves(
     dimension: &ConfigTable<'_>,
     measured_at: Option<LinkRates>,
@@ -88,7 +88,7 @@ pub(super) fn curves(
     Ok(curves)
 }
 
-/// Points at sizes of which each is `factor` times the one before.
+/// Returns the points at sizes that each are `factor` times the previous one.
 fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::size(table, "first", CAPACITY)?;
     let factor = f64::from(table.count("factor", MOST)?);
@@ -110,7 +110,7 @@ fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigErro
     Ok(points)
 }
 
-/// Points as pairs of bytes and time; at least one.
+/// Parses points as pairs of bytes and time; at least one.
 fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let list = "a list of [bytes, time], bytes ascending";
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -140,8 +140,8 @@ const MEASURED: &[&str] = &[
     "measured_at",
 ];
 
-/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions, in
-/// place of curves of the same kind and number of members.
+/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions.
+/// They replace curves with the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],
@@ -182,7 +182,7 @@ pub(super) fn add_measured(
     Ok(())
 }
 
-/// The protocols that the table of a dimension has.
+/// Parses the protocols in the table of a dimension.
 pub(super) fn protocols(
     dimension: &ConfigTable<'_>,
     measured_at: Option<LinkRates>,

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
-/// Chunking as the table states it.
+/// Parses the chunking.
 pub(super) fn pipeline(root: &ConfigTable<'_>) -> Result<ChunkPipeline, ConfigError> {
     let Some(field) = root.get("collectives") else {
         return Ok(ChunkPipeline::default());

@@ -1,4 +1,4 @@
-//! The `correction` tables: factors on prices from measured steps.
+//! The `correction` tables: factors on prices, derived from measured steps.
 
 use crate::machine::PriceCorrection;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
@@ -8,7 +8,7 @@ const KEYS: &[&str] = &["gemms", "factor", "error"];
 /// Largest factor and error.
 const MOST: f64 = 100.0;
 
-/// The corrections, as the file orders them.
+/// Parses the corrections in the order of the file.
 pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>, ConfigError> {
     let Some(field) = root.get("correction") else {
         return Ok(Vec::new());
@@ -40,7 +40,7 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
     Ok(corrections)
 }
 
-/// Sizes of a product.
+/// Parses the sizes of a product.
 fn product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
     let expected = "three sizes of a product, [rows, columns, summed over]";
     let size = |field: ConfigField<'_>| field.count(u32::MAX).map(u64::from);

@@ -1,4 +1,4 @@
-//! The tables `gemm`, `attention`, `moving` and `power` of an NPU class: curves of kernels that were measured.
+//! The tables `gemm`, `attention`, `moving` and `power` of an NPU class: curves of measured kernels.
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
@@ -33,7 +33,7 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 
 /// Power keys of a class.
 ///
-/// Near its limit an NPU's rate goes with the square root of its power.
+/// Near the limit an NPU's rate is proportional to the square root of its power.
 fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     let Some(field) = class.get("power") else {
         return Ok(KeptRates::default());
@@ -73,7 +73,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     })
 }
 
-/// The curve of products that run for a short time: without the slowdown of continuous load.
+/// Returns the curve of short runs of products: without the slowdown of continuous load.
 pub(super) fn in_short_runs(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
@@ -90,12 +90,12 @@ pub(super) fn in_short_runs(
     })
 }
 
-/// Most multiprocessors of an NPU, queries of a ramp, watts and factors.
+/// Maximum number of multiprocessors of an NPU, of queries of a ramp, of watts, and of factors.
 const MOST: f64 = 1e6;
-/// Most that a collective slows kernels down.
+/// Maximum factor by which a collective slows kernels down.
 const MOST_BESIDE: f64 = 10.0;
 
-/// The curves that the table of a class has.
+/// Parses the curves in the table of a class.
 pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves {
         kept: kept_rates(class)?,
@@ -204,14 +204,14 @@ fn tables<'d>(
     }
 }
 
-/// The number formats that a curve is of.
+/// Parses the number formats of a curve.
 fn formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
     let expected = "a list of number formats";
     let items = table.need("formats", expected)?.items(expected)?;
     items.iter().map(|item| item.choice(&Dtype::ALL)).collect()
 }
 
-/// One fraction for all classes of kernels, or a table with one for each.
+/// Parses one fraction for all classes of kernels, or a table with one for each.
 fn fractions(table: &ConfigTable<'_>) -> Result<[f64; MovingKernel::ALL.len()], ConfigError> {
     let expected = "a part of the memory's bandwidth, or a table of them by class of kernel";
     let field = table.need("fraction", expected)?;

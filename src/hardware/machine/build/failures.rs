@@ -9,7 +9,7 @@ use chakram_base::units::{Span, Time};
 
 const KEYS: &[&str] = &["npu", "link", "at"];
 
-/// Reads the failures, as the file orders them.
+/// Parses the failures in the order of the file.
 pub(super) fn failures(
     root: &ConfigTable<'_>,
     topology: &Topology,

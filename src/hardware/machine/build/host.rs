@@ -1,4 +1,4 @@
-//! The `host` table: what launching work takes.
+//! The `host` table: times to launch work.
 
 use super::LATENCY;
 use crate::machine::{Host, HostWait};
@@ -17,13 +17,13 @@ const KEYS: &[&str] = &[
     "jitter",
 ];
 
-/// Relative error of launches where the file does not state it.
+/// Relative error of launch times if the file does not state it.
 const UNSTATED_ERROR: f64 = 0.4;
 
-/// Most launches by which a host may be ahead.
+/// Maximum number of launches by which a host may run ahead.
 const MAX_QUEUE: u32 = 1 << 24;
 
-/// The host as the table states it; `None` without the table.
+/// Parses the host; `None` without the table.
 pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
     let Some(field) = root.get("host") else {
         return Ok(None);

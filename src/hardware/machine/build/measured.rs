@@ -8,12 +8,12 @@ use chakram_base::units::Span;
 
 const KEYS: &[&str] = &["name", "format", "times", "error", "between"];
 
-/// Most FLOPs and bytes of a kernel, which is what TOML can say.
+/// Maximum FLOPs and bytes of a kernel: the largest integer in TOML.
 const MOST: u64 = i64::MAX as u64;
 /// Largest relative error.
 const LARGEST_ERROR: f64 = 10.0;
 
-/// The measured kernels that the table of a class has.
+/// Parses the measured kernels in the table of a class.
 pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, ConfigError> {
     let mut all = MeasuredKernels::default();
     let Some(field) = class.get("measured") else {

@@ -1,4 +1,4 @@
-//! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
+//! The `dimension` tables and the `network` table: topology, an algorithm for each dimension, network model and
 //! switching.
 
 use super::super::{NetworkSettings, RankDomain};
@@ -11,7 +11,7 @@ use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bytes;
 
-/// The keys that each table may have.
+/// The allowed keys of each table.
 pub(super) const KEYS: &[&str] = &[
     "name",
     "shape",
@@ -34,7 +34,7 @@ pub(super) const KEYS: &[&str] = &[
     "interpolate",
 ];
 
-/// The keys that the table of the network may have.
+/// The allowed keys of the network table.
 const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 
 /// Contents of the tables.
@@ -47,11 +47,12 @@ pub(super) struct NetworkSection {
     /// Protocols of collectives along each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
-    /// The dimension of which large jobs use only part.
+    /// The dimension of which large jobs use only a part.
     pub rank_domain: Option<RankDomain>,
 }
 
-/// Reads and checks all dimensions and the network table; `original` is the machine before an edit, if this is one.
+/// Parses and checks all dimensions and the network table; `original` is the machine before an edit, if this is an
+/// edit.
 pub(super) fn network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -97,7 +98,7 @@ pub(super) fn network(
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.flag()?;
-            // `NAMExN` rewrites the size of the last table, so only that one can be scalable.
+            // `NAMExN` replaces the size of the last table, so only that one can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.refuse(found, "it on the outermost, the last, only"));
@@ -123,7 +124,8 @@ pub(super) fn network(
     };
     let settings = traffic(root, usual)?;
     if let Some(graph) = topology.graph() {
-        // Parts of a message on several paths would be stored where they meet, and dimensions have switches of no kind.
+        // Parts of a message on several paths would be stored where they meet, and links from shapes have no modelled
+        // devices.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -144,7 +146,7 @@ pub(super) fn network(
     })
 }
 
-/// Reads how many NPUs of the dimension number `index` take ranks of jobs that need several domains of `npus` NPUs.
+/// Parses how many NPUs of dimension `index` take ranks in jobs that need several domains of `npus` NPUs.
 fn rank_domain(
     field: &ConfigField<'_>,
     index: usize,
@@ -159,7 +161,7 @@ fn rank_domain(
     })
 }
 
-/// Reads the table of the network, of which every key may be absent; `default` is the model without one.
+/// Parses the network table, in which every key is optional; `default` is the model if none is stated.
 pub(super) fn traffic(
     root: &ConfigTable<'_>,
     default: NetworkKind,

@@ -1,4 +1,4 @@
-//! Rates that kernels were measured on.
+//! Rates of the NPUs on which kernels were measured.
 
 use crate::compute::PeakRates;
 use crate::machine::NpuClass;
@@ -11,7 +11,7 @@ pub(super) struct NpuRates {
 }
 
 impl NpuRates {
-    /// Returns the rates of a class, if they are known.
+    /// Returns the rates of a class, if known.
     pub fn of(class: &NpuClass) -> Option<Self> {
         Some(Self {
             peaks: class.peaks.clone(),

@@ -1,4 +1,4 @@
-//! The `product` tables of an NPU class: GEMMs that were measured, which `chakram calibrate --gemm` writes.
+//! The `product` tables of an NPU class: measured GEMMs, which `chakram calibrate --gemm` writes.
 
 use super::npu_rates::NpuRates;
 use super::{LATENCY, curves};
@@ -10,10 +10,10 @@ use chakram_base::units::Span;
 
 const KEYS: &[&str] = &["format", "shapes", "error"];
 
-/// Adds the measured GEMMs that the table of a class has to its `curves`.
+/// Adds the measured GEMMs in the table of a class to its `curves`.
 ///
-/// They were measured one after another and for a short time, so what they say is held against the curve without the
-/// slowdown of continuous load, on NPUs of the rates `measured_at` and by the constants that the class had `before` an edit.
+/// They were measured one after another and for a short time. So they are compared with the curve without the slowdown
+/// of continuous load, on NPUs with the rates `measured_at`, and with the constants of the class `before` an edit.
 pub(super) fn add(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

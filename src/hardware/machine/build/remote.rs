@@ -1,4 +1,4 @@
-//! The `remote_memory` table: memory beyond the NPUs, in one of several designs with keys of their own.
+//! The `remote_memory` table: memory beyond the NPUs, in one of several designs that each have their own keys.
 
 use super::{BANDWIDTH, LATENCY, capacity, optional_capacity, size};
 use crate::memory::{
@@ -11,7 +11,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use std::collections::BTreeSet;
 
-/// The keys of every pool that is a network.
+/// Keys common to all pools that are networks.
 macro_rules! pool_keys {
     ($($own:literal),*) => {
         &["attachment", $($own,)* "group_bandwidth", "chunk", "latency", "capacity", "through"]
@@ -40,13 +40,13 @@ const RING: &[&str] = pool_keys!("groups", "link_bandwidth", "npu_bandwidth");
 const PORTS: &[&str] = &["attachment", "at", "bandwidth", "latency", "capacity"];
 const MESH: &[&str] = pool_keys!("columns", "rows", "link_bandwidth", "npu_bandwidth");
 
-/// The most memories or switches of a kind.
+/// Maximum number of memories or switches of a kind.
 const MOST: u32 = 1 << 20;
 
-/// An example of a chunk, for messages.
+/// An example of a chunk, for error messages.
 const CHUNK: &str = "1 MB";
 
-/// Memories that traces reach by their names, as the file orders them.
+/// Reads the memories that traces address by name, in the order of the file.
 pub(super) fn named(
     root: &ConfigTable<'_>,
     topology: &Topology,
@@ -76,14 +76,15 @@ pub(super) fn named(
     Ok(memories)
 }
 
-/// Reads and checks the table for a machine with this network.
+/// Parses and checks the table for a machine with this network.
 pub(super) fn remote(
     field: &ConfigField<'_>,
     topology: &Topology,
 ) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npus();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
-    // The table is opened twice: with all keys to read the attachment, then with its own to refuse the others.
+    // The table is opened twice: with all keys to find the attachment, then with only the attachment's keys to reject
+    // others.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
     let table = field.table(Some(&all))?;
     let chosen = table.choice("attachment", &names)?;
@@ -98,7 +99,7 @@ pub(super) fn remote(
     };
     let table = field.table(Some(keys))?;
     let dimension = table.optional("through", |field| through(field, chosen, topology))?;
-    // With `through` the design's port bandwidth is the network's, which must not be stated twice.
+    // With `through` the design's port bandwidth is the network's, so the table must not state it again.
     let port = |key| port(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => {
@@ -126,7 +127,7 @@ pub(super) fn remote(
         attachment,
         bandwidth: rate(&table, bandwidth)?,
         latency: table.quantity("latency", LATENCY)?,
-        // A pool that is a network, and ports, share what they hold among NPUs.
+        // The NPUs share the capacity of ports and of a pool that is a network.
         capacity: match keys == CHANNEL {
             true => optional_capacity(&table, "capacity")?,
             false => Some(capacity(&table, "capacity")?),
@@ -136,7 +137,7 @@ pub(super) fn remote(
     })
 }
 
-/// The dimension that the ports of a `chosen` pool or channel are those of.
+/// Returns the dimension whose ports a `chosen` pool or channel uses, if any.
 fn through(
     field: &ConfigField<'_>,
     chosen: &str,
@@ -166,7 +167,7 @@ fn through(
     }
 }
 
-/// The bandwidth of the NPUs' ports: that of `dimension`, or of `key` without one.
+/// Returns the bandwidth of the NPUs' ports: from `dimension`, or from `key` without a dimension.
 fn port(
     table: &ConfigTable<'_>,
     key: &str,
@@ -183,7 +184,7 @@ fn port(
     }
 }
 
-/// The ports of a memory, by the NPUs at which they lie.
+/// Parses the ports of a memory, given by their NPUs.
 fn ports(table: &ConfigTable<'_>, topology: &Topology) -> Result<MemoryPorts, ConfigError> {
     let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", topology.npus() - 1);
     let field = table.need("at", &expected)?;
@@ -225,7 +226,7 @@ fn switch(
         .need("level", expected)?
         .tables(&["fan_in", "bandwidth"])?;
     let mut levels = Vec::with_capacity(tables.len());
-    // NPUs or switches that are not joined yet.
+    // NPUs or switches that no level has joined yet.
     let mut below = npus;
     for level in &tables {
         let fan_in = level.count("fan_in", below)?;
@@ -272,7 +273,7 @@ fn rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
     table.quantity(key, BANDWIDTH)
 }
 
-/// Refuses the value of `key`, which makes `part` of something, unless this divides `all`.
+/// Rejects the value of `key`, a number of `part`, unless it divides `all`.
 fn divides(table: &ConfigTable<'_>, key: &str, part: u32, all: u32) -> Result<(), ConfigError> {
     if all.is_multiple_of(part) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The `tiles` table: a wafer or chip of many cores, in place of dimensions.
+//! The `tiles` table: a wafer or chip of many cores, which replaces dimensions.
 
 use super::network::{NetworkSection, traffic};
 use super::{BANDWIDTH, LATENCY};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 mod dram;
 
-/// The keys that the table may have.
+/// The allowed keys of the table.
 const KEYS: &[&str] = &[
     "dies",
     "cores",
@@ -35,13 +35,13 @@ const SHAPES: [(DimensionShape, &str); 2] = [
 ];
 const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
 
-/// Reads and checks the table and that of the network, which is exclusive unless it says otherwise.
+/// Parses and checks the table and the network table, whose default model is exclusive.
 pub(super) fn tiles(
     root: &ConfigTable<'_>,
     field: &ConfigField<'_>,
 ) -> Result<(NetworkSection, Option<RemoteMemory>), ConfigError> {
     for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
-        // DRAM of each core is remote memory; there cannot be two.
+        // The DRAM of a grid is its remote memory; there cannot be two.
         let allowed = key == "remote_memory" && field.table(Some(KEYS))?.get("dram").is_none();
         if let Some(other) = root.get(key).filter(|_| !allowed) {
             let found = format!("{what} beside [tiles]");
@@ -77,7 +77,7 @@ pub(super) fn tiles(
     Ok((section, dram))
 }
 
-/// Dies, cores, borders and faults, and the wiring.
+/// Parses dies, cores, borders, faults, and the wiring.
 fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigError> {
     let pair = |key: &str, expected: &str| -> Result<[u32; 2], ConfigError> {
         let [x, y] = table.need(key, expected)?.array("numbers", expected)?;
@@ -134,7 +134,7 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
     Ok((grid, shape))
 }
 
-/// The coordinates of `N` / 2 cores of the grid.
+/// Parses the coordinates of `N` / 2 cores of the grid.
 fn places<const N: usize>(
     field: &ConfigField<'_>,
     grid: &TileGrid,
@@ -152,7 +152,7 @@ fn places<const N: usize>(
         .map_err(|_| field.refuse(format_args!("{count} numbers"), expected))
 }
 
-/// The link between two places, as (core at its lower end, dimension), if there is one.
+/// Returns the link between two cores, as (core at its lower end, dimension), if there is one.
 fn neighbours(
     grid: &TileGrid,
     shape: DimensionShape,

@@ -1,4 +1,4 @@
-//! Links that dimensions cannot say: Clos networks, graphs, and links that differ from the others of their dimension.
+//! Links that dimensions cannot describe: Clos networks, graphs, and links that differ from others of their dimension.
 
 use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
@@ -14,10 +14,10 @@ use chakram_base::units::Bandwidth;
 
 mod own_links;
 
-/// The keys of a change of links.
+/// The allowed keys of a change of links.
 const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
 
-/// Wiring of a dimension, as files name it.
+/// Wiring of a dimension, as machine files name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DimensionWiring {
     Stacked(DimensionShape),
@@ -37,14 +37,14 @@ const WIRINGS: [(DimensionWiring, &str); 6] = [
     (DimensionWiring::Graph, "graph"),
 ];
 
-/// Which of the shortest paths a message takes, by name; the seed is a key of its own.
+/// Route policies by name; the seed has its own key.
 const ROUTES: [(RoutePolicy, &str); 3] = [
     (RoutePolicy::First, "first"),
     (RoutePolicy::Hashed(0), "hashed"),
     (RoutePolicy::Sprayed, "sprayed"),
 ];
 
-/// Keys that only dimensions with links of their own have, with the shapes that take them.
+/// Keys that only dimensions with explicit links have, with the shapes that take them.
 const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("levels", &[DimensionWiring::Clos]),
     ("oversubscription", &[DimensionWiring::Clos]),
@@ -56,7 +56,8 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
 ];
 
-/// Reads the shape of a dimension. To collectives, one with links of its own is a switch: an NPU has one way into it.
+/// Parses the shape of a dimension. For collectives, a dimension with explicit links is a switch: an NPU has one path
+/// into it.
 pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
     let wiring = table.choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
@@ -80,8 +81,8 @@ const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
     (LinkInterpolation::Logarithmic, "log"),
 ];
 
-/// Reads the bandwidth of a dimension. A graph may have it of a table of rates by the number of links of an NPU, in which
-/// the most that any NPU has counts, as all links are of one technology.
+/// Parses the bandwidth of a dimension. A graph may take it from a table of rates by the number of links of an NPU. The
+/// largest number of any NPU counts, because all links have one technology.
 pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
@@ -120,7 +121,7 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
     })
 }
 
-/// Returns `topology` with the links that its dimensions and the tables `link` say.
+/// Returns `topology` with the links of its dimensions and of the `link` tables.
 pub(super) fn wired(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],
@@ -179,7 +180,7 @@ pub(super) fn wired(
     }
 }
 
-/// Reads a change of links.
+/// Parses a change of links.
 fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, ConfigError> {
     let npus = topology.npus();
     let (key, between) = match (table.get("npus"), table.get("between")) {

@@ -1,4 +1,4 @@
-//! Relatives with numbers of their own and without.
+//! Relatives with and without numbers of their own.
 
 use super::*;
 use crate::machine::PRESETS;
@@ -13,7 +13,7 @@ fn gb(rate: f64) -> Option<Bandwidth> {
     Bandwidth::new(rate * 1e9)
 }
 
-/// Every preset with one class of NPUs is its own relative, but for names.
+/// Every preset with one class of NPUs is its own relative, except for names.
 #[test]
 fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
@@ -33,7 +33,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
             "x",
         );
         assert_eq!(renamed.unwrap(), old, "{}", preset.name);
-        // Numbers that are the machine's own change no error.
+        // Numbers equal to the machine's own change no error.
         let class = &old.classes()[0];
         let same = DatasheetNumbers {
             bandwidth: class.memory_bandwidth(),
@@ -70,7 +70,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         1484.1e12
     );
     assert_eq!(class.peaks.get(Dtype::Fp4).unwrap().per_second(), 4e15);
-    // What was not given is the known machine's.
+    // Missing numbers keep the known machine's values.
     assert_eq!(class.peaks.get(Dtype::Fp8).unwrap().per_second(), 1978.9e12);
     let memory = class.memory.unwrap();
     assert_eq!(memory.capacity, Some(Bytes(141_000_000_000)));
@@ -78,7 +78,7 @@ fn given_numbers_are_in_place_of_the_machines() {
     let [inner, outer] = machine.topology().dimensions() else {
         panic!("two dimensions")
     };
-    // 1,800 GB/s are both directions of the links together, 900 in each.
+    // 1,800 GB/s is the sum of both directions of the links; each has 900.
     assert_eq!(
         (inner.bandwidth, inner.latency, inner.size),
         (gb(900.0).unwrap(), Span::from_ns(600), 4)
@@ -95,7 +95,8 @@ fn given_numbers_are_in_place_of_the_machines() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    // bf16 is 1.5 times as fast and the memory 4.8 / 3.35: q = 2 / 3. Products erred by 0.08 or as the preset has it.
+    // bf16 is 1.5 times as fast and the memory 4.8 / 3.35: q = 2 / 3. The error of products was 0.08 or the preset's
+    // value.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
@@ -108,7 +109,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         "{} for {expected}",
         error(&machine)
     );
-    // Collectives stay those of the old links, and are carried over.
+    // Curves of collectives keep the old links, and are carried over.
     let curve = &machine.collective_curves()[0][0];
     assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
 }
@@ -145,7 +146,7 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// A relative of a relative names where curves were measured, and its errors grow again.
+/// A relative of a relative names the machine of the measurements, and its errors grow again.
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {

@@ -1,4 +1,4 @@
-//! The designs of remote memory: values that are read, and values that are refused.
+//! The designs of remote memory: accepted and rejected values.
 
 use super::{GOOD, refused_in};
 use crate::machine::Machine;
@@ -9,7 +9,7 @@ use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// [`GOOD`], of 8 NPUs, with this `remote_memory` from line 41 on.
+/// Returns [`GOOD`], a machine of 8 NPUs, with this `remote_memory` table from line 41 on.
 pub(super) fn with(remote: &str) -> String {
     let (rest, _) = GOOD.split_once("[remote_memory]").unwrap();
     format!("{rest}[remote_memory]\n{remote}latency = \"2 us\"\ncapacity = \"1 TB\"\n")
@@ -203,7 +203,7 @@ at = "6,0-1"
 bandwidth = "7 GB/s"
 "#;
 
-/// Ports are endpoints behind the NPUs, in the order of these.
+/// Ports are endpoints numbered after the NPUs, in the order of their NPUs.
 #[test]
 fn ports_lie_at_npus() {
     let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();

@@ -1,4 +1,4 @@
-//! Remote memory through a dimension of the network: values that are read, and values that are refused.
+//! Remote memory through a dimension of the network: accepted and rejected values.
 
 use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
@@ -8,7 +8,8 @@ use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and 1.5 us.
+/// Parses the remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and
+/// 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
     let remote = machine.remote().unwrap().clone();
@@ -55,7 +56,7 @@ fn importers_cannot_come_through_what_is_no_port() {
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", "through = \"outer\"");
     let machine = Machine::parse(&with(&text), "m.toml").unwrap();
     let topology = machine.topology();
-    // `inner` is a ring; there is no third.
+    // `inner` is a ring; there is no third dimension.
     assert!(NetworkAttachment::new(topology, 0, Bytes(1)).is_none());
     assert!(NetworkAttachment::new(topology, 2, Bytes(1)).is_none());
     assert!(NetworkAttachment::new(topology, 1, Bytes(0)).is_none());
@@ -66,7 +67,7 @@ fn importers_cannot_come_through_what_is_no_port() {
         remote.fits(topology)
     };
     assert!(fits(|_| {}));
-    // A port of another rate than the dimension's; a ring has none.
+    // A port whose rate differs from the dimension's; a ring has no port.
     assert!(!fits(|remote| {
         if let MemoryAttachment::Switch(design) = &mut remote.attachment {
             design.npu_bandwidth = Bandwidth::new(1e9).unwrap();

@@ -1,4 +1,4 @@
-//! The `tiles` table: what it makes of a machine, and what it refuses.
+//! The `tiles` table: the machine it describes, and rejected values.
 
 use super::*;
 use crate::memory::MemoryAttachment;
@@ -53,7 +53,7 @@ fn a_table_of_tiles_is_a_machine() {
     let tiles = topology.tiles().unwrap();
     assert!(tiles.half_duplex);
     assert_eq!(tiles.faulty_cores.iter().collect::<Vec<_>>(), [&47]);
-    // From (0, 0) upwards; and the one that closes row 2, from (7, 2), whose number is 23.
+    // From (0, 0) upwards; and the link that closes row 2, from (7, 2), whose number is 23.
     assert_eq!(
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]
@@ -61,19 +61,19 @@ fn a_table_of_tiles_is_a_machine() {
     let MemoryAttachment::Ports(ports) = &machine.remote().unwrap().attachment else {
         panic!("its memory is at the edges")
     };
-    // Four for each of six dies: left of row 1, and above columns 0, 2 and 3.
+    // Four ports for each of six dies: left of row 1, and above columns 0, 2 and 3.
     assert_eq!(ports.count(), 24);
     let first = ports.npus()[..4].iter().map(|core| tiles.place(core.0));
     let first: Vec<_> = first.collect();
     assert_eq!(first, [[0, 1], [0, 0], [2, 0], [3, 0]]);
-    // (1, 1) is a link from (0, 1); (2, 1) is under (2, 0).
+    // (1, 1) is one link from (0, 1); (2, 1) is below (2, 0).
     let nearest = |x, y| ports.nearest(Npu(tiles.core([x, y])), topology);
     assert_eq!((nearest(1, 1), nearest(2, 1)), (Some(0), Some(2)));
-    // Around the grid there are one row and three columns of ports: 1 + 3.
+    // Around the grid there are ports at one row and three columns: 1 + 3.
     let whole = GOOD.replace("left = \"1\"", "around = \"grid\"\nleft = \"1\"");
     let machine = read(&whole).unwrap();
     assert_eq!(machine.remote().unwrap().endpoints().len(), 4);
-    // A core has its SRAM and a share of what is behind ports: 1 MB + 4 GB / 48.
+    // A core has its SRAM and a share of the memory at ports: 1 MB + 4 GB / 48.
     assert_eq!(
         machine.npu_memory(0).unwrap().0,
         1_000_000 + 4_000_000_000 / 48
@@ -138,13 +138,13 @@ fn mistakes_are_refused_by_key_and_line() {
             "{bad}: {error}"
         );
     }
-    // Links between dies are for several of them.
+    // Links between dies need several dies.
     let one = GOOD.replace("dies = [2, 3]", "dies = [1, 1]");
     let error = read(&one).unwrap_err().to_string();
     assert!(error.contains("none where there is one die"), "{error}");
 }
 
-/// 2 x 4 + 4 + 100 - 2 = 110 cycles of 1 GHz where the peak alone would take 2 x 4 x 4 x 100 / 10^12 s = 3.2 ns.
+/// 2 x 4 + 4 + 100 - 2 = 110 cycles at 1 GHz; the peak alone would take 2 x 4 x 4 x 100 / 10^12 s = 3.2 ns.
 #[test]
 fn a_class_may_have_systolic_arrays() {
     use crate::compute::{ComputeModel, KernelProfile, RooflineEfficiency};

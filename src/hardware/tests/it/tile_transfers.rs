@@ -1,4 +1,4 @@
-//! Random transfers, loads and stores over grids of dies, against queues of tickets.
+//! Random transfers, loads and stores over grids of dies, compared with ticket queues.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
@@ -11,7 +11,7 @@ use chakram_hardware::topology::{
 };
 use testkit::tile_transfers::{Grid, LinkTime, Port, Transfer, ends};
 
-/// When what is scheduled ends.
+/// Time of the last scheduled event.
 #[derive(Default)]
 struct LastEvent(u64);
 
@@ -23,7 +23,7 @@ impl EventScheduler for LastEvent {
     }
 }
 
-/// Numbers from a seed (xorshift64*).
+/// Random numbers from a seed (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -66,7 +66,7 @@ fn topology(grid: &Grid) -> Topology {
     }
 }
 
-/// `count` transfers over `grid`, a third of them at four memory ports, close enough to one another to queue.
+/// Compares `count` transfers over `grid`, a third of them at four memory ports, close enough to one another to queue.
 fn same(grid: &Grid, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);
@@ -145,7 +145,7 @@ fn same(grid: &Grid, count: usize, seed: u64) {
     assert!(wrong.is_none(), "{grid:?}: {wrong:?}");
 }
 
-/// Meshes and tori of one die and of several, in both duplex settings and both modes.
+/// Meshes and tori of one die and of several, with both duplex settings and both forwarding modes.
 fn grids() -> impl Iterator<Item = Grid> {
     let sizes = [
         ([1, 1], [8, 8]),

@@ -1,4 +1,4 @@
-//! Loops that really run, with sets of words in place of formulas.
+//! Runs the loops with sets of words instead of formulas.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 type Word = [u64; 4];
 type Tile = BTreeSet<Word>;
 
-/// A loop in time or over the array; outermost first.
+/// A loop in time or over the array; the outermost is first.
 #[derive(Clone, Copy)]
 struct RunLoop {
     level: usize,
@@ -49,7 +49,7 @@ fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<RunLoo
     all
 }
 
-/// Words of `tensor` in the box from `origin` on.
+/// Returns the words of `tensor` in the box that starts at `origin`.
 fn words(layer: &LayerShape, tensor: LayerTensor, origin: [u64; 7], extent: [u64; 7]) -> Tile {
     let range = |d: LoopDimension| origin[d as usize]..origin[d as usize] + extent[d as usize];
     let window = |along: usize, out: LoopDimension, weight: LoopDimension| {
@@ -84,7 +84,7 @@ struct Held {
     visited: Tile,
 }
 
-/// Steps and accesses.
+/// Counts steps and accesses.
 pub fn count(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -138,7 +138,7 @@ pub fn count(
                 let (inner, outer) = (pair[0], pair[1]);
                 let joins = inner < own && outer >= own;
                 let of_units = if inner < own { &units[..] } else { &units[..1] };
-                // Indices of the loops outside that the tensor depends on.
+                // Indices of the outer loops on which the tensor depends.
                 let moving: Vec<usize> = time
                     .iter()
                     .copied()
@@ -170,7 +170,7 @@ pub fn count(
                         back.extend(again);
                         continue;
                     }
-                    // One step on of the innermost loop that moves it, and of no other.
+                    // One step of the innermost loop that moves the tensor, and of no other.
                     let slid = old.as_ref().is_some_and(|(before, _)| {
                         let mut later = before.clone();
                         later.last_mut().is_some_and(|last| {
@@ -234,7 +234,7 @@ pub fn count(
             break;
         }
     }
-    // What is still held leaves.
+    // Remaining words leave.
     let of = LayerTensor::Outputs as usize;
     let keepers: Vec<usize> = (0..levels)
         .filter(|level| keeps(*level, LayerTensor::Outputs))

@@ -1,11 +1,12 @@
-//! Published mappings of Timeloop, with the cycles and accesses that it counts.
+//! Timeloop's published mappings, with the cycles and accesses that it counts.
 
 use super::*;
 
-/// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension, weights
-/// 3, outputs 16 and 32 channels of them, on one unit and on 16 of them, each with a register file of 64 bytes and a buffer
-/// of 256 KiB. Cycles and scalar accesses are those of the published outputs (`timeloop-model.stats.txt`), per instance
-/// times instances; so is the energy of multiplications (0.845 pJ), registers (0.42564 pJ) and of whole blocks of memory.
+/// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension, 3
+/// weights, 16 outputs and 32 output channels, on one unit and on 16 units, each with a register file of 64 bytes and a
+/// buffer of 256 KiB. Cycles and scalar accesses are from the published outputs (`timeloop-model.stats.txt`), per
+/// instance times instances, as are the energies of multiplications (0.845 pJ), registers (0.42564 pJ) and whole blocks
+/// of memory.
 #[test]
 fn the_published_tutorial_of_timeloop_is_met() {
     let tutorial = |units: u32| LoopNestAccelerator {
@@ -40,7 +41,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
         |inner: &[BoundLoop], outer: &[BoundLoop]| vec![inner.to_vec(), outer.to_vec(), Vec::new()];
     let one = [(K, 1), (K, 1)];
     let cases = [
-        // 03, all levels keep all.
+        // 03, all levels keep all tensors.
         (
             (1, alone, 1536),
             (
@@ -54,7 +55,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
             ],
         ),
-        // 03, weights and inputs pass the registers, outputs the buffer.
+        // 03, weights and inputs bypass the registers, outputs the buffer.
         (
             (1, alone, 1536),
             (
@@ -82,7 +83,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
             ],
         ),
-        // 04, input channels over 16 units, whose sums are added on the way.
+        // 04, input channels over 16 units, whose sums are added between units.
         (
             (16, many, 3072),
             (
@@ -119,7 +120,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
         }
         assert_eq!(cost.multiplications, layer.macs());
     }
-    // 03: 1,297.92 pJ of multiplications, 694.64 + 776.37 + 1,089.64 pJ of registers.
+    // 03: 1,297.92 pJ for multiplications, 694.64 + 776.37 + 1,089.64 pJ for registers.
     let mapping = LoopMapping {
         temporal: nest(&[(K, 2), (R, 3)], &[(K, 16), (P, 16)]),
         spatial: one,

@@ -7,7 +7,7 @@ use chakram_base::config::{ConfigError, ConfigField, quoted};
 use chakram_base::ids::Npu;
 use std::collections::BTreeSet;
 
-/// The keys that the table may have.
+/// The allowed keys of the table.
 const DRAM: &[&str] = &[
     "around",
     "left",
@@ -19,7 +19,7 @@ const DRAM: &[&str] = &[
     "capacity",
 ];
 
-/// The ports at the edges, and their memory.
+/// Parses the ports at the edges, and their memory.
 pub(super) fn dram(
     field: &ConfigField<'_>,
     topology: &Topology,
@@ -28,7 +28,8 @@ pub(super) fn dram(
     let tiles = topology.tiles().expect("they are being built");
     let around = [(true, "die"), (false, "grid")];
     let each_die = table.or("around", true, |field| field.choice(&around))?;
-    // Dies or the grid, whichever has the edges: how many, and how many cores along x and y.
+    // The units that have the edges, dies or the whole grid: their number, and their cores along x
+    // and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {
@@ -79,7 +80,7 @@ pub(super) fn dram(
     })
 }
 
-/// Reads `"1-2,5"`: numbers below `size`, ascending, each once.
+/// Parses `"1-2,5"`: distinct ascending numbers below `size`.
 fn rows(field: &ConfigField<'_>, expected: &str, size: u32) -> Result<Vec<u32>, ConfigError> {
     let text = field.text(expected)?;
     let ranges = super::super::class_assignment::ranges(text, 0, size)

@@ -1,4 +1,4 @@
-//! Links of a dimension's own: Clos networks and graphs.
+//! Explicit links of a dimension: Clos networks and graphs.
 
 use super::{DimensionWiring, ROUTES};
 use crate::topology::Topology;
@@ -6,7 +6,7 @@ use crate::topology::chip_graph::ChipGraph;
 use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, RoutePolicy};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 
-/// Reads the links of a Clos network or a graph, which dimension `d` is.
+/// Parses the links of dimension `d`, a Clos network or a graph.
 pub(super) fn own_links(
     table: &ConfigTable<'_>,
     (wiring, d): (DimensionWiring, usize),
@@ -51,7 +51,7 @@ pub(super) fn own_links(
     })
 }
 
-/// Reads which of the shortest paths messages take.
+/// Parses the selection among shortest paths.
 fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolicy, ConfigError> {
     let usual = match wiring {
         DimensionWiring::Clos => RoutePolicy::Sprayed,
@@ -68,7 +68,8 @@ fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolic
     }
 }
 
-/// Reads `levels = "2x2x4"` and `oversubscription`, one number for all levels or one for each but the highest.
+/// Parses `levels = "2x2x4"` and `oversubscription`, which is one number for all levels or one for each except the
+/// highest.
 fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     let expected = "NPUs or switches below a switch of each level, lowest first, such as \"4x4\"";
     let field = table.need("levels", expected)?;
@@ -93,7 +94,7 @@ fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     Ok(ClosLevels { children, uplinks })
 }
 
-/// Reads the graph of a dimension of `npus`.
+/// Parses the graph of a dimension of `npus`.
 pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
     let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
     let field = table.need("links", expected)?;
@@ -105,7 +106,7 @@ pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, 
     Ok(chips)
 }
 
-/// Reads a graph: by its name, or link by link, each with its distance behind a colon if that is not 1.
+/// Parses a graph: by its name, or link by link, each with its distance after a colon unless it is 1.
 fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph, ConfigError> {
     let text = field.text(expected)?;
     if text.starts_with(|c: char| c.is_ascii_alphabetic()) {
