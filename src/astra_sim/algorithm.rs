@@ -1,4 +1,4 @@
-//! Collective algorithms by the names that system files give them.
+//! Collective algorithms by their names in system files.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum AstraAlgorithm {
     Ring,
     /// `direct` and `direct<W>`: every member to every other.
     Direct {
-        /// Messages of one member in flight at once, at least 1; all if `None`.
+        /// Maximum number of a member's messages in flight, at least 1; `None` for all.
         window: Option<u32>,
     },
     /// `halvingDoubling`: partners at distances of 1, 2, 4, …
@@ -23,12 +23,12 @@ pub enum AstraAlgorithm {
 pub struct CollectiveImplementation {
     /// Algorithm.
     pub algorithm: AstraAlgorithm,
-    /// Whether it runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`), not over
-    /// those of one dimension.
+    /// True if it runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`) instead of the
+    /// NPUs of one dimension.
     pub one: bool,
 }
 
-/// Names for messages. `<W>` is a whole number.
+/// Names for error messages. `<W>` is a whole number.
 pub(super) const NAMES: [&str; 9] = [
     "ring",
     "direct",
@@ -42,7 +42,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 impl CollectiveImplementation {
-    /// Parses a name as system files spell it; case matters.
+    /// Parses a name as spelled in system files; case matters.
     pub fn parse(name: &str) -> Option<Self> {
         let (inner, one) = match name.strip_prefix("one") {
             Some(inner) => (inner, true),

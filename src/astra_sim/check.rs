@@ -1,4 +1,4 @@
-//! Collectives that ASTRA-sim cannot carry out: refused, with the reason, before anything runs.
+//! Collectives that ASTRA-sim cannot run: rejected, with the reason, before a run.
 
 use super::collectives::AstraCollectives;
 use super::program::halving_doubling;
@@ -11,12 +11,12 @@ const MOST_CHUNKS: u64 = 1 << 26;
 /// Maximum size of a ring for which the n(n-1)/2 messages of an all-to-all stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
-/// Finding and hint.
+/// What was found, and a hint.
 pub(super) type CollectiveRefusal = (String, &'static str);
 
 impl AstraCollectives {
-    /// Checks that a collective of `bytes` among `members`, all NPUs if no group is named, can be carried out along
-    /// the dimensions of a mask.
+    /// Checks that a collective of `bytes` among `members` (all NPUs if no group is named) can run along the dimensions
+    /// of a mask.
     pub(super) fn check(
         &self,
         kind: CollectiveKind,
@@ -64,7 +64,7 @@ impl AstraCollectives {
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
             ));
         }
-        // Groups may run at the same time, so the bound is over all of them.
+        // Groups may run at the same time, so the bound applies to their total.
         let lines = u64::from(self.npus());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
@@ -74,7 +74,7 @@ impl AstraCollectives {
         }
         let whole = members.is_none_or(|members| members == self.npus());
         if !whole && self.groups_span() {
-            // A ring replaces algorithms that cannot carry it out.
+            // A ring replaces algorithms that cannot run it.
             return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
         }
         if !whole {
@@ -136,10 +136,10 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` where the mask has no
-    /// effect: a custom algorithm has no dimensions, and a `one…` algorithm takes all NPUs if the mask has its place
-    /// in the list. Also returns whether the original carries the collective out at all, which it does not if the
-    /// mask has no place of the list.
+    /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` if the mask has no effect: a
+    /// custom algorithm has no dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the
+    /// list. Also returns whether the original runs the collective at all; it does not if the mask includes no entry of
+    /// the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,
@@ -152,7 +152,7 @@ impl AstraCollectives {
         let one = self.list(kind).iter().position(|entry| entry.one);
         match one {
             Some(0) => (None, mask & 1 == 1),
-            // All places before it are masked out, so all NPUs take part.
+            // All earlier entries are masked out, so all NPUs take part.
             Some(place) if place < 31 && mask.trailing_ones() as usize > place => (None, true),
             _ => (Some(mask), true),
         }
@@ -209,8 +209,7 @@ impl AstraCollectives {
         ))
     }
 
-    /// Returns whether an algorithm can carry out a collective among `members`, which may be one dimension of
-    /// `several`.
+    /// Returns true if an algorithm can run a collective among `members`, which may be one dimension of `several`.
     pub(super) fn is_supported(
         &self,
         algorithm: AstraAlgorithm,

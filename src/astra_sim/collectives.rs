@@ -2,35 +2,36 @@
 //!
 //! # Chunks
 //!
-//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Except in an all-gather, a chunk of fewer bytes than there
-//! are NPUs is padded to that many, and S to k chunks. There are ⌈S/C⌉ chunks, and *all* have C bytes, the last too:
+//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Except in an all-gather, a chunk with fewer bytes than there
+//! are NPUs is padded to that number, and S to k chunks. There are ⌈S/C⌉ chunks, and *all* have C bytes, even the last:
 //! 1,000,003 bytes in 4 splits are 5 chunks of 250,000.
 //!
 //! # Phases
 //!
-//! All-gather goes through the dimensions from the outermost, reduce-scatter and all-to-all from the innermost.
-//! All-reduce, `baseline`: an all-reduce of the whole chunk in every dimension; `localBWAware`: reduce-scatter in all
-//! but the last dimension, all-reduce in that, all-gather back. Where the list of implementations is shorter than the
-//! dimensions, the others are left out; a `one…` algorithm stands for all NPUs as one line and ends the list. A named
-//! group that is not all ranks is one line in the order of its file, with the list's only entry, or ring if there are
-//! several.
+//! All-gather visits the dimensions from the outermost, reduce-scatter and all-to-all from the innermost. All-reduce
+//! with `baseline` is an all-reduce of the whole chunk in every dimension. With `localBWAware` it is reduce-scatter in
+//! all dimensions except the last, all-reduce in the last, and all-gather back. If the list of implementations is
+//! shorter than the dimensions, the remaining dimensions are omitted. A `one…` algorithm treats all NPUs as one line
+//! and ends the list. A named group that is not all ranks is one line in the order of its file, with the list's only
+//! entry, or ring if there are several.
 //!
 //! # Costs
 //!
-//! Before the first message and after each reception an endpoint takes its delay (10 ns in named groups); a reception
+//! Before the first message and after each reception an endpoint incurs its delay (10 ns in named groups). A reception
 //! that is reduced takes 3⌊m / bandwidth⌋ ns more: two reads and a write.
 //!
-//! # Where quirks are corrected
+//! # Corrected quirks
 //!
-//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, of S divided by that, exactly, and so are all
-//! shares of them. Without [`Quirk::ShortList`] the last name of a list stands for the remaining dimensions, or a
-//! ring where that cannot be. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a phase for each
-//! dimension in which its members differ, and one that does not is a line along the outermost of them; both are
-//! carried out as the list says for the dimension, or by a ring where that cannot be, and queue at that dimension.
-//! Without [`Quirk::SharedQueue`] each phase has its own queues, which NPUs pass in the order in which chunks come
-//! from the phase before. Without [`Quirk::GroupEndpoint`] endpoints of named groups are like all others. Without
-//! [`Quirk::OneAtATime`] collectives of an NPU overlap; each has queues of its own, taken in turn from the first, so
-//! that NPUs which join them in different orders do not wait for each other, and they are matched in program order.
+//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, each exactly S divided by that number; all
+//! shares of them are exact too. Without [`Quirk::ShortList`] the last name of a list applies to the remaining
+//! dimensions, or a ring if that is impossible. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a
+//! phase for each dimension in which its members differ; any other named group is a line along the outermost of these
+//! dimensions. Both use the list's algorithm for the dimension, or a ring if that is impossible, and queue at that
+//! dimension. Without [`Quirk::SharedQueue`] each phase has its own queues, which NPUs pass in the order in which
+//! chunks arrive from the previous phase. Without [`Quirk::GroupEndpoint`] endpoints of named groups are like all
+//! others. Without [`Quirk::OneAtATime`] collectives of an NPU overlap. Each then has its own queues, used in turn from
+//! the first, so that NPUs that join collectives in different orders do not wait for each other; collectives are
+//! matched in program order.
 
 use super::endless_waits::{EndlessWait, IssueCounts};
 use super::quirks::{self, Quirk, QuirkSet};
@@ -49,7 +50,7 @@ mod backend;
 mod custom_scripts;
 mod queue_counters;
 
-/// ASTRA-sim's collective backend, as the module describes it.
+/// ASTRA-sim's collective backend, as the module docs describe it.
 #[derive(Clone, Debug)]
 pub struct AstraCollectives {
     splits: u64,
@@ -60,24 +61,24 @@ pub struct AstraCollectives {
     /// NPUs along each dimension.
     sizes: Vec<u32>,
     queues: u32,
-    /// Chunks in a stage at once, per queue.
+    /// Maximum number of chunks in a stage at once, per queue.
     capacity: u32,
     endpoint: Span,
     /// Bytes per second of a reduction; `None` if it takes no time.
     reduction: Option<f64>,
     rendezvous: bool,
     counters: QueueCounters,
-    /// Bus of each NPU, where buses are modelled.
+    /// Bus of each NPU, if buses are modelled.
     buses: Vec<SharedBus>,
     scripts: CustomScripts,
-    /// Counts of issued chunks, where every quirk is on.
+    /// Counts of issued chunks; kept only if every quirk is on.
     issued: Option<IssueCounts>,
-    /// Where a scale makes an endpoint delay 0 and every quirk is on: the first NPU and node that took it at time 0.
+    /// If a scale makes an endpoint delay 0 and every quirk is on: the first (NPU, node) that incurred it at time 0.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
 impl AstraCollectives {
-    /// Creates the backend that `inputs` describe.
+    /// Creates the backend described by `inputs`.
     pub fn new(inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let queues = inputs.queues.get();
@@ -118,24 +119,24 @@ impl AstraCollectives {
                 .then_some(None),
         };
         if !own.quirks.has(Quirk::ShortList) {
-            // Lists are final from here on: every look-up sees the extended ones.
+            // Lists do not change after this, so all later accesses see the extended ones.
             own.extend_lists();
         }
         own
     }
 
-    /// Returns the first state of the replay in which the original would have waited for ever.
+    /// Returns the first state of the replay in which the original would have waited forever.
     pub fn beyond(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU, and its node, that came to a collective at time 0 without an endpoint delay because a scale
-    /// leaves none: the original aborts there.
+    /// Returns the first NPU, and its node, that reached a collective at time 0 without an endpoint delay because a
+    /// scale reduced it to 0; the original aborts there.
     pub fn undelayed(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
-    /// Extends each list to all dimensions by its last name, or by a ring where that cannot be.
+    /// Extends each list to all dimensions with its last name, or a ring if that is impossible.
     fn extend_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -162,7 +163,7 @@ impl AstraCollectives {
         self.implementations = lists;
     }
 
-    /// Adds `algorithm`, read from the files that begin with `prefix`, for the collectives that `inputs` name.
+    /// Adds `algorithm`, from the files that begin with `prefix`, for the collectives that `inputs` name.
     pub fn add_custom(
         &mut self,
         inputs: &AstraInputs,
@@ -172,17 +173,17 @@ impl AstraCollectives {
         self.scripts.add(inputs, prefix, algorithm);
     }
 
-    /// Returns the custom algorithm of a collective.
+    /// Returns the index of the custom algorithm for a collective, if any.
     pub(super) fn script(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         self.scripts.number(kind, node)
     }
 
-    /// Returns a custom algorithm.
+    /// Returns the custom algorithm with index `number`.
     pub(super) fn custom(&self, number: u16) -> &ScriptedAlgorithm {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations of a collective; empty where it has none.
+    /// Returns the list of implementations of a collective; empty if it has none.
     pub(super) fn list(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {
@@ -202,7 +203,7 @@ impl AstraCollectives {
         self.quirks.span(self.reduction.map_or(0.0, once)).times(3)
     }
 
-    /// Returns whether messages pass buses.
+    /// Returns true if messages pass buses.
     pub(super) fn has_buses(&self) -> bool {
         !self.buses.is_empty()
     }
@@ -226,12 +227,12 @@ impl AstraCollectives {
         self.optimization
     }
 
-    /// Returns whether named groups go through the dimensions that they span.
+    /// Returns true if named groups use the dimensions that they span.
     pub(super) fn groups_span(&self) -> bool {
         !self.quirks.has(Quirk::GroupRing)
     }
 
-    /// Returns the bytes of a chunk and the number of chunks.
+    /// Returns the size of a chunk and the number of chunks.
     pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (BufferShare, u32) {
         if !self.quirks.has(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
@@ -241,11 +242,11 @@ impl AstraCollectives {
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
-            // The padded size is the original's, although the members contribute less.
+            // The padded size is the original's, although members contribute fewer bytes.
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // An all-gather of fewer bytes than splits, which `check` refuses for more than one member.
+            // An all-gather with fewer bytes than splits, which `check` rejects for more than one member.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -255,15 +256,15 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns whether an extent is that of a named group other than all ranks: as one line it is no sub-grid, and
-    /// where it spans dimensions its line of all has a number of its own.
+    /// Returns true if an extent is that of a named group other than all ranks. As one line such a group is no
+    /// sub-grid; if it spans dimensions, its line of all members has an index beyond the dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimensions();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns the phases of the extent that a collective goes through, innermost first, with the level whose queues
-    /// they pass and their algorithm.
+    /// Returns the phases of the extent that a collective visits, innermost first, each with the level whose queues it
+    /// uses and its algorithm.
     fn route(&self, kind: CollectiveKind, extent: &GroupExtent) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.list(kind);
         if self.is_named(extent) && self.groups_span() {
@@ -294,8 +295,8 @@ impl AstraCollectives {
         route
     }
 
-    /// Returns the route of a named group that spans dimensions: in each its own algorithm, or a ring where it has
-    /// too few members for that.
+    /// Returns the route of a named group that spans dimensions: in each dimension its own algorithm, or a ring if the
+    /// dimension has too few members for it.
     fn route_of_group(
         &self,
         kind: CollectiveKind,
@@ -313,7 +314,7 @@ impl AstraCollectives {
             let Some(&CollectiveImplementation { algorithm, one }) = said else {
                 break;
             };
-            // All members as one line, which is the last phase.
+            // All members as one line are the last phase.
             let number = if one { extent.phases.len() - 1 } else { number };
             let size = extent.phases[number].size;
             let several = along.len() > 1 && !one;

@@ -1,17 +1,18 @@
 //! The congestion-aware network: one dimension of links that carry one message at a time.
 //!
 //! A message is stored whole at every device and then forwarded. On a link that is free at t it arrives at the next
-//! device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋; messages that find
-//! it busy queue, first come, first served. On a ring messages take the shorter way, and upwards where both are
-//! equal; a switch is a device of its own between any two NPUs.
+//! device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋. Messages that find a
+//! link busy queue, first come, first served. On a ring a message takes the shorter direction, and upwards on a tie; a
+//! switch is a separate device between any two NPUs.
 //!
-//! Where all NPUs carry out a collective together and each link has one user at a time, nothing waits: a message takes the
-//! sum of its hops, and the collective has the closed form that it has without congestion. That is so of all algorithms but
-//! trees under full connection, and of ring and halving-doubling, whose members send one message at a time, on rings and
-//! switches. With direct on a switch only a member's own messages wait for one another. With direct on a ring messages of
-//! several senders queue for a link, and which is first where they come to it at one instant is said by the order of events.
+//! If all NPUs run a collective together and each link has one user at a time, nothing waits: a message takes the sum
+//! of its hops, and the collective has the closed form that it has without congestion. This applies to all algorithms
+//! except trees under full connection, and to ring and halving-doubling, whose members send one message at a time, on
+//! rings and switches. With direct on a switch, only a member's own messages wait for one another. With direct on a
+//! ring, messages of several senders queue for a link, and the order of events decides which comes first if they reach
+//! it at one instant.
 //!
-//! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
+//! All of this is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages use
 //! [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
@@ -24,10 +25,10 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::{DimensionShape, LinePattern};
 
-/// Sentinel op: none.
+/// Sentinel for no op.
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// A directed link: whether it is busy, and the queue of messages, by op.
+/// A directed link: whether it is busy, and its queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,
@@ -51,7 +52,7 @@ struct ForwardedMessage {
     next: OpIndex,
 }
 
-/// The congestion-aware network, as the module describes it.
+/// The congestion-aware network, as the module docs describe it.
 #[derive(Debug)]
 pub struct CongestionAware {
     shape: DimensionShape,
@@ -59,14 +60,14 @@ pub struct CongestionAware {
     latency: f64,
     bytes_per_ns: f64,
     quirks: QuirkSet,
-    /// By device and then by its links; those of a device are allocated when it first sends.
+    /// Links by device; the links of a device are allocated when it first sends.
     links: Vec<Box<[QueuedLink]>>,
-    /// By op.
+    /// Messages by op.
     carried: Vec<ForwardedMessage>,
 }
 
 impl CongestionAware {
-    /// Creates the network of `file`, of which only the first dimension counts: files with more are refused before.
+    /// Creates the network of `file`. Files with more than one dimension are rejected before.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let AstraDimension {
             shape,
@@ -80,14 +81,14 @@ impl CongestionAware {
             latency,
             bytes_per_ns: path_rate(&file.dimensions[0], quirks),
             quirks,
-            // One more device for a switch.
+            // A switch is one more device.
             links: vec![Box::default(); npus as usize + 1],
             carried: Vec::new(),
         }
     }
 
-    /// Returns the next link of a message at `at` for `to`, as an index among the links of `at`, and the device at
-    /// its end.
+    /// Returns the next link of a message at `at` for `to`, as an index into the links of `at`, and the device at its
+    /// end.
     #[inline]
     fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -116,13 +117,13 @@ impl CongestionAware {
         }
     }
 
-    /// Forwards a message that is at a device over its next link, or queues it there.
+    /// Forwards a message at a device over its next link, or queues it there.
     #[inline]
     fn forward(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let ForwardedMessage { at, to, .. } = self.carried[op.index()];
         let (link, device) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
-            // Full connection has n² links, so those of a device that never sends are not allocated.
+            // Full connection has n² links, so links of a device that never sends are not allocated.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
@@ -139,7 +140,7 @@ impl CongestionAware {
         self.carried[op.index()].next = NONE;
     }
 
-    /// Sends a message over a link of its device, which is its own from now on, to the device at the end.
+    /// Sends a message over a link of its device, which it occupies from now on, to the device at the end.
     #[inline]
     fn transmit(
         &mut self,
@@ -159,7 +160,7 @@ impl CongestionAware {
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }
 
-    /// Returns the time of a message over a free link, until it is whole at the next device.
+    /// Returns the time over a free link until a message is whole at the next device.
     #[inline]
     fn hop(&self, bytes: f64) -> Span {
         self.quirks.span(self.latency + bytes / self.bytes_per_ns)
@@ -181,10 +182,11 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// Full connection has a link for each pair. On the others each link has one user at a time where all NPUs send over one
-    /// distance at once: messages cross their h-th links at the same time, which are as many different ones, in
-    /// ⌊latency + m / bandwidth⌋ ns, and a link is free again after ⌊m / bandwidth⌋. On a switch they may send again before
-    /// that: what leaves NPUs one after another comes to the receivers' links so, from one sender at a time.
+    /// Full connection has a link for each pair. With other shapes each link has one user at a time if all NPUs send
+    /// over one distance at once: messages cross their h-th links at the same time, which are all different, in
+    /// ⌊latency + m / bandwidth⌋ ns, and a link is free again after ⌊m / bandwidth⌋. On a switch they may send again
+    /// before that: messages that leave NPUs one after another reach the receivers' links in the same order, from one
+    /// sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {
@@ -200,7 +202,7 @@ impl NetworkBackend for CongestionAware {
         (self.shape == DimensionShape::Switch).then(|| self.quirks.span(bytes / self.bytes_per_ns))
     }
 
-    /// Each hop takes a truncated time of its own.
+    /// The time of each hop is truncated separately.
     fn uncontended(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         let hops = self.shape.hops(self.npus, from.0, to.0);
         Some(self.hop(quirks::bytes(amount)).times(u64::from(hops)))

@@ -1,11 +1,11 @@
 //! The congestion-unaware network: links are never busy.
 //!
-//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the numbers of the
-//! *lowest* dimension in which its ends differ; the others do not count. Hops: the shorter way round a ring, one
-//! between any two that are fully connected, two through a switch.
+//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the values of the *lowest*
+//! dimension in which its ends differ; other dimensions do not count. Hops: the shorter direction around a ring, one
+//! between fully connected NPUs, two through a switch.
 //!
-//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest sets the rate.
-//! Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
+//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest dimension sets the
+//! rate. Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
 
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
@@ -36,7 +36,7 @@ pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkS
     }
 }
 
-/// The congestion-unaware network, as the module describes it.
+/// The congestion-unaware network, as the module docs describe it.
 #[derive(Debug)]
 pub struct CongestionUnaware {
     levels: Vec<UnawareDimension>,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_original_s_own_anchors() {
-        // 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. Three hops, one, two of 500 ns.
+        // 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. Three hops, one hop, two hops of 500 ns.
         for (shape, expected) in [
             (DimensionShape::Ring, 21_031),
             (DimensionShape::FullyConnected, 20_031),
@@ -149,8 +149,8 @@ mod tests {
             let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
             assert_eq!(ns(&network, 1, 4), expected);
         }
-        // At 200, 100 and 50 GB/s: 4,882.8 + 50, 9,765.6 + 500, 19,531.25 + 2 · 2,000 ns. Only the lowest
-        // dimension that differs counts: from 0 to 63 that is the ring.
+        // At 200, 100 and 50 GB/s: 4,882.8 + 50, 9,765.6 + 500, 19,531.25 + 2 · 2,000 ns. Only the lowest dimension
+        // that differs counts: from 0 to 63 this is the ring.
         let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
         let stack = network(&STACK, QuirkSet::ALL.without(Quirk::FirstDimension));
-        // From 0 to 63: 50 + 500 + 2 * 2,000 ns, and 2^20 B at the slowest, 50 GB/s of 2^30: 19,531.25 ns.
+        // From 0 to 63: 50 + 500 + 2 * 2,000 ns, and 2^20 B at the slowest rate, 50 GB/s of 2^30: 19,531.25 ns.
         assert_eq!(ns(&stack, 0, 63), 24_081);
-        // Along one dimension as before.
+        // Unchanged along one dimension.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
         assert_eq!(ns(&stack, 5, 5), 0);
     }
@@ -177,12 +177,12 @@ mod tests {
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
         let with = |quirk| network(&STACK, QuirkSet::ALL.without(quirk));
-        // 100 / 7 GB/s of 2^30 on each of seven links: 7 * 9,765.625 + 500 ns. Other shapes as before.
+        // 100 / 7 GB/s of 2^30 on each of seven links: 7 * 9,765.625 + 500 ns. Other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);
         assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
         // 2^20 B at 200 B/ns: 5,242.88 + 50 ns.
         assert_eq!(ns(&with(Quirk::Gib), 0, 1), 5_292);
-        // 4,882.8125 + 50 ns is 4,932,812.5 ps, and halves go away from zero.
+        // 4,882.8125 + 50 ns is 4,932,812.5 ps, and halves are rounded away from zero.
         assert_eq!(ps(&with(Quirk::WholeNs), 0, 1, 1 << 20), 4_932_813);
     }
 }

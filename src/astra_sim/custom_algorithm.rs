@@ -1,10 +1,10 @@
-//! Custom algorithms as ASTRA-sim defines them: a trace for each position of the group.
+//! Custom algorithms as ASTRA-sim defines them: one trace for each position of the group.
 //!
-//! Rank r of the group plays `PREFIX.p.et`, where p is its index among the group's ranks *in ascending order*; a peer
-//! a in it is the a-th rank of the group *in the order of the group file*. All nodes whose dependencies are complete
-//! are issued at once, in order of their ids: there are no lanes. A compute node lasts as recorded, at least 1 ns;
-//! sizes are those of the algorithm, and the size of the collective does not matter. The collective is complete at a
-//! rank when all of its nodes are.
+//! Rank r of the group executes `PREFIX.p.et`, where p is its index among the group's ranks *in ascending order*; a
+//! peer a in it is the a-th rank of the group *in the order of the group file*. All nodes whose dependencies are
+//! complete are issued at once, in order of their ids; there are no lanes. A compute node takes its recorded duration,
+//! at least 1 ns. The algorithm states sizes, and the size of the collective is ignored. The collective is complete at
+//! a rank when all of its nodes are.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 /// Durations of the compute nodes of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptTiming {
-    /// As in ASTRA-sim: whole microseconds, or 1 ns; delays are ignored.
+    /// As in ASTRA-sim: whole microseconds, or 1 ns without a recorded duration; delays are ignored.
     AstraSim,
     /// As recorded.
     Recorded,
 }
 
 impl ScriptTiming {
-    /// Converts a node to a script's.
+    /// Converts a node's times for a script.
     fn edit(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
             Self::AstraSim => {
@@ -50,12 +50,12 @@ impl ScriptTiming {
     }
 }
 
-/// Builds an algorithm from the contents of its traces, those of position 0 first.
+/// Builds an algorithm from the contents of its traces, starting with position 0.
 ///
 /// # Errors
 ///
-/// As [`Graph::read`], and on nodes that are neither compute nor a send nor a receive; with the position whose trace
-/// is at fault.
+/// As [`Graph::read`], and on nodes that are neither compute nor a send nor a receive; the error includes the position
+/// of the trace.
 pub fn read<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: ScriptTiming,
@@ -74,7 +74,7 @@ pub fn read<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // A label stands for tag and size, which is all that a receive is matched by.
+                    // A label represents tag and size, the only properties that match receives to sends.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     if message.receive {

@@ -1,9 +1,9 @@
-//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. That
-//! is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) corrected.
+//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. This
+//! corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
 //!
-//! Dimensions are crossed in their order, the innermost first. Along a ring messages take the shorter way, and
-//! upwards where both are equal, over each NPU between; two that are fully connected have a link each way; to and
-//! from a switch each NPU has one link. Latencies add up, and the slowest link sets the rate.
+//! Dimensions are crossed in order, innermost first. Along a ring a message takes the shorter direction, upwards on a
+//! tie, through each NPU in between. Two fully connected NPUs have a link in each direction. Each NPU has one link to a
+//! switch and one from it. Latencies add up, and the slowest link sets the rate.
 
 use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -19,7 +19,7 @@ pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
 struct LinkDimension {
     shape: DimensionShape,
     size: u32,
-    /// Product of the sizes of the dimensions inside.
+    /// Product of the sizes of the inner dimensions.
     stride: u32,
     latency: f64,
     bytes_per_ns: f64,
@@ -32,7 +32,7 @@ impl LinkDimension {
         npu / self.stride % self.size
     }
 
-    /// Returns the number of an NPU's own links: up and down a ring, to each other one, to a switch and from it.
+    /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to a switch and from it.
     fn links(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
@@ -40,7 +40,7 @@ impl LinkDimension {
         }
     }
 
-    /// Returns the next NPU round the ring from coordinate `x` to `y`, and whether it lies upwards.
+    /// Returns the next NPU around the ring from coordinate `x` to `y`, and whether it is upwards.
     fn around(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };
@@ -52,8 +52,8 @@ impl LinkDimension {
     }
 }
 
-/// Routing over links. State 0 of a message is at an NPU, d + 1 at the switch of dimension d, where it has taken the
-/// receiver's coordinate.
+/// Routing over links. In state 0 a message is at an NPU, in state d + 1 at the switch of dimension d, with the
+/// receiver's coordinate in that dimension.
 #[derive(Debug)]
 pub struct LinkRouting {
     levels: Vec<LinkDimension>,

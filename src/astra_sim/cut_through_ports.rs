@@ -1,11 +1,11 @@
-//! The congestion-unaware network with ports: an NPU sends into a dimension through one port, and receives from it
-//! through another, message by message. That is [`Quirk::FreePorts`] corrected.
+//! The congestion-unaware network with ports: an NPU sends into a dimension through one port and receives from it
+//! through another, message by message. This corrects [`Quirk::FreePorts`].
 //!
-//! Latencies and bandwidths are those of [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`] a message goes
-//! from its sender's port in the lowest dimension in which its ends differ to its receiver's port there; without, it
-//! crosses each dimension in which they differ, through the ports of the NPUs between. With
-//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1 messages'
-//! bytes in the time of one, but a message is no faster for it.
+//! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`] a
+//! message goes from its sender's port in the lowest dimension in which its ends differ to its receiver's port there;
+//! without it, a message crosses each dimension in which they differ, through the ports of the NPUs in between. With
+//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes the bytes of n - 1
+//! messages in the time of one, but a single message is not faster.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
@@ -20,10 +20,10 @@ pub type CutThroughPorts = AstraCutThrough<PortRouting>;
 struct PortDimension {
     shape: DimensionShape,
     size: u32,
-    /// Product of the sizes of the dimensions inside.
+    /// Product of the sizes of the inner dimensions.
     stride: u32,
     latency: f64,
-    /// Bytes per ns, of a port and of a message.
+    /// Bytes per ns of a port, and of a message.
     port: f64,
     rate: f64,
 }
@@ -34,8 +34,8 @@ impl PortDimension {
     }
 }
 
-/// Routing over ports. State 2d of a message is before it leaves into dimension d or a later one, 2d + 1 before it
-/// enters an NPU from d.
+/// Routing over ports. In state 2d a message has not yet left into dimension d or a later one; in state 2d + 1 it has
+/// not yet entered an NPU from d.
 #[derive(Debug)]
 pub struct PortRouting {
     levels: Vec<PortDimension>,

@@ -1,5 +1,4 @@
-//! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
-//! line.
+//! A file of keys and values, in JSON or YAML. Every value is parsed as the expected type; an error names key and line.
 
 use super::error::{InputError, InputNote, did_you_mean, escape};
 use super::input_entry::{InputEntry, InputValue};
@@ -11,13 +10,13 @@ use std::fmt::Display;
 
 /// Keys that a file may have.
 pub(super) struct KnownKeys {
-    /// Keys with a meaning.
+    /// Keys that are used.
     pub(super) read: &'static [&'static str],
-    /// Keys without a meaning, with the reason.
+    /// Keys that are ignored, with the reason.
     pub(super) ignored: &'static [(&'static str, &'static str)],
 }
 
-/// A file whose keys are all known, each once.
+/// A file with only known keys, each at most once.
 pub(super) struct InputDocument<'f> {
     file: &'f str,
     entries: Vec<InputEntry>,
@@ -28,7 +27,7 @@ pub(super) struct InputDocument<'f> {
 const MOST_BYTES: usize = 1 << 20;
 
 impl<'f> InputDocument<'f> {
-    /// Reads JSON; of duplicate keys the last counts, as in the original.
+    /// Parses JSON; the last of duplicate keys counts, as in the original.
     pub(super) fn json(
         text: &str,
         file: &'f str,
@@ -39,7 +38,7 @@ impl<'f> InputDocument<'f> {
         Self::new(json::entries(text, file)?, file, keys, lenient)
     }
 
-    /// Reads YAML; a duplicate key is an error.
+    /// Parses YAML; a duplicate key is an error.
     pub(super) fn yaml(
         text: &str,
         file: &'f str,
@@ -115,7 +114,7 @@ impl<'f> InputDocument<'f> {
         self.entry(key).map(|entry| &entry.value)
     }
 
-    /// Adds the note `why` about `key`, with its line if present.
+    /// Adds the note `why` about `key`, with its line if the key is present.
     pub(super) fn note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.entry(key).map(|entry| entry.line);
         self.notes.push(InputNote {
@@ -144,7 +143,7 @@ impl<'f> InputDocument<'f> {
         }
     }
 
-    /// Returns an error: `key` has `found` where `expected` should be; `hint` says what to try, if anything.
+    /// Returns an error: `key` has `found` instead of `expected`; `hint` says what to try, or is empty.
     pub(super) fn refuse(
         &self,
         key: &str,
@@ -176,8 +175,8 @@ impl<'f> InputDocument<'f> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns a whole number from `least` to `most`, if present. The original truncates fractions, so that is done
-    /// here, with a note.
+    /// Returns a whole number from `least` to `most`, if present. Fractions are truncated with a note, because the
+    /// original truncates them.
     pub(super) fn whole(
         &mut self,
         key: &str,
@@ -200,7 +199,7 @@ impl<'f> InputDocument<'f> {
         Ok(Some(whole))
     }
 
-    /// Returns 0 or 1 as a flag; false if absent.
+    /// Returns a flag from 0 or 1; false if absent.
     pub(super) fn switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
@@ -230,7 +229,7 @@ impl<'f> InputDocument<'f> {
         chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
     }
 
-    /// Returns a text of one line that is not empty, if present.
+    /// Returns a non-empty text of one line, if present.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);

@@ -1,19 +1,20 @@
-//! The order in which members end a phase at one instant, where all begin it together.
+//! The order in which members end a phase at one instant if all begin it together.
 //!
 //! At each instant of such a phase all members do the same, in an order σ. The delays of an NPU that are due at one
-//! instant are one event, in the place of the first, so σ changes only where messages arrive: arrivals follow their sends,
-//! and the first one that reaches a member gives it its place. With one message each from p to f(p), the next order is
-//! f(σ). In a ring f is the next member, so K messages turn the order by K places; in halvingDoubling f exchanges
-//! partners. In `direct`, whose messages all take equally long, the first member σ₀ of each line reaches all others of it,
-//! beginning with its successor, and the second reaches σ₀. Chunks that are in the phase together send one after another
-//! to the same members, which changes nothing; the next chunk begins in the event that ends the one before.
+//! instant are one event, in the place of the first, so σ changes only when messages arrive: arrivals follow the order
+//! of their sends, and the first message that reaches a member determines its place. With one message each from p to
+//! f(p), the next order is f(σ). In a ring f is the next member, so K messages rotate the order by K places; in
+//! halvingDoubling f swaps partners. In `direct`, where all messages take equal time, the first member σ₀ of each line
+//! reaches all others of the line, beginning with its successor, and the second reaches σ₀. Chunks that are in the
+//! phase together send one after another to the same members, which changes nothing; the next chunk begins in the event
+//! that ends the previous one.
 //!
-//! Chunks in different stages at the same time have an order each. What a chunk begins with is the order in which members
-//! end the stage that lets it in, its own before or that of a chunk whose place it takes. Where delays of two chunks are over
-//! at one instant, the later registered take the places of the earlier ones, so the order of one becomes that of the other. All
-//! members pass an event of a chunk before the next of the list, so [`order_of_ends`] carries out the list with one event for
-//! all of them. Only messages of two chunks that one event sends and that arrive at one instant take turns: of them nothing is
-//! proved, unless both are the same step of the same stage.
+//! Chunks in different stages at the same time each have their own order. A chunk begins a stage in the order in which
+//! members end the stage that admits it: its own previous stage, or that of a chunk whose place it takes. If delays of
+//! two chunks end at one instant, the later registered ones take the places of the earlier ones, so one order becomes
+//! the other. All members handle an event of a chunk before the next event of the list, so [`order_of_ends`] processes
+//! the list with one event for all of them. Only messages of two chunks that one event sends and that arrive at one
+//! instant interleave; their order is not proved, unless both are the same step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};
@@ -27,10 +28,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-/// Maximum number of members of which all pairs are compared.
+/// Maximum number of members for which all pairs are compared.
 const COMPARED: u32 = 64;
 
-/// Returns whether [`follow`] is proved for `stage`, which has a closed form; `sizes` are those of the machine's dimensions.
+/// Returns true if [`follow`] is proved for `stage`, which has a closed form; `sizes` are the sizes of the machine's
+/// dimensions.
 pub(super) fn is_proved(
     stage: &AstraPhase,
     extent: &GroupExtent,
@@ -50,24 +52,25 @@ pub(super) fn is_proved(
 /// Maximum number of delays of a member that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// An order of members, by how it follows from that in which they begin a collective; equal ones are equal orders.
+/// An order of members, represented by how it follows from the order in which they begin a collective; equal
+/// representations are equal orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
-    /// Number of the last change that depends on the order as a whole; 0 before.
+    /// Number of the last change that depends on the order as a whole; 0 if there was none.
     whole: u32,
-    /// By phase, how far each member's place has moved since then along its line, or which bits of its index in there
-    /// are exchanged; without zeros.
+    /// By phase, how far each member's place has moved since then along its line, or which bits of its index there have
+    /// been flipped; without zeros.
     moves: BTreeMap<u32, u32>,
 }
 
-/// Orders that come up, with numbers for changes that depend on an order as a whole.
+/// Orders found so far, with numbers for changes that depend on an order as a whole.
 #[derive(Debug, Default)]
 struct MemberOrders {
     whole: BTreeMap<(MemberOrder, u32), u32>,
 }
 
 impl MemberOrders {
-    /// Returns what `order` becomes by those `messages` that each member receives in `stage`.
+    /// Returns the order after `messages` that each member receives in `stage`.
     fn after(
         &mut self,
         mut order: MemberOrder,
@@ -101,7 +104,7 @@ impl MemberOrders {
     }
 }
 
-/// Returns how many places of a ring `messages` move the order, upwards.
+/// Returns by how many places of a ring `messages` rotate the order, upwards.
 fn turn(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_slot().backward {
@@ -110,39 +113,39 @@ fn turn(stage: &AstraPhase, messages: u32) -> u32 {
     }
 }
 
-/// Returns how many exchanges of all with all are `messages` of a member.
+/// Returns the number of complete all-to-all exchanges in `messages` of a member.
 fn exchanges(stage: &AstraPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
-/// An event of a chunk, for all members one after another.
+/// An event of a chunk, handled for all members one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WaveEvent {
-    /// Messages of a passage arrive, which end a delay, by their numbers.
+    /// Messages of a passage arrive, those that end the delay with this index.
     Arrival { passage: usize, delay: usize },
-    /// Delays are over, those of this number.
+    /// The delays with this index end.
     Delays(usize),
 }
 
-/// Delays that are over at one instant: an event.
+/// Delays that end at one instant: an event.
 #[derive(Debug)]
 struct WaveDelays {
     /// Passages and their delays, in the order in which they were registered.
     of: Vec<(usize, usize)>,
     order: MemberOrder,
-    /// The last change of the order; `None` before any.
+    /// The last change of the order; `None` if there was none.
     change: Option<usize>,
 }
 
-/// Events of all members in the order of the original's list: by time, then as they were inserted.
+/// Events of all members in the order of the original's list: by time, then in insertion order.
 #[derive(Debug, Default)]
 struct WaveList {
     events: BinaryHeap<Reverse<(Span, u64, WaveEvent)>>,
     inserted: u64,
     delays: Vec<WaveDelays>,
-    /// Those that are not over, by their instant.
+    /// Pending delays, by their instant.
     due: BTreeMap<Span, usize>,
-    /// Orders in which messages were sent that have not arrived, by passage and delay, with the change that led to each.
+    /// Orders of sent messages that have not arrived, by passage and delay, each with the change that led to it.
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 
@@ -152,7 +155,7 @@ impl WaveList {
         self.events.push(Reverse((at, self.inserted, event)));
     }
 
-    /// Registers a delay of all members, in this order.
+    /// Registers a delay of all members in this order.
     fn register(
         &mut self,
         at: Span,
@@ -174,9 +177,9 @@ impl WaveList {
     }
 }
 
-/// Returns the changes that bring members from the order in which they begin a collective into that in which they end it, if it is
-/// proved for `passages` in the order in which they begin; `delays_of` says when a member's delays in a stage are over, with
-/// the messages that have arrived until then, and `endpoint_of` how long the delay behind a message is.
+/// Returns the changes that lead from the order in which members begin a collective to the order in which they end it,
+/// if proved for `passages`, which are in the order in which they begin. `delays_of` returns the ends of a member's
+/// delays in a stage, with the messages that have arrived until then; `endpoint_of` returns the delay after a message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
@@ -184,6 +187,7 @@ pub(super) fn order_of_ends(
     endpoint_of: impl Fn(&AstraPhase) -> Span,
 ) -> Option<Vec<OrderChange>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
+    // Delays of a member that end at one instant are one event.
     delays.iter_mut().for_each(Vec::dedup);
     let stage_of = |passage: usize| passages[passage].entry.stage;
     let count = (0..passages.len()).map(|passage| delays[stage_of(passage).index()].len());
@@ -198,7 +202,7 @@ pub(super) fn order_of_ends(
             .push(number);
     }
     let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
-    // Changes of orders, each with the one before it.
+    // Changes of orders, each with the index of the previous one.
     let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
@@ -226,7 +230,7 @@ pub(super) fn order_of_ends(
         let order = std::mem::take(&mut list.delays[number].order);
         let change = list.delays[number].change;
         last = change;
-        // Messages that this event sends, by the instant at which they arrive.
+        // Messages that this event sends, by arrival time.
         let mut sent = BTreeMap::new();
         for (passage, delay) in over {
             let stage = stage_of(passage);
@@ -240,12 +244,14 @@ pub(super) fn order_of_ends(
                         list.register(now + at, (next, 0), (order.clone(), change));
                     }
                 }
+                // No message arrives before the next delay ends, so it is registered at once.
                 Some(&(at, arrived)) if arrived == of[delay].1 => {
                     list.register(begin + at, (passage, delay + 1), (order.clone(), change));
                 }
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
                     let step = (stage, delay);
+                    // Messages of different steps would interleave at one instant, in an order that is not proved.
                     if *sent.entry(arrival).or_insert(step) != step {
                         return None;
                     }
@@ -266,7 +272,7 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns whether all messages of `direct` take equally long. Lines of a sub-grid are identical, as are the members of a
+/// Returns true if all messages of `direct` take equal time. Lines of a sub-grid are identical, as are the members of a
 /// line along a dimension of the machine.
 fn costs_are_equal(
     stage: &AstraPhase,
@@ -298,7 +304,7 @@ fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePo
     stage.place(phase.index(position), position)
 }
 
-/// Brings `members` from the order in which they send `messages` of `stage` into that in which they arrive.
+/// Reorders `members` from the order in which they send `messages` of `stage` to the order in which these arrive.
 pub(super) fn follow(
     stage: &AstraPhase,
     messages: Range<u32>,
@@ -334,7 +340,7 @@ pub(super) fn follow(
     }
 }
 
-/// Returns the members in the order in which the first message reaches each, if they all send at once in the order of
+/// Returns the members in the order in which a first message reaches each, if all send at once in the order of
 /// `members`.
 fn order_of_arrivals(
     stage: &AstraPhase,
@@ -343,7 +349,8 @@ fn order_of_arrivals(
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());
-    // By position: whether it has been reached, and at the first of a line, how many of the line have not.
+    // By position: whether it has been reached, and, at the first of a line, how many members of the line have not
+    // been.
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {

@@ -1,28 +1,28 @@
-//! Detection of states in which ASTRA-sim would wait for ever while this replay goes on, as far as that is certain.
+//! Detection of states in which ASTRA-sim would wait forever while this replay continues, as far as that is certain.
 //!
-//! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, whatever dimensions take part, by the
-//!   number of chunks that an NPU has issued before, in named groups too. So members that have issued different
-//!   numbers of chunks wait for different messages: the chunk with the lowest number of all has no partner, and none
-//!   comes later, because numbers grow and one collective of an NPU is in flight at a time.
-//! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and so no last one
-//!   whose end would end it.
-//! - *Asleep*. Nodes made ready by a node that ends at once are looked at when another node of their rank ends, and
+//! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, whichever dimensions take part, by the
+//!   number of chunks that an NPU has issued before, including named groups. So members that have issued different
+//!   numbers of chunks wait for different messages. The chunk with the lowest number has no partner, and never gets
+//!   one, because numbers grow and an NPU has one collective in flight at a time.
+//! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and therefore no last
+//!   chunk whose end would end the collective.
+//! - *Asleep*. Nodes made ready by a node that ends at once are checked only when another node of their rank ends, but
 //!   none is in flight.
 //!
-//! The behaviour of ASTRA-sim after the first of these is unknown, so only the first is reported.
+//! The behaviour of ASTRA-sim after the first such state is unknown, so only the first is reported.
 
 use chakram_base::ids::Npu;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A state in which ASTRA-sim would wait for ever.
+/// A state in which ASTRA-sim would wait forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndlessWait {
-    /// NPUs join a collective of all with different numbers of chunks before.
+    /// NPUs that have issued different numbers of chunks join a collective of all NPUs.
     Numbers {
         /// The NPU with the fewest chunks, its node, and its number of chunks.
         own: (Npu, u64, u64),
-        /// The NPU with the most, and its number of chunks.
+        /// The NPU with the most chunks, and its number of chunks.
         other: (Npu, u64),
     },
     /// A collective has only one NPU.
@@ -32,7 +32,7 @@ pub enum EndlessWait {
         /// Its node.
         node: u64,
     },
-    /// A ready node of an NPU is never looked at.
+    /// A ready node of an NPU is never checked.
     Asleep {
         /// The NPU.
         npu: Npu,
@@ -70,23 +70,23 @@ impl fmt::Display for EndlessWait {
 pub(super) struct IssueCounts {
     /// Chunks so far, by NPU.
     issued: Vec<u64>,
-    /// Collectives of all NPUs that not all members have issued.
+    /// Collectives of all NPUs that some members have not issued yet.
     open: BTreeMap<u32, MemberNumbers>,
-    /// The collective that [`Self::first`] is about, while it is open.
+    /// The collective that [`Self::first`] describes, while it is open.
     found: Option<u32>,
-    /// First state in which the original would wait.
+    /// First state in which the original would wait forever.
     pub first: Option<EndlessWait>,
 }
 
-/// Chunks that the members of a collective have issued before; of NPUs with one number the lowest, so that the order in
-/// which members come at an instant does not matter.
+/// Numbers of chunks that the members of a collective have issued before. Among NPUs with equal numbers the lowest NPU
+/// is kept, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
 struct MemberNumbers {
     /// The fewest chunks, the NPU, and its node.
     fewest: (u64, Npu, u64),
     /// The most chunks, and the NPU.
     most: (u64, Npu),
-    /// Members so far.
+    /// Number of members that have joined.
     come: u32,
 }
 
@@ -102,8 +102,8 @@ impl IssueCounts {
         self.first.get_or_insert(beyond);
     }
 
-    /// Records that an NPU joins a collective of `chunks` chunks among `members`; `of_all` is its number if it is one
-    /// of all NPUs.
+    /// Records that an NPU joins a collective of `chunks` chunks among `members`; `of_all` is the collective's number
+    /// if it is one of all NPUs.
     pub fn joins(&mut self, npu: Npu, node: u64, chunks: u64, members: u32, of_all: Option<u32>) {
         let Some(issued) = self.issued.get_mut(npu.index()) else {
             return;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// An input file that was refused.
+/// An invalid input file.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// The text is not in the format of the file.
@@ -18,26 +18,26 @@ pub enum InputError {
         /// Message of the format's parser.
         why: String,
     },
-    /// A key is missing, unknown, or has a value that it cannot have.
+    /// A key is missing, unknown, or has an invalid value.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
         /// Name of the text.
         file: String,
         /// Line, from 1; for a missing key the first.
         line: usize,
-        /// The key as the file has it.
+        /// The key as it appears in the file.
         key: String,
-        /// Finding, expectation and hint.
+        /// What was found, what was expected, and a hint.
         why: String,
     },
     /// A key, or a flag, that contradicts another file.
     #[error("{file}: key `{key}`: {why}")]
     Disagreement {
-        /// The file that has the key.
+        /// The file that contains the key.
         file: String,
         /// The key.
         key: String,
-        /// Finding, expectation and hint.
+        /// What was found, what was expected, and a hint.
         why: String,
     },
     /// The file cannot be read.
@@ -52,24 +52,24 @@ pub enum InputError {
     },
 }
 
-/// An accepted input that does not mean what one may think.
+/// A valid input whose meaning may be surprising.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputNote {
     /// Name of the text; [`InputNote::COMMAND_LINE`] for a flag.
     pub file: String,
-    /// Line, from 1; `None` for a flag and for a key that a file does not have.
+    /// Line, from 1; `None` for a flag, and for a key that is not in the file.
     pub line: Option<usize>,
-    /// The key as the file has it, or the flag.
+    /// The key as it appears in the file, or the flag.
     pub key: String,
-    /// Treatment, with the reason.
+    /// How it is treated, and why.
     pub why: String,
 }
 
 impl InputNote {
-    /// Name of the file of notes about flags.
+    /// Name that replaces the file in notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
-    /// Creates a note about an item for which `file` has no line: a node of a trace.
+    /// Creates a note about an item without a line in `file`, such as a node of a trace.
     pub fn node(file: &str, key: String, why: String) -> Self {
         Self {
             file: file.to_owned(),
@@ -100,7 +100,7 @@ impl fmt::Display for InputNote {
     }
 }
 
-/// Returns the message of a format's parser on one line, shortened for messages.
+/// Returns the message of a format's parser as one short line.
 pub(super) fn one_line(why: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = why.trim().chars().take(300).map(plain).collect();
@@ -110,7 +110,7 @@ pub(super) fn one_line(why: &str) -> String {
     line
 }
 
-/// Formats a key for messages: bare if it looks like one.
+/// Formats a key for messages: without quotes if it looks like a key.
 pub(super) fn escape(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {

@@ -11,20 +11,20 @@ use std::collections::BTreeMap;
 pub struct CommGroupFile(BTreeMap<u32, Vec<u32>>);
 
 impl CommGroupFile {
-    /// Returns whether a file name stands for no groups: if `empty` is in it.
+    /// Returns true if a file name means that there are no groups: if it contains `empty`.
     pub fn none(name: &str) -> bool {
         name.contains("empty")
     }
 
-    /// Reads a file of groups; `file` is its name in errors. Of a duplicate group the last counts, as in the
+    /// Parses a file of groups; `file` is its name in errors. If a group is repeated the last one counts, as in the
     /// original.
     ///
-    /// The keys are group numbers, so none is unknown and `lenient` changes nothing.
+    /// The keys are group numbers, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a JSON object from whole numbers above 0 to lists of ranks, or a list is
-    /// empty or has a rank twice.
+    /// Fails if `text` is not a JSON object from whole numbers above 0 to lists of ranks, or if a list is empty or has
+    /// a rank twice.
     pub fn parse(
         text: &str,
         file: &str,
@@ -49,12 +49,12 @@ impl CommGroupFile {
         Ok((Self(groups), notes))
     }
 
-    /// Returns whether there are no groups.
+    /// Returns true if there are no groups.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the members of group `id`, in the order of the file; at least one, each once.
+    /// Returns the members of group `id` in the order of the file; at least one, each once.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }
@@ -64,7 +64,7 @@ impl CommGroupFile {
         self.0.iter().map(|(id, members)| (*id, &members[..]))
     }
 
-    /// Returns the groups in a workload's form.
+    /// Returns the groups in the form of a workload.
     pub fn declared(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()

@@ -1,4 +1,4 @@
-//! Recognition of ASTRA-sim's input files by their keys.
+//! Detection of ASTRA-sim's input files by their keys.
 
 use super::document::{InputDocument, KnownKeys};
 use super::{memory_file, network_file, system};
@@ -15,7 +15,8 @@ pub enum AstraInputKind {
 }
 
 impl AstraInputKind {
-    /// Returns which input `text` is: one whose keys include those that every such file has. Values are not checked.
+    /// Returns the kind of input that `text` is: its keys must include those that every such file has. Values are not
+    /// checked.
     pub fn of(text: &str) -> Option<Self> {
         let has = |document: InputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
@@ -29,7 +30,7 @@ impl AstraInputKind {
         if let Some(document) = json(&system::KEYS) {
             let known = system::KEYS.read.iter();
             let count = known.filter(|key| document.get(key).is_some()).count();
-            // One key may be another tool's word.
+            // A single key might also be used by another tool.
             return (count >= 2).then_some(Self::System);
         }
         let document = InputDocument::yaml(text, "", &network_file::KEYS, true).ok()?;

@@ -1,4 +1,4 @@
-//! All inputs of a run together, checked for consistency.
+//! All inputs of a run, checked for consistency.
 
 use super::program::QueueSlot;
 use super::{
@@ -11,14 +11,14 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// Flags of the command line. Scales are finite and at least 0.
+/// Command-line flags of ASTRA-sim. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraFlags {
     /// Network that carries messages.
     pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
-    /// File of groups; none if `empty` is in its name.
+    /// File of groups; there are no groups if its name contains `empty`.
     pub groups: PathBuf,
     /// System file.
     pub system: PathBuf,
@@ -26,31 +26,31 @@ pub struct AstraFlags {
     pub memory: PathBuf,
     /// Network file.
     pub network: PathBuf,
-    /// Logging file; none if it is called `empty`.
+    /// Logging file; unused if it is called `empty`.
     pub logging: PathBuf,
-    /// Folder of logs, if one is named.
+    /// Folder of logs, if one is given.
     pub logging_folder: Option<PathBuf>,
-    /// Queues of a dimension.
+    /// Number of queues of a dimension.
     pub queues: NonZeroU32,
     /// Has no effect.
     pub compute_scale: f64,
     /// Has no effect.
     pub comm_scale: f64,
-    /// Multiplies an endpoint delay that the system file says.
+    /// Multiplies the endpoint delay if the system file states one.
     pub injection_scale: f64,
-    /// A handshake precedes every message.
+    /// True if a handshake precedes every message.
     pub rendezvous: bool,
-    /// Unknown keys are notes.
+    /// True if unknown keys are notes instead of errors.
     pub lenient: bool,
-    /// A log is written, as by the original.
+    /// True if a log is written, as by the original.
     pub logs: bool,
     /// Quirks of the run.
     pub quirks: QuirkSet,
 }
 
 impl AstraFlags {
-    /// The flags that name these files, with the original's defaults: no groups, the congestion-unaware network, and
-    /// all quirks.
+    /// Creates flags with these files and the original's defaults: no groups, the congestion-unaware network, and all
+    /// quirks.
     pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
         Self {
             model: AnalyticalNetwork::Unaware,
@@ -73,7 +73,7 @@ impl AstraFlags {
     }
 }
 
-/// All inputs of a run but its traces.
+/// All inputs of a run except its traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraInputs {
     /// Network that carries messages.
@@ -90,11 +90,11 @@ pub struct AstraInputs {
     pub groups: CommGroupFile,
     /// Custom algorithms of single nodes.
     pub per_node: PerNodeFile,
-    /// Queues of a dimension.
+    /// Number of queues of a dimension.
     pub queues: NonZeroU32,
-    /// Endpoint delay before each message and after each reception, ns, scaled.
+    /// Endpoint delay before each message and after each reception, in ns, after scaling.
     pub endpoint_delay: u64,
-    /// A handshake precedes every message.
+    /// True if a handshake precedes every message.
     pub rendezvous: bool,
     /// Quirks of the run.
     pub quirks: QuirkSet,
@@ -102,15 +102,15 @@ pub struct AstraInputs {
     pub notes: Vec<InputNote>,
 }
 
-/// Source of the text of a file, given its role and path.
+/// Reads the text of a file, given its role and path.
 pub type TextLoader<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
 impl AstraInputs {
-    /// Reads all files that `flags` name, through `read`.
+    /// Reads all files that `flags` name, using `read`.
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read, is refused by its parser, or does not go with another.
+    /// Fails if a file cannot be read, is rejected by its parser, or contradicts another file.
     pub fn read(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
         let mut notes = of_flags(flags);
         let mut text = |role: &'static str, path: &Path| {
@@ -181,7 +181,7 @@ impl AstraInputs {
         inputs.check(flags)
     }
 
-    /// Returns whether a scale leaves nothing of the endpoint delay that the system file says.
+    /// Returns true if a scale reduces the system file's endpoint delay to 0.
     pub fn scales_delay_away(&self) -> bool {
         self.endpoint_delay == 0 && self.system.endpoint_delay.is_some_and(|delay| delay > 0)
     }

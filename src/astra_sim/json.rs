@@ -1,7 +1,7 @@
-//! JSON as keys with their lines: the only use of `serde_json` on ASTRA-sim's files.
+//! JSON as keys with their lines: the only use of `serde_json` for ASTRA-sim's files.
 //!
-//! A value is kept as a slice of the text, whose offset gives the line, so keys of one name in different places
-//! cannot be mixed up. Nothing recurses, however deep a text nests.
+//! A value is kept as a slice of the text. The slice's offset determines the line, so equal keys in different places
+//! cannot be confused. Nothing recurses, so deeply nested texts are safe.
 
 use super::error::{InputError, one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -22,7 +22,7 @@ pub(super) struct RawJsonEntry<'t> {
     pub(super) value_line: usize,
 }
 
-/// Returns the keys of the object in `text`, with duplicates, in the order of the text.
+/// Returns the keys of the object in `text`, including duplicates, in the order of the text.
 pub(super) fn raw_entries<'t>(
     text: &'t str,
     file: &str,

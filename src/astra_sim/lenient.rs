@@ -1,5 +1,5 @@
-//! Records of a broken trace that the original silently skips: truncated records, all but the last of records with
-//! one id, and nodes that can never run.
+//! Records of a broken trace that the original silently skips: truncated records, all but the last of records with one
+//! id, and nodes that can never run.
 
 use super::InputNote;
 use chakram_trace::format::TraceError;
@@ -23,7 +23,7 @@ impl DependencyVisitor for RecordDependencies {
     }
 }
 
-/// Returns the records of `contents`, which `file` names, that the original runs.
+/// Returns the records of `contents` that the original runs; `file` is their name in notes.
 ///
 /// # Errors
 ///
@@ -66,12 +66,12 @@ pub(super) fn runnable(
             note(format!("node {id}"), why);
         }
     }
-    // A node without dependencies on records that are left can run.
+    // A node can run if it does not depend on records that remain.
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
     for (&id, (_, RecordDependencies(data, control))) in &nodes {
-        // Control dependencies on missing nodes are dropped, with a note, by the reader of the nodes.
+        // The reader of the nodes drops control dependencies on missing nodes, with a note.
         let control = control.iter().filter(|dep| nodes.contains_key(dep));
         let mut left = 0;
         for &dep in data.iter().chain(control) {

@@ -1,18 +1,18 @@
-//! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
-//! names, with a [`InputNote`] for everything that does not mean what one may think.
+//! The input files and flags of ASTRA-sim 2's analytical networks, unchanged: values in their units, under their names,
+//! with an [`InputNote`] for everything with a surprising meaning.
 //!
-//! One file per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`] memory (JSON), [`CommGroupFile`] (JSON),
-//! [`PerNodeFile`] (YAML), and the logging configuration (TOML), which is checked and ignored. Each parser takes the
-//! text, its name for errors, and whether unknown keys are notes. It returns the value with its notes, or an
-//! [`InputError`] that names file, line and key. Any text ends in one of the two, in time and memory proportional to
-//! its length.
+//! One type per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`] memory (JSON),
+//! [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML), which is checked and
+//! ignored. Each parser takes the text, its name for errors, and whether unknown keys are notes. It returns the value
+//! with its notes, or an [`InputError`] that names file, line and key. Every text leads to one of the two, in time and
+//! memory proportional to its length.
 //!
-//! [`AstraInputs`] holds all of them for one run of the original, checked for consistency.
+//! [`AstraInputs`] contains all inputs of one run of the original, checked for consistency.
 //!
-//! Two units of bandwidth occur here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
+//! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
 //!
-//! Behaviour of ASTRA-sim that a sound model would not have is a [`Quirk`] with a name. A run has them all unless
-//! some are corrected.
+//! Behaviour of ASTRA-sim that a sound model would not have is a named [`Quirk`]. A run has all quirks unless some are
+//! corrected.
 
 mod algorithm;
 mod analytical_network;

@@ -1,14 +1,14 @@
-//! A machine file from ASTRA-sim's network, system and memory files, with what it cannot say.
+//! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about untranslated keys.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. Here bandwidths are those
-//! under which chakram's models take as long:
+//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. Here bandwidths are
+//! chosen such that chakram's models yield the same times:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
 //! | switch | any | B | B |
-//! | ring of more than two | ring, which sends half each way | B | B |
-//! | ring of more than two | another, whose messages go one way over half of what the NPU has | B | 2 B |
-//! | fully connected, n NPUs | direct, n - 1 messages behind one another | B | (n - 1) B |
+//! | ring of more than two | ring, which sends half in each direction | B | B |
+//! | ring of more than two | another, whose messages take one direction over half of the NPU's bandwidth | B | 2 B |
+//! | fully connected, n NPUs | direct, n - 1 messages one after another | B | (n - 1) B |
 //! | fully connected | another, one message at a time | B | B |
 
 use super::document::{InputDocument, KnownKeys};
@@ -23,7 +23,7 @@ use chakram_hardware::collective::ChunkPipeline;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::DimensionShape;
 
-/// Text of an input file, with its name in messages.
+/// Text of an input file, with its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct InputText<'a> {
     /// Its name.
@@ -32,24 +32,24 @@ pub struct InputText<'a> {
     pub text: &'a str,
 }
 
-/// A machine file that was written from ASTRA-sim's inputs.
+/// A machine file written from ASTRA-sim's inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedMachine {
-    /// The file, with the notes as comments.
+    /// The file; it contains the notes as comments.
     pub text: String,
-    /// What ASTRA-sim does with the inputs and the machine does not.
+    /// Behaviour of ASTRA-sim with these inputs that the machine does not have.
     pub notes: Vec<InputNote>,
 }
 
-/// The kinds of collectives that have implementations, in the order in which one is chosen for a dimension.
+/// The kinds of collectives with implementations, in the order in which one is chosen for a dimension.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
-/// Writes the machine file of a network, of the system of its NPUs and of its remote memory, where these are given. Keys that
-/// no machine file can say are notes. The text always is a valid machine file.
+/// Writes the machine file for a network and, if given, for the system of its NPUs and for its remote memory. Keys that
+/// a machine file cannot express become notes. The text is always a valid machine file.
 ///
 /// # Errors
 ///
-/// If a file is refused by its parser, or its numbers are beyond those of machine files.
+/// If a file is rejected by its parser, or its numbers exceed the limits of machine files.
 pub fn machine_file(
     name: &str,
     network: InputText<'_>,
@@ -125,7 +125,7 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Keys that the machine file cannot say, with what that changes.
+/// Keys that the machine file cannot express, with the effect of each.
 #[derive(Default)]
 struct UnsaidKeys(Vec<(String, String)>);
 
@@ -134,7 +134,7 @@ impl UnsaidKeys {
         self.0.push((key.to_owned(), why.into()));
     }
 
-    /// Takes the notes about `input`, with its lines.
+    /// Converts the notes about `input`, with their lines.
     fn noted(
         &mut self,
         input: InputText<'_>,
@@ -150,13 +150,13 @@ impl UnsaidKeys {
         for (key, why) in unsaid {
             document.note(&key, why);
         }
-        // Those of the parser itself come first, and are known.
+        // The parser's own notes come first; the caller already has them.
         let mut notes = document.into_notes();
         Ok(notes.split_off(notes.len() - count))
     }
 }
 
-/// Returns the algorithm of each dimension: that of the first kind of collective that has any.
+/// Returns the algorithm of each dimension: that of the first kind of collective that has one.
 fn implementations(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -243,7 +243,7 @@ fn implementations(
     all
 }
 
-/// Returns the class of NPUs, if the file says its rates.
+/// Returns the class of NPUs, if the file states its rates.
 fn npus(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
@@ -273,7 +273,7 @@ fn npus(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     )
 }
 
-/// Returns the table of chunks.
+/// Returns the table of collectives with the number of chunks.
 fn chunks(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     let most = ChunkPipeline::MOST_CHUNKS;
     for (key, count) in [
@@ -291,7 +291,7 @@ fn chunks(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     )
 }
 
-/// Notes the other keys.
+/// Adds notes about the other keys.
 fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut UnsaidKeys) {
     let delay = system.endpoint_delay(1.0);
     if delay > 0 {
@@ -346,7 +346,7 @@ fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut
     }
 }
 
-/// Returns the note on quirks of ASTRA-sim that can matter and that the machine does not have.
+/// Returns the note about quirks of ASTRA-sim that may matter and that the machine does not have.
 fn quirks(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -367,7 +367,7 @@ fn quirks(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // Said by the machine, or of reductions and endpoints, which have notes.
+        // The machine models these, or other notes cover them (reductions and endpoints).
         _ => false,
     };
     let names: Vec<_> = Quirk::all()
@@ -385,7 +385,7 @@ fn quirks(
     }
 }
 
-/// Returns the table of a dimension.
+/// Returns the table of one dimension.
 fn table(
     index: usize,
     dimension: &AstraDimension,

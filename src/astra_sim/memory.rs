@@ -1,9 +1,9 @@
 //! Memory of tensors over time, from the reads and writes of nodes.
 //!
-//! A tensor takes its bytes from the issue of the node that writes it to the completion of the last node that reads
-//! it; a tensor that is never read is never freed. One that is read and not yet written, such as a weight, was there
-//! from the start. At one instant frees come before allocations, so a tensor that takes the place of another adds
-//! nothing to the peak.
+//! A tensor occupies its bytes from the issue of the node that writes it to the completion of the last node that reads
+//! it; a tensor that is never read is never freed. A tensor that is read but not yet written, such as a weight, exists
+//! from the start. At one instant frees come before allocations, so a tensor that replaces another one adds nothing to
+//! the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;
@@ -45,18 +45,18 @@ struct TensorLifetime {
 #[derive(Clone, Debug)]
 pub struct TensorMemory<'a> {
     names: &'a [String],
-    /// In order of first use.
+    /// In the order of first use.
     lives: Vec<TensorLifetime>,
     reads: Vec<TensorAccess<'a>>,
     writes: Vec<TensorAccess<'a>>,
     /// Bytes in memory from each instant at which they change.
     usage: BTreeMap<Time, u64>,
-    /// Tensors that a node read before another had written them.
+    /// Tensors that a node read before another one wrote them.
     early: Vec<u32>,
 }
 
 impl<'a> TensorMemory<'a> {
-    /// Follows `tensors` through a run: the nodes of the rank in the order in which they completed.
+    /// Replays the lifetimes of `tensors` over a run, given the nodes of the rank in the order in which they completed.
     pub fn follow(
         tensors: &'a RankTensors,
         ran: impl IntoIterator<Item = CompletedNode<'a>>,
@@ -128,8 +128,8 @@ impl<'a> TensorMemory<'a> {
         self.usage.values().copied().max().unwrap_or(0)
     }
 
-    /// Returns the tensors that a node read before another had written them, where the original aborts: they count as
-    /// there from the start.
+    /// Returns the tensors that a node read before another one wrote them. The original aborts there; here they exist
+    /// from the start.
     pub fn early(&self) -> impl ExactSizeIterator<Item = &str> {
         self.early.iter().map(|tensor| self.name(*tensor))
     }

@@ -6,16 +6,16 @@ use super::error::{InputError, InputNote};
 /// Sharing of the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerSharing {
-    /// Each NPU has servers of its own.
+    /// Each NPU has its own servers.
     PerNpu,
-    /// The NPUs of a node share, which are neighbours by number.
+    /// The NPUs of a node, which have consecutive numbers, share servers.
     PerNode {
         /// Nodes, at least 1.
         nodes: u32,
         /// NPUs of each, at least 1.
         npus_per_node: u32,
     },
-    /// All NPUs share.
+    /// All NPUs share the servers.
     Pool,
 }
 
@@ -48,12 +48,12 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
     ignored: &[],
 };
 
-/// Bound of the whole numbers that `f64` represents.
+/// Bound of the range in which `f64` represents all whole numbers.
 const MOST: u64 = 1 << 53;
 
 impl RemoteMemoryFile {
-    /// Reads a remote memory file, which may declare none; `file` is its name in errors. With `lenient`, unknown keys
-    /// are notes.
+    /// Parses a remote memory file, which may declare that there is none; `file` is its name in errors. With `lenient`,
+    /// unknown keys become notes.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ mod tests {
                 "{\"memory-type\": \"MEMORY_POOL\"}",
                 "m:1: key `remote-mem-latency`: found nothing",
             ),
-            // 0.9 GB/s is cut to 0.
+            // 0.9 GB/s is truncated to 0.
             (
                 "{\"memory-type\": \"PER_NPU_MEMORY_EXPANSION\", \"remote-mem-latency\": 1,\n\
                  \"remote-mem-bw\": 0.9}",

@@ -22,7 +22,7 @@ pub struct AstraDimension {
 /// Contents of a network file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraNetworkFile {
-    /// At least one, innermost first.
+    /// At least one dimension, innermost first.
     pub dimensions: Vec<AstraDimension>,
 }
 
@@ -46,12 +46,13 @@ impl AstraNetworkFile {
             .product()
     }
 
-    /// Reads a network file; `file` is its name in errors. With `lenient`, unknown keys are notes. A single value
+    /// Parses a network file; `file` is its name in errors. With `lenient`, unknown keys become notes. A single value
     /// counts as a list of one.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a YAML mapping of the four lists, all of one length, or describes an impossible network.
+    /// Fails if `text` is not a YAML mapping of the four lists, all of equal length, or describes an impossible
+    /// network.
     pub fn parse(
         text: &str,
         file: &str,
@@ -93,7 +94,7 @@ impl AstraNetworkFile {
     }
 }
 
-/// Returns the values of `key`, as many as there are dimensions, each parsed by `read`.
+/// Returns the values of `key`, one per dimension, each parsed by `read`.
 fn column<T>(
     document: &InputDocument<'_>,
     key: &str,
@@ -127,7 +128,7 @@ fn shape(value: &InputValue) -> Result<DimensionShape, String> {
     found.map(|(shape, _)| *shape).ok_or_else(expected)
 }
 
-/// Parses a number; quotes around it do not matter to the original.
+/// Parses a number, with or without quotes, as the original does.
 fn number(value: &InputValue) -> Option<f64> {
     let quoted = || value.text()?.trim().parse().ok();
     value.number().or_else(quoted)

@@ -1,4 +1,4 @@
-//! Node types as a trace has them, by id, for log lines that repeat them.
+//! Node types of a trace by id, for log lines that repeat them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub struct NodeTypes(BTreeMap<u64, u32>);
 
 impl NodeTypes {
-    /// Reads them from the contents of a rank's file. Of records with one id the last counts; a truncated record ends
-    /// them.
+    /// Reads them from the contents of a rank's file. The last of several records with one id counts; reading stops at
+    /// a truncated record.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The file of trace prefixes that give the custom algorithms of single collective nodes.
+//! The file of trace prefixes of custom algorithms for single collective nodes.
 
 use super::error::{InputError, InputNote, escape};
 use super::input_entry::InputValue;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 pub struct PerNodeFile(BTreeMap<u64, PathBuf>);
 
 impl PerNodeFile {
-    /// Reads such a file, a YAML mapping from the id of a node to the prefix of files `PREFIX.POSITION.et`; `file` is
+    /// Parses such a file, a YAML mapping from the id of a node to the prefix of files `PREFIX.POSITION.et`; `file` is
     /// its name in errors.
     ///
-    /// The keys are node ids, so none is unknown and `lenient` changes nothing.
+    /// The keys are node ids, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl PerNodeFile {
         self.0.get(&id).map(PathBuf::as_path)
     }
 
-    /// Returns whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,18 +1,18 @@
-//! Programs of ASTRA-sim's members for one phase, quirks included.
+//! Programs of ASTRA-sim's collective members for one phase, including quirks.
 //!
-//! Ring, direct and halving-doubling are one state machine: a member has a window of *packets*, a packet is one
-//! message with its size and its two partners, and one more comes with each message received. The endpoint processes
-//! it, possibly reduces it, and then it is a credit to send. So packet p, counted from 0, is the message of step p;
-//! of n steps only the first n packets are ever sent. With a window of W, packet W + r comes with reception r,
-//! counted from 0.
+//! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*; a packet is one message
+//! with its size and its two partners, and each received message adds one. The endpoint processes the packet and
+//! possibly reduces it; then it is a credit to send. So packet p, counted from 0, is the message of step p. With n
+//! steps, only the first n packets are ever sent. With a window of W, packet W + r is added by reception r, counted
+//! from 0.
 //!
-//! Packets come in rounds of W that are never reduced and Z that are: all of them in a reduce-scatter, those of every
-//! other round in an all-reduce ([`PacketRounds`]). That gives the expected reductions for Z = n - 1 and W = 1, and
-//! surprising ones for windows and for groups.
+//! Packets come in rounds: W packets that are never reduced, then Z that may be. All Z are reduced in a reduce-scatter,
+//! and those of every other round in an all-reduce ([`PacketRounds`]). With Z = n - 1 and W = 1 this gives the expected
+//! reductions; for larger windows and for groups the original's results are surprising.
 //!
-//! Where quirks are corrected, `direct` starts to gather when everything is reduced and reduces in groups as
-//! elsewhere, halving-doubling reduces all L messages of its first half at their own sizes (Z = L), a tree reduces
-//! only on its way up, and shares are exact fractions.
+//! If quirks are corrected, `direct` starts to gather when everything is reduced and reduces in groups as it does
+//! elsewhere, halving-doubling reduces all L messages of its first half at their own sizes (Z = L), a tree reduces only
+//! on its way up, and shares are exact fractions.
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
@@ -43,19 +43,19 @@ pub struct AstraPhase {
     pub(super) phase: u32,
     pub(super) algorithm: AstraAlgorithm,
     pub(super) part: PhaseOperation,
-    /// Data that a member contributes.
+    /// Data of one member before the phase.
     pub(super) amount: BufferShare,
     /// Members of a line.
     pub(super) size: u32,
-    /// Level whose queues it passes: the dimension, or the innermost for groups.
+    /// Level whose queues it uses: the dimension, or the innermost level for groups.
     pub(super) level: u32,
-    /// Queues of the level that it takes.
+    /// Queues of the level that it uses in turn.
     pub(super) rotation: QueueRotation,
-    /// Whether it is the phase of a named group.
+    /// True if it is the phase of a named group.
     pub(super) named: bool,
     /// Index among the collective's phases.
     pub(super) order: u32,
-    /// The number of its collective.
+    /// Index of its collective.
     pub(super) collective: u32,
     /// Quirks that apply.
     pub(super) quirks: QuirkSet,
@@ -63,27 +63,27 @@ pub struct AstraPhase {
     pub(super) script: Option<u16>,
 }
 
-/// Queues of a level that a phase takes in turn.
+/// Queues of a level that a phase uses in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRotation {
-    /// All; those of the second half go the other way round.
+    /// All queues; the second half runs in the opposite direction.
     All,
-    /// Those of the first half.
+    /// The first half of the queues.
     First,
-    /// Those of the second half, the other way round.
+    /// The second half of the queues, which runs in the opposite direction.
     Second,
-    /// The first one, always.
+    /// Always the first queue.
     None,
 }
 
-/// Identity of a passage, in 16 bits: the queue, the direction and the tree.
+/// Identity of a member's passage through a phase, packed into 16 bits: queue, direction and tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueSlot {
-    /// Queue of its level.
+    /// Index of the queue in its level.
     pub queue: u16,
-    /// Whether it runs towards lower indices.
+    /// True if it runs towards lower indices.
     pub backward: bool,
-    /// Whether it takes the mirrored tree, whose root is the lowest member and not the highest.
+    /// True if it uses the mirrored tree, whose root is the lowest member instead of the highest.
     pub mirrored: bool,
 }
 
@@ -100,7 +100,7 @@ impl QueueSlot {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
-    /// Returns the part of a queue slot that is equal for members which exchange messages in step.
+    /// Returns the part of a queue slot that must be equal for members that exchange messages in step.
     #[inline]
     pub fn slot_class(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
@@ -116,22 +116,23 @@ impl QueueSlot {
     }
 }
 
-/// Rounds of packets: `idle` that are not reduced, then `busy` that may be.
+/// Rounds of packets: `idle` packets that are not reduced, then `busy` packets that may be.
 struct PacketRounds {
     idle: u32,
     busy: u32,
 }
 
 impl PacketRounds {
-    /// Returns the number of packets of the round after packet `p` that may be reduced, if `p` may be.
+    /// Returns the number of packets of the round after packet `p` that may be reduced; `None` if `p` itself may not
+    /// be.
     fn left(&self, p: u32) -> Option<u32> {
-        // In 64 bits, because the sum may exceed 32.
+        // In 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
         let place = u64::from(p) % round;
         (place >= u64::from(self.idle)).then(|| (round - place - 1) as u32)
     }
 
-    /// Returns whether packet `p` is reduced.
+    /// Returns true if packet `p` is reduced.
     #[inline]
     fn reduces(&self, part: PhaseOperation, p: u32) -> bool {
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -145,7 +146,7 @@ impl PacketRounds {
     }
 }
 
-/// Returns the index `by` further along a line of `size`, or back.
+/// Returns the index that is `by` places further along a line of `size`, or back if `backward`.
 #[inline]
 fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     // `by` is below `size`, so one conditional subtraction replaces the remainder.
@@ -154,7 +155,7 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     if to >= size { to - size } else { to }
 }
 
-/// Returns the distance from `other` to the member at `position`, or back from there.
+/// Returns the distance from `other` to the member at `position`, or in the opposite direction if `backward`.
 fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
     let (from, to) = if backward {
         (position.index, other)
@@ -169,7 +170,7 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
-    /// Returns its passage where each level has one queue.
+    /// Returns its slot if each level has one queue.
     pub(super) fn only_slot(&self) -> QueueSlot {
         QueueSlot {
             backward: self.rotation == QueueRotation::Second,
@@ -177,7 +178,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the place of the member with this index in a line, who is at `position` in the group.
+    /// Returns the line position of the member with index `index`, which has `position` in the group.
     pub(super) fn place(&self, index: u32, position: Position) -> LinePosition {
         LinePosition {
             size: self.size,
@@ -187,7 +188,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns one of `n` equal parts: in whole bytes, truncated, with [`Quirk::Padding`], and exact without.
+    /// Returns one of `n` equal parts: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
     pub(super) fn part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has(Quirk::Padding) {
             BufferShare::whole(amount.bytes() / n)
@@ -215,7 +216,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the data of a member after the phase.
+    /// Returns the data of one member after the phase.
     pub(super) fn result(&self) -> BufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
@@ -308,7 +309,7 @@ impl AstraPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             return tree::TreeRole::of(slot, position).source(slot, position, taken, k);
         }
-        // Receives are posted one by one, each with the send of the same step.
+        // Receives are posted one by one, each together with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
             AstraAlgorithm::Direct { .. } => {
@@ -324,8 +325,8 @@ impl AstraPhase {
         Some(ReceiveSource { from, step })
     }
 
-    /// Returns whether members of `other`, along the same lines, exchange the same messages: as many with the same
-    /// partners, of the same sizes.
+    /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers, partners and
+    /// sizes.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,
@@ -343,7 +344,7 @@ impl AstraPhase {
         {
             return false;
         }
-        // The messages of a ring are alike; all others have at most two for each member.
+        // The messages of a ring are all equal; other algorithms have at most two for each member here.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::amount(self) == ring::amount(other);
         }
@@ -354,10 +355,9 @@ impl AstraPhase {
         (0..count).all(|i| message(self, i) == message(other, i))
     }
 
-    /// Implements `CollectiveBackend::steps_before_receive`.
-    /// Members that go opposite ways round a ring of three or more never receive from each other. All members of
-    /// `direct` exchange in every round, each at a distance along its own direction. Members in different trees
-    /// receive from their own neighbours only.
+    /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
+    /// never receive from each other. All members of `direct` exchange in every round, each at a distance along its own
+    /// direction. Members in different trees receive only from their own neighbours.
     pub(super) fn steps_before_receive(
         &self,
         slot: QueueSlot,
@@ -376,7 +376,7 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // Steps taken and index of each source: two children at the start, the parent after the message up.
+                // (steps taken, index) of each source: two children at the start, the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.source(slot, position, taken, k)?;
@@ -412,7 +412,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the rounds of its packets.
+    /// Returns the rounds of the member's packets.
     #[inline]
     fn rounds(&self, position: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
@@ -437,8 +437,8 @@ impl AstraPhase {
         PacketRounds { idle, busy }
     }
 
-    /// Returns the bus transfer of a packet: those that are not reduced leave the NPU, the others come to it, and all
-    /// but the last window of those of a round go back.
+    /// Returns the bus transfer of a packet: packets that are not reduced leave the NPU, and the others enter it. All
+    /// except the last window of a round return.
     pub(super) fn load(
         &self,
         slot: QueueSlot,
@@ -447,7 +447,7 @@ impl AstraPhase {
         ticket: CompletionToken,
     ) -> BusTransfer {
         let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
-            // Larger ones are refused before.
+            // Larger transfers are rejected before.
             bytes: u32::try_from(amount.bytes()).unwrap_or(u32::MAX),
             outward,
             reduces,
@@ -467,7 +467,7 @@ impl AstraPhase {
             };
         }
         let rounds = self.rounds(position);
-        // All packets that a member begins with are the first of a round.
+        // All packets with which a member begins are the first of a round.
         let p = match of {
             TransferCause::Start => 0,
             TransferCause::Reception(r) => rounds.idle + r,
@@ -490,15 +490,17 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the size at which reception `r` of halving-doubling is processed: that of the next message, half of
-    /// the received size in a reduce-scatter, with [`Quirk::HalvingDoublingReductions`]; its own without.
+    /// Returns the size at which reception `r` of halving-doubling is processed. With
+    /// [`Quirk::HalvingDoublingReductions`] this is the size of the next message, half of the received size in a
+    /// reduce-scatter; otherwise the received size.
     #[inline]
     fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
         halving_doubling::packet(self, position, r + ahead).amount
     }
 
-    /// Returns whether a member of a tree reduces its reception `r`; the third of an inner one comes from above.
+    /// Returns true if a member of a tree reduces its reception `r`; the third one of an inner member comes from its
+    /// parent.
     #[inline]
     fn tree_reduces(&self, role: tree::TreeRole, r: u32) -> bool {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))

@@ -1,7 +1,7 @@
-//! Quirks: behaviour of ASTRA-sim that a sound model would not have, each under a name of its own.
+//! Quirks: behaviour of ASTRA-sim that a sound model would not have, each with a name.
 //!
-//! With a quirk, the models do as ASTRA-sim does, to the ns. Without it, it is *corrected*. Models read the set when
-//! they are created; each states in its module docs what is corrected.
+//! With a quirk, models behave like ASTRA-sim to the nanosecond; without it, the behaviour is *corrected*. Models read
+//! the set when they are created; the docs of each module state its corrections.
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
@@ -15,33 +15,33 @@ use std::str::FromStr;
 pub enum Quirk {
     /// Chunk sizes that do not sum to the buffer.
     Padding,
-    /// Lists of implementations that leave out dimensions.
+    /// Lists of implementations that omit dimensions.
     ShortList,
     /// Bandwidth without contention.
     FreePorts,
-    /// Bandwidth of each link between any two that are fully connected.
+    /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
     /// Only the lowest dimension that a message crosses counts.
     FirstDimension,
-    /// Messages stored whole at every device.
+    /// Messages are stored whole at every device.
     StoreAndForward,
-    /// Named groups as one line.
+    /// Named groups are one line.
     GroupRing,
-    /// Endpoints of named groups.
+    /// Endpoints of named groups have a delay of their own.
     GroupEndpoint,
     /// Reductions of `direct` in named groups.
     GroupReductions,
-    /// Communication one at a time.
+    /// Communication runs one operation at a time.
     OneAtATime,
-    /// Queues of chunks that several phases share.
+    /// Several phases share the queues of chunks.
     SharedQueue,
-    /// A GB of 2^30 bytes.
+    /// A GB has 2^30 bytes.
     Gib,
-    /// Times cut off to whole ns.
+    /// Times are truncated to whole ns.
     WholeNs,
     /// Reductions of halving-doubling.
     HalvingDoublingReductions,
-    /// `direct` gathers before all is reduced.
+    /// `direct` gathers before everything is reduced.
     EarlyReduction,
     /// Reductions of the double binary tree.
     TreeReductions,
@@ -194,8 +194,8 @@ impl Quirk {
         self.about().corrected
     }
 
-    /// Returns whether it has an effect under `model`. The aware network shares its links as it is, and has one
-    /// dimension; the unaware one stores nothing.
+    /// Returns true if it has an effect under `model`. The congestion-aware network shares links anyway and has only
+    /// one dimension; the congestion-unaware network stores nothing.
     pub fn applies(self, model: AnalyticalNetwork) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
@@ -211,12 +211,12 @@ impl fmt::Display for Quirk {
     }
 }
 
-/// Set of the quirks of a run; the others are corrected.
+/// Set of the quirks of a run; all others are corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuirkSet(u32);
 
 impl QuirkSet {
-    /// All quirks: as ASTRA-sim does.
+    /// All quirks: behaves like ASTRA-sim.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
     /// No quirks: everything is corrected.
     pub const NONE: Self = Self(0);
@@ -262,13 +262,13 @@ impl QuirkSet {
     }
 }
 
-/// Returns the bytes of a share, which need not be whole.
+/// Returns the bytes of a share, which may be fractional.
 #[inline]
 pub(super) fn bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set as [`FromStr`] parses it: by its members or by what is missing, whichever is shorter.
+/// Formats the set in the form that [`FromStr`] parses: by its members or by the missing quirks, whichever is shorter.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
@@ -280,7 +280,7 @@ impl fmt::Display for QuirkSet {
     }
 }
 
-/// Parses `all` or `none`, followed by exclusions (`-NAME`) or inclusions (`+NAME`), between commas.
+/// Parses `all` or `none`, followed by exclusions (`-NAME`) or inclusions (`+NAME`), separated by commas.
 impl FromStr for QuirkSet {
     type Err = String;
 
@@ -369,10 +369,10 @@ mod tests {
 
     #[test]
     fn times_and_rates() {
-        // 1.6786 ns: cut off, and 1,679 ps to the nearest.
+        // 1.6786 ns: truncated, and rounded to 1,679 ps.
         assert_eq!(QuirkSet::ALL.span(1.6786), Span::from_ns(1));
         assert_eq!(QuirkSet::NONE.span(1.6786), Span(1679));
-        // 50 GB/s: 50 * 2^30 / 10^9 = 53.6870912 bytes per ns, and 50.
+        // 50 GB/s: 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, 50 without.
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // A third of 10 bytes.

@@ -1,13 +1,13 @@
-//! The bus between an NPU and its memory agent, a LogGP model, where the system file enables it.
+//! The bus between an NPU and its memory agent, a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses of two sides each: the outer one between the NPU and the agent, and an inner one behind its
-//! NPU side, which has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time: with latency L,
-//! overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and arrive L + o later, truncated to
-//! whole ns. The offset is o, or the rest of g since the last transfer if the side was sending and that is more. A
-//! side that has sent more than eight in a row lets its partner go first.
+//! An NPU has two buses with two sides each: the outer one between the NPU and the agent, and an inner one behind its
+//! NPU side, with a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time. With latency L,
+//! overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and arrive L + o later, truncated to whole
+//! ns. The offset is o, or, if larger and the side was sending, the rest of g since the last transfer. A side that has
+//! sent more than eight transfers in a row lets its partner go first.
 //!
-//! A transfer that is to be reduced is reduced on arrival, one at a time: ⌊b/100⌋ · delay + 50 ns; one that is to
-//! return then goes back. Every transfer that begins or ends at the outer bus's NPU side crosses the inner bus too.
+//! A transfer that is reduced is reduced on arrival, one at a time: ⌊b/100⌋ · delay + 50 ns; a transfer that returns
+//! then goes back. Every transfer that begins or ends at the outer bus's NPU side also crosses the inner bus.
 
 use super::LogGpParams;
 use chakram_base::units::{Span, Time};
@@ -19,13 +19,13 @@ const INNER_GAP: f64 = 0.0038;
 /// Number of transfers in a row before a side yields.
 const FAIR: u32 = 8;
 
-/// The sides: those of the outer bus, and those of the inner one.
+/// The sides of the outer bus, then of the inner bus.
 const NPU: usize = 0;
 const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_AGENT: usize = 3;
 
-/// Events at a side. An event is numbered side · 3 + this.
+/// Events at a side. The number of an event is side · 3 + this constant.
 const SENT: u32 = 0;
 const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -38,7 +38,7 @@ enum BusSideState {
     Receiving,
 }
 
-/// Continuation of a transfer that is through the inner bus.
+/// Continuation of a transfer after the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusContinuation {
     /// The caller is notified.
@@ -49,15 +49,15 @@ enum BusContinuation {
     Reduce,
 }
 
-/// A transfer. Its continuation at the outer bus stays with it over the inner one.
+/// A transfer. Its continuation on the outer bus is kept while it crosses the inner one.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
-    /// Whether it is still to be reduced, and to return, at the outer bus.
+    /// True if it still has to be reduced, or to return, on the outer bus.
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus: whether it makes a round trip, and its continuation.
+    /// On the inner bus: true if it makes a round trip, and its continuation.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -97,7 +97,7 @@ impl SharedBus {
         }
     }
 
-    /// Accepts a transfer, whose completion token [`Self::handle`] returns in the end.
+    /// Accepts a transfer; [`Self::handle`] finally returns its completion token.
     pub fn carry(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
         let transfer = QueuedTransfer {
             bytes: load.bytes,
@@ -122,8 +122,8 @@ impl SharedBus {
         }
     }
 
-    /// Handles an event that this bus had scheduled. Returns the token of a transfer that is complete; its
-    /// consequences come before [`Self::resume`].
+    /// Handles an event that this bus scheduled. Returns the token of a completed transfer; its consequences must be
+    /// handled before [`Self::resume`].
     pub fn handle(
         &mut self,
         now: Time,
@@ -243,7 +243,7 @@ impl SharedBus {
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
-        // Scheduled before the departure, which decides the order where both are at one instant.
+        // Scheduled before the departure, which decides the order if both are at one instant.
         after(arrives, partner(side), RECEIVED);
         after(leaves, side, SENT);
     }
@@ -256,7 +256,7 @@ impl SharedBus {
     ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
-        // Another transfer is on its way to this side otherwise, which keeps it busy.
+        // Otherwise another transfer is on its way to this side, which keeps the side busy.
         if state.receives.len() < 2 {
             state.state = BusSideState::Free;
         }
@@ -304,7 +304,7 @@ impl SharedBus {
         None
     }
 
-    /// Continues a transfer that is through the inner bus.
+    /// Continues a transfer after the inner bus.
     fn inner_bus_done(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! Statistics of a rank in ASTRA-sim's definition, as far as its trace and the system file determine them.
+//! Statistics of a rank as ASTRA-sim defines them, as far as its trace and the system file determine them.
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};
@@ -8,34 +8,34 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// Work of a rank, known before it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWork {
-    /// Time that is not *exposed communication*: the sum of the durations of its kernels, or, in a pure replay, of
-    /// everything but host work.
+    /// Time that is not *exposed communication*: the sum of the durations of its kernels, or, in a pure replay, of all
+    /// nodes except host work.
     pub busy: Span,
-    /// Whether any node is host work.
+    /// True if any node is host work.
     pub host: bool,
-    /// Whether any is a kernel.
+    /// True if any node is a kernel.
     pub kernels: bool,
-    /// Whether any is a collective, a send or a receive.
+    /// True if any node is a collective, a send or a receive.
     pub communication: bool,
-    /// Whether any is a load or store.
+    /// True if any node is a load or store.
     pub memory: bool,
-    /// Whether any does nothing.
+    /// True if any node does nothing.
     pub nothing: bool,
-    /// Whether [`counts_as`] reports any node of [`NodeKind::Compute`] as something else than a kernel.
+    /// True if [`counts_as`] reports any [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// Utilization by kernels, where the roofline is on.
+    /// Utilization by kernels, if the roofline is on.
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, that time is taken to
-/// be a nanosecond longer than it is.
+/// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, this time is one
+/// nanosecond longer than it really is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Share of the time of kernels that the peak limits.
+    /// Fraction of the time in which the peak limits kernels.
     pub compute_bound: f64,
-    /// FLOP/s as a share of the peak.
+    /// FLOP/s as a fraction of the peak.
     pub compute: f64,
-    /// Bytes/s as a share of the bandwidth.
+    /// Bytes/s as a fraction of the bandwidth.
     pub memory: f64,
     /// FLOPs per byte.
     pub intensity: f64,
@@ -107,7 +107,7 @@ impl RooflineSums {
             self.bound += ns;
         }
         self.compute += ns * reached / peak;
-        // A kernel without FLOPs is limited by its bytes alone.
+        // A kernel without FLOPs is limited only by its bytes.
         let memory = match flops {
             0 => 1.0,
             _ => reached / intensity / bandwidth,
@@ -151,7 +151,7 @@ mod tests {
         let inputs = inputs(system);
         // 20,000 FLOPs on 1,000 bytes: 20 per byte, 20 ns at the peak, half of the bandwidth.
         // 1,000 FLOPs on 1,000 bytes: 1 per byte, 10 ns at the bandwidth, a tenth of the peak.
-        // 2,900 bytes without operations: 29 ns at the bandwidth. 2,000 ns of the host, 0 of 0 bytes.
+        // 2,900 bytes without operations: 29 ns at the bandwidth. 2,000 ns of the host count as 0 of 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),
@@ -193,7 +193,7 @@ mod tests {
             own: None,
             host: false,
         };
-        // 3 us + 4 us, and nothing recorded is 1 ns: all but the host's.
+        // 3 us + 4 us, and 1 ns without a recorded duration: all nodes except the host's.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWork::of(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));

@@ -1,4 +1,4 @@
-//! Summary of the inputs as they were understood, one line per section.
+//! Summary of the parsed inputs, one line per section.
 
 use super::{AstraInputs, CollectiveImplementation, Quirk, ServerSharing};
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! Closed form of a phase whose members all begin together on idle links.
 //!
-//! All members then do the same at the same time, if the cost of a message depends on its step alone and not on its
-//! sender: when a member sends, it receives its partner's message just as much later. So one member, with its own
-//! messages, stands for all. In a ring every step follows the one before: with K messages of cost c, endpoint delay
-//! e, and reductions of r after ρ of them, K(c + e) + e + ρr. Where all that a member sends leaves over one link, a message
-//! waits there for those before it, as everybody else's does.
+//! All members then do the same at the same time, if the cost of a message depends only on its step and not on its
+//! sender: a member receives its partner's message exactly when its own message arrives. So one member, with its own
+//! messages, represents all. In a ring every step follows the previous one: with K messages of cost c, endpoint delay
+//! e, and reductions of r after ρ of them, the time is K(c + e) + e + ρr. If all messages of a member leave over one
+//! link, a message waits there for earlier ones; this is the same at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
@@ -18,7 +18,7 @@ use std::collections::BinaryHeap;
 /// Maximum number of members whose costs are compared with one another.
 const COMPARED: u32 = 256;
 
-/// A line of members, from the view of one of them.
+/// A line of members, as seen by one of them.
 pub(super) struct SymmetricLine<'a> {
     pub stage: &'a AstraPhase,
     pub slot: QueueSlot,
@@ -28,7 +28,7 @@ pub(super) struct SymmetricLine<'a> {
     pub quiet: &'a UncontendedCost<'a>,
 }
 
-/// Event at a member, in the order of an instant.
+/// Event at a member, in the order at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MemberEvent {
     Credits(u32),
@@ -40,7 +40,7 @@ impl SymmetricLine<'_> {
     /// Returns the duration of the phase, if it is the same for all members.
     pub fn span(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
         match self.stage.algorithm {
-            // Members of a tree do different things.
+            // Members of a tree behave differently.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring(endpoint, reduction),
             _ if self.alike() => self.simulate(endpoint, reduction, |_, _| ()),
@@ -48,8 +48,8 @@ impl SymmetricLine<'_> {
         }
     }
 
-    /// Returns when delays of a member are over in a phase that has a duration, each with the messages that have arrived until
-    /// then, in ascending order.
+    /// Returns the ends of a member's delays in a phase that has a duration, each with the number of messages that have
+    /// arrived until then, in ascending order.
     pub fn delays(
         &self,
         endpoint: Span,
@@ -76,7 +76,7 @@ impl SymmetricLine<'_> {
         Some(delays)
     }
 
-    /// Messages of a ring behind which a member reduces.
+    /// Number of messages of a ring that are followed by a reduction.
     fn reduced(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
@@ -101,14 +101,14 @@ impl SymmetricLine<'_> {
         (self.quiet.cost)((npu(index), npu(step.to)), step.amount)
     }
 
-    /// Returns whether the line is a whole dimension of the machine.
+    /// Returns true if the line is a whole dimension of the machine.
     fn is_dimension(&self) -> bool {
         let phase = &self.extent.phases[self.stage.phase as usize];
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
 
-    /// Returns whether a message costs the same whoever sends it. Along a dimension of the machine it does. Lines of
-    /// a sub-grid are alike, so the first stands for all.
+    /// Returns true if a message costs the same from every sender, as it does along a whole dimension of the machine.
+    /// Lines of a sub-grid are equal, so the first represents all.
     fn alike(&self) -> bool {
         if self.is_dimension() {
             return true;
@@ -143,7 +143,7 @@ impl SymmetricLine<'_> {
         let start = self.stage.credits(self.slot, position);
         let all = start + self.stage.receives(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Until then the member's link is taken, if all that it sends leaves over one.
+        // Time until which the member's link is busy, if all its messages leave over one.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
@@ -151,7 +151,7 @@ impl SymmetricLine<'_> {
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member stands for all: what it sends, its partner sends it at the same time.
+        // The member represents all: when it sends a message, its partner sends the corresponding one to it.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {
@@ -182,7 +182,7 @@ impl SymmetricLine<'_> {
                 push(&mut due, leaves + cost, MemberEvent::Arrival);
                 taken += 1;
             }
-            // Every reception has been processed; sends that are still in flight do not matter.
+            // Every reception has been processed; sends still in flight do not matter.
             if credits == all {
                 return Some(now);
             }

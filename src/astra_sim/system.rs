@@ -23,11 +23,11 @@ pub enum SchedulingPolicy {
 pub enum CollectiveOptimization {
     /// An all-reduce of the whole chunk in each dimension in turn.
     Baseline,
-    /// Reduce-scatter on the way out and all-gather on the way back, so that outer dimensions carry less.
+    /// Reduce-scatter outwards and all-gather back inwards, so that outer dimensions carry less.
     LocalBwAware,
 }
 
-/// One value for each kind of collective that has implementations.
+/// One value per kind of collective that has implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCollectiveKind<T> {
     /// For all-reduce.
@@ -40,8 +40,8 @@ pub struct PerCollectiveKind<T> {
     pub all_to_all: T,
 }
 
-/// For each kind of collective one implementation per dimension, innermost first. Empty if the file has none; such a
-/// collective cannot be carried out.
+/// For each kind of collective, one implementation per dimension, innermost first. Empty if the file has none; such a
+/// collective cannot run.
 pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
@@ -81,28 +81,28 @@ pub struct SystemFile {
     pub local_memory_bandwidth: Option<f64>,
     /// `peak-perf`, in TFLOPS; 0 if absent.
     pub peak: f64,
-    /// Compute nodes are priced by the roofline, not as recorded.
+    /// True if the roofline prices compute nodes, false if they keep recorded durations.
     pub roofline: bool,
-    /// The log has a line for each node.
+    /// True if the log has a line for each node.
     pub trace: bool,
-    /// Every node lasts as recorded.
+    /// True if every node takes its recorded duration.
     pub replay_only: bool,
-    /// The memory of tensors is tracked.
+    /// True if the memory of tensors is tracked.
     pub track_memory: bool,
-    /// Prefix of files of tracked memory: this, a point, the rank, and `.json`.
+    /// Prefix of files of tracked memory; a file is named by the prefix, a dot, the rank, and `.json`.
     pub memory_trace: String,
-    /// `local-reduction-delay`, in ns; used by the shared bus alone.
+    /// `local-reduction-delay`, in ns; only the shared bus uses it.
     pub reduction_delay: u64,
-    /// Bus in place of the endpoint delay, if it is modelled.
+    /// Bus that replaces the endpoint delay, if it is modelled.
     pub shared_bus: Option<LogGpParams>,
 }
 
 impl SystemFile {
-    /// Endpoint delay before each message and after each reception if the file has none, ns.
+    /// Endpoint delay before each message and after each reception in ns, if the file has none.
     pub const ENDPOINT_DELAY: u64 = 10;
 
-    /// Returns the endpoint delay before each message and after each reception, ns. `scale` multiplies the file's
-    /// value, not the default; fractions are truncated. 0 is no delay at all (the original aborts).
+    /// Returns the endpoint delay before each message and after each reception, in ns. `scale` multiplies the file's
+    /// value but not the default; fractions are truncated. 0 means no delay at all (the original aborts).
     pub fn endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,
@@ -110,11 +110,11 @@ impl SystemFile {
         }
     }
 
-    /// Reads a system file; `file` is its name in errors. With `lenient`, unknown keys are notes.
+    /// Parses a system file; `file` is its name in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a JSON object, has an unknown key, or one with a value that it cannot have.
+    /// Fails if `text` is not a JSON object, has an unknown key, or has an invalid value.
     pub fn parse(
         text: &str,
         file: &str,

@@ -1,9 +1,9 @@
-//! Tensors that the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists of texts in
-//! pairs, a tensor's name and its size in bytes.
+//! Tensors that the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists of pairs of
+//! texts, a tensor's name and its size in bytes.
 //!
-//! A size is the whole number at the beginning of its text, as `std::stoul` reads it: white space, a sign, and at
-//! least one decimal digit, within 64 bits. Text behind the digits is ignored, so `1048576.0`, as STAGE writes it, is
-//! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are refused.
+//! A size is the whole number at the beginning of its text, as parsed by `std::stoul`: white space, a sign, and at
+//! least one decimal digit, within 64 bits. Text after the digits is ignored, so `1048576.0`, STAGE's notation, is
+//! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are rejected.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(super) struct TensorUse {
     /// The node's id.
     pub node: u64,
-    /// Number of the tensor.
+    /// Index of the tensor.
     pub tensor: u32,
     pub bytes: u64,
     pub write: bool,
@@ -27,7 +27,7 @@ pub(super) struct TensorUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// In ascending order of nodes; of one node its reads first, in the order of its lists.
+    /// In ascending order of nodes; for each node its reads first, in the order of its lists.
     pub(super) uses: Vec<TensorUse>,
 }
 
@@ -35,18 +35,18 @@ pub struct RankTensors {
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// Node types that do nothing, and so use no tensors whatever they have.
+/// Node types that do nothing, and so use no tensors even if they list some.
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
     /// Reads the tensors of a rank from the contents of its file, which notes call `file`. Tensors of size 0 are
     /// skipped. With `lenient`, a node without its lists has no tensors, with a note, and nodes that never run are
-    /// left out.
+    /// omitted.
     ///
     /// # Errors
     ///
-    /// On a node that does something and has no `inputs` or no `outputs`, on lists that are no pairs of name and
-    /// size, and on two nodes that write one tensor: the original throws or aborts.
+    /// On a node that does something and lacks `inputs` or `outputs`, on lists that are not pairs of name and size, and
+    /// on two nodes that write one tensor: the original throws or aborts.
     pub fn read(
         contents: &[u8],
         lenient: bool,
@@ -55,7 +55,7 @@ impl RankTensors {
     ) -> Result<Self, TraceError> {
         let kept;
         let contents = if lenient {
-            // Skipped records are noted by the reader of the nodes.
+            // The reader of the nodes already notes skipped records.
             kept = lenient::runnable(contents, file, &mut Vec::new())?;
             &kept[..]
         } else {
@@ -95,7 +95,7 @@ struct TensorReader {
     numbers: BTreeMap<String, u32>,
     /// Node that writes each tensor.
     writers: BTreeMap<u32, u64>,
-    /// First node without its lists, and number of such nodes.
+    /// First node without its lists, and the number of such nodes.
     without: Option<(u64, usize)>,
 }
 

@@ -1,13 +1,14 @@
-//! A rank's trace as ASTRA-sim takes it: lane and duration of each node.
+//! A rank's trace in ASTRA-sim's interpretation: lane and duration of each node.
 //!
-//! An NPU runs one host operation at a time, one kernel, and one of collectives, sends, loads and stores; receives
-//! are not counted. Streams are ignored. A host node lasts as recorded, in whole microseconds; so does a kernel if
-//! the roofline is off, and everything in a pure replay; without a recorded duration 1 ns. Otherwise a kernel of f
-//! FLOPs on b bytes lasts ⌊f / min(peak, bandwidth · f/b)⌋ ns; one of 0 bytes is skipped, and one of 0 FLOPs, which
-//! the original never finishes, lasts ⌊b / bandwidth⌋ ns. A broadcast lasts as recorded and is no communication.
+//! An NPU runs at most one host operation, one kernel, and one of collectives, sends, loads and stores at a time;
+//! receives are not limited. Streams are ignored. A host node takes its recorded duration in whole microseconds; so
+//! does a kernel if the roofline is off, and every node in a pure replay; without a recorded duration a node takes 1
+//! ns. Otherwise a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns; a kernel of 0 bytes is
+//! skipped, and a kernel of 0 FLOPs, which the original never finishes, takes ⌊b / bandwidth⌋ ns. A broadcast takes its
+//! recorded duration and is no communication.
 //!
-//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has a lane of its
-//! own. Without [`Quirk::WholeNs`] kernels are priced to the ps.
+//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has its own lane.
+//! Without [`Quirk::WholeNs`] kernels are priced to the picosecond.
 
 use super::collectives::AstraCollectives;
 use super::lenient;
@@ -18,16 +19,16 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
-/// Lanes: of kernels, of everything else that leaves the NPU, and of loads and stores where those are separate.
-/// Receives of a pure replay, and communication that waits for no other, have lanes of their own behind them.
+/// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and stores if these are
+/// separate. Receives of a pure replay, and communication that waits for no other, have their own lanes after these.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Meaning of a node that only has a duration, stored in place of its FLOPs.
+/// Meaning of a node that only has a duration, encoded in its FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Returns the number of lanes of an NPU without those of single nodes.
+/// Returns the number of lanes of an NPU, excluding lanes of single nodes.
 fn lanes(quirks: QuirkSet) -> u32 {
     if quirks.has(Quirk::OneAtATime) { 2 } else { 3 }
 }
@@ -39,14 +40,14 @@ pub struct AstraRankGraph {
     pub graph: Graph,
     /// Binding of its slots.
     pub binding: SlotBinding,
-    /// Lanes that it needs.
+    /// Number of lanes that it needs.
     pub lanes: u32,
     /// Notes about the trace.
     pub notes: Vec<InputNote>,
 }
 
-/// Returns the kind that ASTRA-sim gives a node of [`NodeKind::Compute`] in a graph that a [`AstraTraceReader`] made: a kernel, or
-/// communication or memory that only lasts as recorded, or nothing.
+/// Returns ASTRA-sim's kind of a [`NodeKind::Compute`] node in a graph that an [`AstraTraceReader`] made: a kernel,
+/// communication or memory with only a recorded duration, or nothing.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -59,7 +60,7 @@ pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     }
 }
 
-/// Conversion of nodes.
+/// Converts the nodes of traces.
 #[derive(Clone, Copy, Debug)]
 pub struct AstraTraceReader<'a> {
     inputs: &'a AstraInputs,
@@ -68,8 +69,8 @@ pub struct AstraTraceReader<'a> {
 }
 
 impl<'a> AstraTraceReader<'a> {
-    /// Creates a reader for `inputs`. With `lenient`, records that are truncated, duplicate or never run are left
-    /// out, with a note.
+    /// Creates a reader for `inputs`. With `lenient`, records that are truncated, duplicate or never run are omitted,
+    /// with a note.
     pub fn new(inputs: &'a AstraInputs, collectives: &'a AstraCollectives, lenient: bool) -> Self {
         Self {
             inputs,
@@ -78,7 +79,7 @@ impl<'a> AstraTraceReader<'a> {
         }
     }
 
-    /// Reads the contents of rank `rank`'s file, which errors and notes call `file`.
+    /// Reads the contents of the file of rank `rank`; errors and notes call it `file`.
     ///
     /// # Errors
     ///
@@ -142,14 +143,14 @@ impl<'a> AstraTraceReader<'a> {
     }
 }
 
-/// State kept from node to node.
+/// State across nodes.
 struct TraceReaderState<'a> {
     reader: &'a AstraTraceReader<'a>,
-    /// Number of nodes with a lane of their own.
+    /// Number of nodes with their own lane.
     own: u32,
-    /// Collective that was checked last.
+    /// The last collective that was checked.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
-    /// First collective that the original does not carry out, and number of those.
+    /// First collective that the original does not run, and the number of such collectives.
     nowhere: Option<(u64, u64)>,
 }
 
@@ -172,7 +173,7 @@ impl TraceReaderState<'_> {
                     node.recorded = self.roofline(node.id, *flops, *bytes)?;
                 }
             }
-            // The original does not know the attribute that tells it from a kernel.
+            // The original ignores the attribute that distinguishes it from a kernel.
             &mut Op::Communication { bytes } => {
                 node.op = Op::Compute {
                     flops: 0,
@@ -196,7 +197,7 @@ impl TraceReaderState<'_> {
                     _ => COMMUNICATION,
                 });
             }
-            // It holds the lane of communication, and ends at once.
+            // It occupies the lane of communication, and ends at once.
             Op::NoOp => {
                 node.op = timed(NOTHING);
                 node.recorded = Span::ZERO;
@@ -232,7 +233,7 @@ impl TraceReaderState<'_> {
                     GroupName::Number(id) => id,
                     GroupName::Text(name) => return Err(not_a_number(node.id, name)),
                 };
-                // A named group takes all dimensions.
+                // A named group uses all dimensions.
                 if let Some(mask) = dimensions.take().filter(|_| id == 0) {
                     let (parts, goes) = self
                         .reader
@@ -244,6 +245,8 @@ impl TraceReaderState<'_> {
                     }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
+                // Successive collectives are often equal and need one check; with per-node algorithms it depends on the
+                // node.
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
                     let groups = &self.reader.inputs.groups;
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
@@ -265,7 +268,7 @@ impl TraceReaderState<'_> {
         i64::from(lanes(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// Separates operations that go one at a time in the original, where that is corrected.
+    /// Separates operations that the original runs one at a time, if this quirk is corrected.
     fn separate_lanes(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has(Quirk::OneAtATime) {
             return;
@@ -294,7 +297,7 @@ impl TraceReaderState<'_> {
                 "say both in the system file, or set roofline-enabled to 0",
             ));
         }
-        // The order of operations is the original's, because each of them rounds.
+        // In the original's order of operations, because each operation rounds.
         let seconds = match flops {
             0.0 => bytes / bandwidth,
             _ => flops / (bandwidth * (flops / bytes)).min(peak),
@@ -303,7 +306,7 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that lasts as recorded on its lane; its FLOPs encode what it stands for.
+/// Returns an operation that takes its recorded duration on its lane; its FLOPs encode the kind that it represents.
 fn timed(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

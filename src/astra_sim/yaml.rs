@@ -1,6 +1,6 @@
 //! YAML as keys with their lines: the only use of `serde_saphyr`.
 //!
-//! Aliases and merged keys are refused, so the result is never longer than its text.
+//! Aliases and merged keys are rejected, so the result is never longer than its text.
 
 use super::error::{InputError, one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -26,7 +26,7 @@ pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputEr
     Ok(mapping.0)
 }
 
-/// Returns limits that suffice for any file of ASTRA-sim, and refuse documents that expand beyond their text.
+/// Returns limits that suffice for any file of ASTRA-sim and reject documents that expand beyond their text.
 fn options() -> Options {
     let mut budget = Budget::default();
     budget.max_aliases = 0;

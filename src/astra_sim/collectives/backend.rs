@@ -36,7 +36,7 @@ impl CollectiveBackend for AstraCollectives {
             return line(party.npus);
         }
         let mut extent = GroupExtent::new(party.npus, topology);
-        // All members as one line, for `one…`. A group that is no sub-grid is one.
+        // All members as one line, for `one…`. A group that is no sub-grid already is one.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::GroupPhase {
                 dimension: self.dimensions() + usize::from(named),
@@ -61,7 +61,7 @@ impl CollectiveBackend for AstraCollectives {
         if self.quirks.has(Quirk::OneAtATime) {
             return script;
         }
-        // Each collective has queues of its own, selected by its number.
+        // Each collective has its own queues, selected by its number.
         u64::from(request.number) << 32 | script
     }
 
@@ -74,7 +74,7 @@ impl CollectiveBackend for AstraCollectives {
         let mut out = Vec::new();
         let script = self.script(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.size() > 1) {
-            // A member plays a script in the first queue of the innermost level; no other property of the phase
+            // A member executes a script in the first queue of the innermost level; no other property of the phase
             // matters.
             out.push(AstraPhase {
                 phase: 0,
@@ -225,7 +225,7 @@ impl EndpointModel for AstraCollectives {
         let number = if self.quirks.has(Quirk::OneAtATime) {
             number
         } else {
-            // A collective goes through each dimension twice at most.
+            // A collective visits each dimension at most twice.
             let queues = 2 * self.dimensions() as u32 * self.queues;
             ChunkQueueSpec::apart(stage.collective, queues, number)
         };
@@ -257,8 +257,7 @@ impl EndpointModel for AstraCollectives {
         let script = stage.script.expect("only scripted stages are played");
         let place = || {
             let own = extent.npus[player.position.index()];
-            // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
-            // group.
+            // A member's trace is found by its place in ascending order of NPUs, not by its position in the group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
         let (scripts, players) = self.scripts.played(script);
@@ -402,7 +401,7 @@ impl IssueDiscipline for AstraCollectives {
             issued.found(EndlessWait::Alone { npu, node });
             return;
         }
-        // Messages of custom algorithms have numbers of their own.
+        // Messages of custom algorithms are numbered separately.
         let of_all = (!named && !scripted).then_some(request.number);
         issued.joins(npu, node, chunks, extent.size(), of_all);
     }
@@ -462,8 +461,8 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
-    /// Records that a member joins a collective at time 0, if it delays a message at once: leaves of trees do, others wait
-    /// for theirs.
+    /// Records that a member joins a collective at time 0, if it delays a message at once. Leaves of trees do; other
+    /// members of trees wait for a message first.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.stages().first() else {
@@ -479,8 +478,9 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns whether no two messages of a collective of all NPUs are on one link at a time. Chunks that are in a stage
-    /// together send to the same members; a member's own messages to one member follow one another in every algorithm.
+    /// Returns true if no two messages of a collective of all NPUs are on one link at a time. Chunks that are in a
+    /// stage together send to the same members, and in every algorithm a member's messages to one member follow one
+    /// another.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -500,7 +500,7 @@ impl AstraCollectives {
             })
     }
 
-    /// Returns the line of `stage` from the view of one member.
+    /// Returns the line of `stage` as seen by one member.
     fn symmetric_line<'a>(
         &'a self,
         stage: &'a AstraPhase,
@@ -516,8 +516,8 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the flow shop of a collective whose members all start together on idle links, of which `on_begin` gets each passage;
-    /// `None` where no time is proved.
+    /// Returns the flow shop of a collective whose members all start together on idle links; `on_begin` is called for
+    /// each passage. `None` if no time is proved.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -525,7 +525,7 @@ impl AstraCollectives {
         quiet: &UncontendedCost<'_>,
         on_begin: impl FnMut(StagePassage),
     ) -> Option<FlowShopResult> {
-        // With several queues per NPU, chunks depend on collectives before.
+        // With several queues per NPU, chunks depend on earlier collectives.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
         let phases = chunk_schedule.stages();
         if !plain || phases.iter().any(|stage| stage.script.is_some()) {
@@ -548,11 +548,11 @@ impl AstraCollectives {
             back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
+        // Chunks are identical, so a flow shop over the stages, with the capacities of the queues, yields the end.
         Some(schedule_observed(chunk_schedule, stages, on_begin))
     }
 
-    /// Returns the delay of endpoints in `stage` without buses.
+    /// Returns the delay of endpoints in `stage` if there are no buses.
     #[inline]
     fn endpoint_of(&self, stage: &AstraPhase) -> Span {
         if self.is_fast(stage) {
@@ -568,7 +568,7 @@ impl AstraCollectives {
         stage.named && self.quirks.has(Quirk::GroupEndpoint)
     }
 
-    /// Returns the set of queues of an NPU that chunks join before `stage`: those of its dimension, or of its own.
+    /// Returns the set of queues of an NPU that chunks join before `stage`: the dimension's, or the phase's own.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has(Quirk::SharedQueue) {

@@ -6,10 +6,10 @@ use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Custom algorithms, and the members that play them.
+/// Custom algorithms, and the members that execute them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CustomScripts {
-    /// By number.
+    /// By index.
     algorithms: Vec<ScriptedAlgorithm>,
     of_kind: PerCollectiveKind<Option<u16>>,
     of_node: BTreeMap<u64, u16>,
@@ -17,7 +17,7 @@ pub(super) struct CustomScripts {
 }
 
 impl CustomScripts {
-    /// Adds an algorithm, read from the files that begin with `prefix`, for the collectives that `inputs` name.
+    /// Adds an algorithm, from the files that begin with `prefix`, for the collectives that `inputs` name.
     pub fn add(&mut self, inputs: &AstraInputs, prefix: &Path, algorithm: ScriptedAlgorithm) {
         let number = self.algorithms.len() as u16;
         self.algorithms.push(algorithm);
@@ -36,7 +36,7 @@ impl CustomScripts {
         self.of_node.extend(nodes.map(|(id, _)| (id, number)));
     }
 
-    /// Returns the algorithm of a collective: that of its node takes precedence over that of its kind.
+    /// Returns the index of a collective's algorithm: its node's takes precedence over its kind's.
     pub fn number(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.of_kind.all_reduce,
@@ -48,12 +48,12 @@ impl CustomScripts {
         self.of_node.get(&node).copied().or(of_kind)
     }
 
-    /// Returns an algorithm.
+    /// Returns the algorithm with index `number`.
     pub fn get(&self, number: u16) -> &ScriptedAlgorithm {
         &self.algorithms[number as usize]
     }
 
-    /// Returns an algorithm, and those who play it.
+    /// Returns the algorithm with index `number`, and the state of the members that execute scripts.
     pub fn played(&mut self, number: u16) -> (&ScriptedAlgorithm, &mut ScriptExecutor) {
         (&self.algorithms[number as usize], &mut self.players)
     }

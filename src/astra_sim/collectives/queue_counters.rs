@@ -1,4 +1,4 @@
-//! Queues that chunks take in turn: each NPU counts, in each level, those that it has given out.
+//! Rotation of chunks over queues: for each level, each NPU counts the queues that it has assigned.
 
 use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueRotation, QueueSlot};
@@ -10,25 +10,25 @@ struct LevelCounters {
     all: u32,
     first: u32,
     second: u32,
-    /// Chunks that have taken a tree.
+    /// Number of chunks that have used a tree.
     trees: u32,
 }
 
 /// Counters of all NPUs.
 #[derive(Clone, Debug)]
 pub(super) struct QueueCounters {
-    /// Queues of a level.
+    /// Number of queues of a level.
     queues: u32,
     dimensions: usize,
-    /// By NPU and level; none where nothing is counted.
+    /// By NPU and level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
-    /// Collective that the counters belong to, by NPU; none where they are never reset.
+    /// Collective that the counters belong to, by NPU; empty if they are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl QueueCounters {
-    /// Returns the counters of so many NPUs, dimensions and queues, if anything `is_counted`; they may start `anew` with each
-    /// collective.
+    /// Creates the counters for these NPUs, dimensions and queues, if anything `is_counted`; with `anew`, they restart
+    /// with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -44,13 +44,13 @@ impl QueueCounters {
         }
     }
 
-    /// Returns whether anything is counted.
+    /// Returns true if anything is counted.
     #[inline]
     pub fn count(&self) -> bool {
         !self.levels.is_empty()
     }
 
-    /// Returns the queue slot that an NPU's next chunk takes in a stage.
+    /// Returns the queue slot of an NPU's next chunk in a stage.
     #[inline]
     pub fn slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
         let backward = stage.rotation == QueueRotation::Second;
@@ -64,15 +64,14 @@ impl QueueCounters {
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
         {
-            // NPUs may join overlapping collectives in different orders, so the counters start anew with each of
-            // them.
+            // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
             self.levels[first..][..self.dimensions].fill(LevelCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // An all-reduce out and back splits the queues: with one queue both halves are that one.
+        // An all-reduce out and back splits the queues into halves; a single queue belongs to both.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;
@@ -87,7 +86,7 @@ impl QueueCounters {
             QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
         slot.queue = queue as u16;
-        // The second half of several queues goes the other way round a ring.
+        // The second half of several queues runs in the opposite direction of a ring.
         slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             slot.mirrored = level.trees % 2 == 1;

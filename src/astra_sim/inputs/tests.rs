@@ -1,4 +1,4 @@
-//! Inputs read whole, and held one against another.
+//! Complete inputs, and contradictions between them.
 
 use super::*;
 use crate::CollectiveImplementation;
@@ -11,7 +11,7 @@ const SYSTEM: &str = r#"{"scheduling-policy": "LIFO", "collective-optimization":
 const NETWORK: &str =
     "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [9, 8]\nlatency: [1, 2]";
 
-/// The files `s`, `n` and `m`, and what else is given.
+/// Reads the files `s`, `n` and `m`, and the additional files in `more`.
 fn read(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraInputs, InputError> {
     let mut files = BTreeMap::from([
         ("s", SYSTEM),

@@ -1,4 +1,4 @@
-//! What machine files say of ASTRA-sim's inputs, and what they note.
+//! Machine files made from ASTRA-sim's inputs, and their notes.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn machine(imported: &ImportedMachine) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// GB of a network file are of 2^30 bytes: 50 x 2^30 around the ring, whose NPU sends half each way; 25 for each of 7
-/// links of a fully connected NPU, which direct uses one after another: 175 x 2^30; 100 x 2^30 behind the switch.
+/// A GB of a network file is 2^30 bytes: 50 x 2^30 around the ring, whose NPU sends half in each direction; 25 for each
+/// of 7 links of a fully connected NPU, which direct uses one after another: 175 x 2^30; 100 x 2^30 through the switch.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
@@ -37,7 +37,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let pipeline = machine.pipeline();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
-    // No rate of its NPUs is known, nor is any made up.
+    // The rates of its NPUs are unknown, and none are invented.
     assert!(machine.classes()[0].memory.is_none());
     let keys = imported.notes.iter().map(|note| note.key.as_str());
     assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));

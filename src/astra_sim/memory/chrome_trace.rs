@@ -6,11 +6,11 @@ use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Processes of a rank, besides its own number: of lifetimes, and of the curve.
+/// Process numbers of a rank besides its own: of lifetimes, and of the curve.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// Writer that the original reports for a tensor without one.
+/// Writer that the original reports for a tensor that nobody writes.
 const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",
@@ -18,7 +18,7 @@ const NOBODY: CompletedNode<'static> = CompletedNode {
     end: Time(10_000),
 };
 
-/// An event of the Chrome trace format, its keys in the original's order.
+/// An event of the Chrome trace format, with its keys in the original's order.
 #[derive(Serialize)]
 struct TensorEvent<'e> {
     name: &'e str,

@@ -1,9 +1,9 @@
-//! The memory of small jobs, worked out by hand.
+//! The memory of small jobs, computed by hand.
 
 use super::*;
 use serde_json::Value;
 
-/// Tensors with their bytes: `(node, name, bytes, write)` for each use.
+/// Creates tensors from uses given as `(node, name, bytes, write)`.
 fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
@@ -22,7 +22,7 @@ fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     all
 }
 
-/// Nodes 0, 1, … by name, from and to these ns.
+/// Creates nodes 0, 1, … given as (name, start in ns, end in ns).
 fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     let ran = spans
         .iter()
@@ -36,7 +36,7 @@ fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     ran.collect()
 }
 
-/// A layer forward and back: w is a weight, a an activation, y a result, g a gradient.
+/// A layer forward and backward: w is a weight, a an activation, y a result, g a gradient.
 fn layer() -> RankTensors {
     tensors(&[
         (0, "w", 100, false),
@@ -55,8 +55,8 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 fn lifetimes_run_from_the_write_to_the_last_read() {
     let tensors = layer();
     let memory = TensorMemory::follow(&tensors, ran(&SPANS));
-    // w from 0 to 26, a from 5 to 14, y from 10 to 26, g from 20 on:
-    // 0: 100. 5: 130. 10: 137. 14: 107. 20: 157. 26: g alone, 50.
+    // w from 0 to 26, a from 5 to 14, y from 10 to 26, g from 20 on: 0: 100. 5: 130. 10: 137. 14:
+    // 107. 20: 157. 26: only g, 50.
     let usage: Vec<_> = memory
         .usage
         .iter()
@@ -85,7 +85,8 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 
 #[test]
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
-    // Node 0 reads it to 4, node 1 writes it from 2 to 9: from 0 to 4, then freed.
+    // Node 0 reads it until 4, node 1 writes it from 2 to 9: it exists from 0 to 4 and is then
+    // freed.
     let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
     let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
     assert_eq!(memory.early().collect::<Vec<_>>(), ["w"]);
@@ -110,7 +111,7 @@ fn the_picture_has_every_access_and_the_curve() {
         });
         facts.collect::<Vec<_>>()
     };
-    // Nobody wrote w, which the original says to be written in the first 10 ns.
+    // Nobody wrote w; the original reports it as written in the first 10 ns.
     let (rank, lives) = (Value::from(3), Value::from(1_000_003));
     let writes = of("tensorWrite");
     assert_eq!(writes.len(), 8);

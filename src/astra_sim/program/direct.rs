@@ -1,9 +1,9 @@
 //! `direct` and `direct<W>`: every member sends to every other, beginning with its successor on the line.
 //!
-//! n-1 messages, twice that in an all-reduce; at most W are unanswered. The second half of an all-reduce begins when
-//! all n-1 messages of the first have been *received* and any one of them has been reduced, not when all have. With
-//! [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have been reduced:
-//! with W + n-1 credits.
+//! There are n-1 messages, or twice that in an all-reduce; at most W are unanswered. The second half of an all-reduce
+//! begins when all n-1 messages of the first have been *received* and any one of them has been reduced, not when all
+//! have. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have been
+//! reduced: with W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;
@@ -13,7 +13,7 @@ pub(super) fn window(window: Option<u32>, position: LinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
-/// Returns the number of messages that a member sends, and receives.
+/// Returns the number of messages that a member sends, which is also the number that it receives.
 pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),
@@ -26,8 +26,8 @@ pub(super) fn distance(position: LinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
-/// Returns the number of credits that step `i` needs, and the number of messages that have to be received before,
-/// whether processed or not.
+/// Returns the number of credits that step `i` needs, and the number of messages that must have been received before,
+/// processed or not.
 pub(super) fn after(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {

@@ -1,13 +1,13 @@
-//! `halvingDoubling`: partners at distances 1, 2, 4, … in a reduce-scatter, n/2, n/4, … in an
-//! all-gather, and first the one and then the other in an all-reduce.
+//! `halvingDoubling`: partners at distances 1, 2, 4, … in a reduce-scatter, n/2, n/4, … in an all-gather, and both in
+//! turn in an all-reduce.
 //!
-//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and message j of an
-//! all-gather 2^j D. An all-reduce continues its second half with 2⌊d/2⌋ where d is the size of its last message of
-//! the first, which is less if d is odd.
+//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and message j of an all-gather
+//! 2^j D. The second half of an all-reduce continues with 2⌊d/2⌋, where d is the size of the last message of the first
+//! half; this is less than d if d is odd.
 //!
-//! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it goes through the distances ⌊n/2⌋, ⌊n/4⌋, …
-//! in L messages. It terminates if members pair off at each of them, 6 at 3 and 1 for example, though with n = 6 a
-//! member has data of 3 others by then.
+//! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it visits the distances ⌊n/2⌋, ⌊n/4⌋, … in L
+//! messages. It terminates if members pair off at each distance, for example 6 members at 3 and 1, although a member
+//! then has the data of only 3 others.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
@@ -20,7 +20,7 @@ pub(super) struct HalvingPacket {
     pub amount: BufferShare,
 }
 
-/// Returns whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
+/// Returns true if `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
 pub fn pairs(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
         .take_while(|&distance| distance > 0);
@@ -32,7 +32,7 @@ pub(super) fn levels(position: LinePosition) -> u32 {
     position.size.ilog2()
 }
 
-/// Returns the number of messages that a member sends, and receives.
+/// Returns the number of messages that a member sends, which is also the number that it receives.
 pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * levels(position),
@@ -44,7 +44,7 @@ pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
 pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
     let levels = levels(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // Truncating a size each time it is halved is the same as truncating once.
+    // Truncating a size at each halving equals truncating it once.
     let halved = |times: u32| phase.part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::times(amount, power(times));
     match phase.part {
@@ -65,8 +65,8 @@ pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> Halv
     }
 }
 
-/// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off
-/// at it, so no partner is beyond the line.
+/// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off at
+/// this distance, so no partner is beyond the line.
 pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance
@@ -79,7 +79,7 @@ pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The partner in a line that goes round, as the original has it.
+    /// The partner in a line that wraps around, as in the original.
     fn round(index: u32, size: u32, distance: u32) -> u32 {
         match index / distance % 2 {
             0 => (index + distance) % size,

@@ -1,13 +1,13 @@
 //! `ring`: every message goes to the successor on the line.
 //!
-//! With n members and D bytes: reduce-scatter n-1 messages of ⌊D/n⌋, all-gather n-1 of D, all-reduce
-//! 2(n-1) of ⌊D/n⌋, all-to-all n(n-1)/2 of ⌊D/n⌋. The window is one.
+//! With n members and D bytes: reduce-scatter has n-1 messages of ⌊D/n⌋, all-gather n-1 of D, all-reduce 2(n-1) of
+//! ⌊D/n⌋, all-to-all n(n-1)/2 of ⌊D/n⌋. The window is one.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// Returns the number of messages that a member sends, and receives.
+/// Returns the number of messages that a member sends, which is also the number that it receives.
 pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
     let n = position.size;
     match phase.part {
@@ -19,7 +19,7 @@ pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
     }
 }
 
-/// Returns the size of each message, of rings and of direct.
+/// Returns the size of each message, for rings and for direct.
 pub(super) fn amount(phase: &AstraPhase) -> BufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,
