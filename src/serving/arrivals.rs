@@ -11,13 +11,13 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// A request that comes in.
+/// A request when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
-    /// Tokens of the prompt and of the answer; 0 where none are stated.
+    /// Tokens of the prompt and of the answer; 0 if none are stated.
     pub tokens: [u32; 2],
 }
 
@@ -41,7 +41,7 @@ impl ModelMix {
         }
     }
 
-    /// The model of the next request.
+    /// Returns the model of the next request.
     pub fn next(&mut self) -> u32 {
         match self.sums.len() {
             1 => 0,
@@ -55,7 +55,7 @@ pub struct ArrivalSource<'s> {
     scenario: &'s Scenario,
     mix: ModelMix,
     gaps: RandomStream,
-    /// Requests so far.
+    /// Number of requests so far.
     count: u64,
     last: Time,
     file: Option<ArrivalFile<'s>>,
@@ -77,7 +77,7 @@ impl<'s> ArrivalSource<'s> {
         })
     }
 
-    /// The next arrival, `None` when there are no more.
+    /// Returns the next arrival; `None` after the last.
     pub fn next(&mut self) -> Result<Option<RequestArrival>, ServeError> {
         let stop = &self.scenario.stop;
         if stop.requests.is_some_and(|most| self.count >= most) {
@@ -112,8 +112,8 @@ impl<'s> ArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// An arrival behind a gap: the mean of its length is the inverse of a rate, or the time that the bytes of the
-    /// request before take at a bandwidth.
+    /// Returns an arrival after a gap. The mean gap is the inverse of a rate, or the time that the bytes of the
+    /// previous request take at a bandwidth.
     fn after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
@@ -139,7 +139,7 @@ impl<'s> ArrivalSource<'s> {
     }
 }
 
-/// A file of arrivals: CSV with a line of headings, or a JSON object in each line.
+/// A file of arrivals: CSV with a header line, or one JSON object per line.
 ///
 /// Columns are `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), and optionally `model` and the tokens of prompt and answer,
 /// `input_toks` and `output_toks`. Objects have `timestamp` in milliseconds, `input_length` and `output_length`.
@@ -149,10 +149,10 @@ struct ArrivalFile<'s> {
     rows: ArrivalRows,
     repeat: u32,
     speed: f64,
-    /// Added to the instants of the file: where it begins this time.
+    /// Start of the current repetition, which is added to the instants of the file.
     offset: Time,
     last: Time,
-    /// Line of the arrival before.
+    /// Line of the previous arrival.
     last_line: u64,
 }
 
@@ -170,7 +170,7 @@ enum ArrivalRows {
     },
 }
 
-/// A line of a file of objects; other fields are left aside.
+/// A line of a file of objects; other fields are ignored.
 #[derive(Deserialize)]
 struct ArrivalObject {
     timestamp: f64,
@@ -182,7 +182,7 @@ struct ArrivalObject {
     output_length: f64,
 }
 
-/// A row as it stands in a file.
+/// A row as it is in a file.
 struct ArrivalRow {
     at: Span,
     model: Option<String>,
@@ -190,7 +190,7 @@ struct ArrivalRow {
     line: u64,
 }
 
-/// The longest line of a file of objects, in bytes.
+/// Maximum length of a line of a file of objects, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
 impl<'s> ArrivalFile<'s> {
@@ -228,7 +228,7 @@ impl<'s> ArrivalFile<'s> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
-                // The file begins again where it ended.
+                // The next repetition begins where the file ended.
                 self.repeat -= 1;
                 self.offset = self.last;
                 self.rows = ArrivalRows::open(self.path)?;

@@ -1,4 +1,4 @@
-//! One scenario at several rates, and the highest rate that it can take.
+//! One scenario at several rates, and the highest rate that it can sustain.
 
 use super::error::ServeError;
 use super::observe::NoRequestObserver;
@@ -9,9 +9,9 @@ use super::scenario::Scenario;
 use super::{ServeOptions, serve};
 use chakram_base::setting::SettingKey;
 
-/// Steps of the bisection: to one part in a thousand from a range of two to one.
+/// Number of bisection steps: from a range of two to one to one part in a thousand.
 const STEPS: u32 = 10;
-/// The most doublings or halvings until a range is found.
+/// Maximum number of doublings or halvings to find a range.
 const DOUBLINGS: u32 = 40;
 
 fn at_rate(
@@ -30,7 +30,7 @@ fn at_rate(
     serve(&changed, platform, options, &mut NoRequestObserver)
 }
 
-/// Runs `scenario` at each of `rates` in requests per second.
+/// Runs `scenario` at each of `rates`, in requests per second.
 ///
 /// # Errors
 ///
@@ -53,12 +53,12 @@ pub fn sweep(
     })
 }
 
-/// Finds by bisection the highest rate at which at least `attain` of the requests are within their limit; all rates
-/// that were tried are in the answer.
+/// Finds by bisection the highest rate at which at least the fraction `attain` of the requests is within the limit. The
+/// result includes all rates that were tried.
 ///
 /// # Errors
 ///
-/// As [`sweep`], if requests have no limit, or if no rate or every rate does.
+/// As [`sweep`], if requests have no limit, or if no rate or every rate is sufficient.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -75,6 +75,7 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
+        // An overloaded run that is short enough may still meet its limits; a longer one would not.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

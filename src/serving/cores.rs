@@ -1,33 +1,34 @@
 //! A processor of equal cores that answers a job of equal tasks in closed form.
 //!
-//! Tasks are dealt to cores in turn, from a pointer that stays where the job before it left it, also across requests;
-//! each core takes its tasks in the order in which they were dealt. A task starts at the latest of three instants: the
-//! end of the task before it on its core, the end of the jobs that it depends on, and its own generation. Jobs are
-//! generated when what they depend on is complete, so the second is never later than the third.
+//! Tasks are assigned to cores in turn, starting from a pointer that continues where the previous job left it, even
+//! across requests. Each core runs its tasks in the order of assignment. A task starts at the latest of three instants:
+//! the end of the previous task on its core, the end of the jobs that it depends on, and its own generation. Jobs are
+//! generated when their dependencies are complete, so the second instant is never later than the third.
 //!
-//! Of n tasks on C cores from pointer p, the n mod C cores from p on get one more than the floor(n / C) that all get. A
-//! core that is free at b and gets m tasks of length d at t is free at max(b, t) + m d. Neighbouring cores that are free
-//! at the same instant are kept as one run, so a job costs the number of runs and not of tasks or cores.
+//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from p on get one
+//! more. A core that is free at b and gets m tasks of length d at t is free at max(b, t) + m d. Neighbouring cores that
+//! are free at the same instant are stored as one run, so the cost of a job is the number of runs, not of tasks or
+//! cores.
 
 use chakram_base::units::{Span, Time};
 
-/// Cores from `first` to the next run that are free at one instant.
+/// Cores from `first` to the next run, which are free at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CoreRun {
     first: u64,
     free: Time,
 }
 
-/// Cores of a processor and when each is free.
+/// Cores of a processor, and the times at which they are free.
 #[derive(Clone, Debug)]
 pub struct CoreArray {
     cores: u64,
     /// Core that gets the next task.
     pointer: u64,
     runs: Vec<CoreRun>,
-    /// Runs under construction; kept for its allocation.
+    /// Runs under construction; kept to reuse their allocation.
     next: Vec<CoreRun>,
-    /// Time that cores are busy with the tasks dealt so far, summed over cores.
+    /// Busy time of all cores with the tasks assigned so far.
     busy_ps: u128,
 }
 
@@ -39,7 +40,7 @@ pub struct DealtJob {
 }
 
 impl CoreArray {
-    /// So many cores, which is at least one, all free.
+    /// Creates `cores` free cores; at least one.
     pub fn new(cores: u64) -> Self {
         let all = CoreRun {
             first: 0,
@@ -54,12 +55,12 @@ impl CoreArray {
         }
     }
 
-    /// Core time of all tasks dealt so far, in picoseconds.
+    /// Returns the core time of all tasks assigned so far, in picoseconds.
     pub fn busy_ps(&self) -> u128 {
         self.busy_ps
     }
 
-    /// Keeps all cores from starting anything before `until`.
+    /// Prevents all cores from starting anything before `until`.
     pub fn block(&mut self, until: Time) {
         for run in &mut self.runs {
             run.free = run.free.max(until);
@@ -67,7 +68,8 @@ impl CoreArray {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Core time that lies after `end`, in picoseconds, where tasks were dealt until `end` and cores were not blocked.
+    /// Returns the core time after `end`, in picoseconds, if tasks were assigned until `end` and cores were not
+    /// blocked.
     pub fn busy_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -78,8 +80,8 @@ impl CoreArray {
         after.sum()
     }
 
-    /// Deals `tasks` tasks of length `each` at `now`, which is never earlier than that of the call before. A job
-    /// without tasks starts and ends at `now`.
+    /// Assigns `tasks` tasks of length `each` at `now`, which is never earlier than in the previous call. A job without
+    /// tasks starts and ends at `now`.
     pub fn deal(&mut self, now: Time, tasks: u64, each: Span) -> DealtJob {
         if tasks == 0 {
             return DealtJob {
@@ -99,7 +101,7 @@ impl CoreArray {
             let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
             let mut first = run.first;
             while first < run_end {
-                // Pieces end where the number of tasks changes: at the pointer before and after the job.
+                // Parts end where the number of tasks changes: at the pointer before and after the job.
                 let cuts = [from, until].into_iter().filter(|cut| *cut > first);
                 let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
                 let has_more = more > 0
@@ -109,7 +111,7 @@ impl CoreArray {
                         first >= from || first < until
                     };
                 let count = all + u64::from(has_more);
-                // A core that is idle is as good as one that is free now: their runs join.
+                // An idle core is equivalent to one that becomes free now, so their runs join.
                 let ready = run.free.max(now);
                 let free = ready + each.times(count);
                 if count > 0 {
@@ -140,12 +142,12 @@ mod tests {
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
-        // The core's previous task is the latest: from core 1 on, cores 1, 2, 0 at 15, 15, 20.
+        // The core's previous task is the latest instant: from core 1 on, cores 1, 2, 0 at 15, 15, 20.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
-        // Generation is the latest where a core idles: core 1 has been free since 19.
+        // Generation is the latest instant if a core is idle: core 1 has been free since 19.
         assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
         assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
-        // No tasks take no time.
+        // A job without tasks takes no time.
         assert_eq!(deal(&mut cores, 30, 0, 9), (30, 30));
     }
 

@@ -1,4 +1,4 @@
-//! Errors of scenarios and platforms; every message says where, what was found and what is allowed.
+//! Errors of scenarios and platforms. Every message says where, what was found and what is allowed.
 
 use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
@@ -8,40 +8,40 @@ use chakram_jobs::JobError;
 use chakram_workloads::model::{ModelError, not_from_hubs};
 use std::io;
 
-/// A scenario, platform or table that was refused, or a run that could not be carried out.
+/// An invalid scenario, platform or table, or a run that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A file's text was refused.
+    /// A file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A model was refused.
+    /// A model is invalid.
     #[error("{place}")]
     Model {
-        /// File, line and key that name the model.
+        /// File, line and key of the model's name.
         place: Box<ConfigError>,
         /// Reason.
         source: Box<ModelError>,
     },
-    /// A language model was refused.
+    /// A language model is invalid.
     #[error(transparent)]
     ServedModel(Box<ModelError>),
-    /// A trace was refused.
+    /// A trace is invalid.
     #[error("{place}")]
     Trace {
-        /// File, line and key that name the trace.
+        /// File, line and key of the trace's name.
         place: Box<ConfigError>,
         /// Reason.
         source: Box<JobError>,
     },
-    /// A machine that a platform names was refused.
+    /// A machine that a platform names is invalid.
     #[error("{place}")]
     Machine {
-        /// File, line and key that name the machine.
+        /// File, line and key of the machine's name.
         place: Box<ConfigError>,
         /// Reason.
         source: Box<MachineError>,
     },
-    /// A machine that serves traces was refused.
+    /// A machine that serves traces is invalid.
     #[error(transparent)]
     ServingMachine(#[from] MachineError),
     /// No platform has this name, and it is not the name of a file.
@@ -54,7 +54,7 @@ pub enum ServeError {
     Platform {
         /// The requested name.
         name: String,
-        /// The preset whose name is most alike, if one is.
+        /// The preset with the most similar name, if one is similar enough.
         closest: Option<&'static str>,
     },
     /// A file cannot be read.
@@ -65,7 +65,7 @@ pub enum ServeError {
         /// The underlying error.
         source: io::Error,
     },
-    /// The name of a model in place of a scenario.
+    /// The name of a model was given instead of a scenario.
     #[error(
         "{name} is no scenario, {}\n  \
          try: a scenario, whose [[model]] tables have as `preset` one that `chakram model list` names, or a file like those \
@@ -75,25 +75,25 @@ pub enum ServeError {
     ModelForScenario {
         /// The requested name.
         name: String,
-        /// The preset that it is, or the one of the same family and size, if one is.
+        /// The preset itself, or the one with the same family and size, if there is one.
         closest: Option<String>,
-        /// Whether it is a preset itself.
+        /// True if it is a preset itself.
         is_preset: bool,
     },
-    /// A row of a table or of a file of arrivals is refused.
+    /// An invalid row of a table or of a file of arrivals.
     #[error("{file}:{line}: {why}")]
     Row {
         /// Path of the file.
         file: String,
         /// Line, from 1.
         line: u64,
-        /// Found and expected.
+        /// What was found and what was expected.
         why: String,
     },
-    /// A scenario that this platform or policy cannot serve.
+    /// This platform or policy cannot serve the scenario.
     #[error("{0}")]
     Unfit(String),
-    /// The event loop refused or could not end.
+    /// The event loop rejected the run or could not complete it.
     #[error(transparent)]
     Replay(#[from] ReplayError),
     /// An observer of requests could not write.
@@ -102,7 +102,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// A row that is `found` where `expected` should be.
+    /// Returns an error about a row that has `found` instead of `expected`.
     pub fn row(
         file: &str,
         line: u64,
@@ -117,13 +117,13 @@ impl ServeError {
     }
 }
 
-/// The platforms' names, separated by commas.
+/// Returns the platforms' names, separated by commas.
 fn names() -> String {
     let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
     names.join(", ")
 }
 
-/// Returns what the name of a model, given in place of a scenario, is.
+/// Describes a model whose name was given instead of a scenario.
 fn said_of_model(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),

@@ -1,9 +1,9 @@
 //! Requests on the event loop: a feed that launches batches, and processors that answer their jobs.
 //!
-//! A model is a program of one rank, a node for each job; a batch in flight is a launch of it, whose tag is its place in
-//! the server. The loop knows dependencies and instants; which job takes how long is the server's. Feed and processors
-//! are two sides of one state, of which the loop calls one at a time. Of a model that is a trace the program is its job,
-//! whose kernels take lanes: the server is told of the end of the launch alone.
+//! A model is a program of one rank with a node for each job. A batch in flight is a launch of it, whose tag is its
+//! index in the server. The loop handles dependencies and instants; the server determines the times of jobs. Feed and
+//! processors are two sides of one state; the loop calls one at a time. For a model that is a trace the program is its
+//! job, whose kernels use lanes, and the server is notified only of the end of the launch.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
@@ -22,13 +22,13 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::cell::RefCell;
 
-/// Programs of models: those of traces are the first, since the loop asks its first program how collectives are priced.
+/// Programs of models. Traces come first, because the loop takes the prices of collectives from its first program.
 struct ProgramOrder {
     /// Models by program.
     models: Vec<usize>,
     /// Programs by model.
     programs: Vec<u32>,
-    /// Number of traces.
+    /// Number of programs that are traces.
     traces: u32,
 }
 
@@ -48,13 +48,13 @@ impl ProgramOrder {
         }
     }
 
-    /// Whether a program is a trace, whose kernels take lanes.
+    /// Returns true if a program is a trace, whose kernels use lanes.
     fn is_trace(&self, program: u32) -> bool {
         program < self.traces
     }
 }
 
-/// The side of the server that launches.
+/// The server as a feed, which launches batches.
 struct RequestFeed<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
@@ -92,11 +92,11 @@ impl Feed for RequestFeed<'_, '_> {
     }
 }
 
-/// The side of the server that answers jobs.
+/// The server as a processor model, which answers jobs.
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
-    /// Jobs that were answered in a call; kept for its allocation.
+    /// Jobs answered in a call; kept to reuse its allocation.
     answered: Vec<AnsweredJob>,
 }
 

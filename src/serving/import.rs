@@ -1,12 +1,12 @@
-//! Measurements of a server to a platform's file: what was measured of a model, without queueing.
+//! Converts measurements of a server to a platform file with latencies of a model without queueing.
 //!
-//! Two forms are read. Triton's performance analyzer writes microseconds under `Concurrency`, `Network+Server
-//! Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output` and others, one
-//! row per concurrency; its datapath latency is the time of the client, the network, and the copies in and out. Any other
-//! table has columns `compute_us` (or another unit) and `total_us`, and optionally `queue_us`, `model`, `platform`,
-//! `batch` and `concurrency`; its datapath latency is the total less queue and compute.
+//! Two formats are supported. Triton's performance analyzer writes microseconds in the columns `Concurrency`,
+//! `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output`
+//! and others, one row per concurrency; its datapath latency is the time of the client, the network, and the copies in
+//! and out. Any other table has columns `compute_us` (or another unit) and `total_us`, and optionally `queue_us`,
+//! `model`, `platform`, `batch` and `concurrency`; its datapath latency is the total minus queue and compute.
 //!
-//! Rows of one model, batch and concurrency are averaged.
+//! Rows with equal model, batch and concurrency are averaged.
 
 use super::error::ServeError;
 use super::tables::{ColumnUnit, TableReader};
@@ -15,14 +15,14 @@ use chakram_base::units::Span;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Names that the table itself does not say.
+/// Values that the table itself does not state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Name of the platform.
     pub platform: String,
-    /// The model, where no column names it.
+    /// The model, if no column names it.
     pub model: Option<String>,
-    /// Inferences of a request, where no column says it.
+    /// Number of inferences in a request, if no column states it.
     pub batch: Option<u32>,
 }
 
@@ -31,33 +31,33 @@ pub struct ImportOptions {
 pub struct MeasurementSummary {
     /// Model.
     pub model: String,
-    /// Inferences of a request.
+    /// Number of inferences in a request.
     pub batch: u32,
-    /// Requests on their way at once.
+    /// Number of requests in flight at once.
     pub concurrency: u32,
     /// Number of rows.
     pub rows: u32,
-    /// Means.
+    /// Mean datapath latency.
     pub datapath: Span,
     /// Mean time in the server's queue.
     pub queue: Span,
     /// Mean time of the computation.
     pub compute: Span,
-    /// Mean of the total, where a column has it.
+    /// Mean of the total, if there is a column for it.
     pub total: Option<Span>,
-    /// Largest deviation of a row's compute time from the mean, relative to it.
+    /// Largest relative deviation of a row's compute time from the mean.
     pub spread: f64,
 }
 
 impl MeasurementSummary {
-    /// Part of the total that is no part: positive or negative seconds.
+    /// Returns the difference between the total and the sum of the parts, positive or negative, in seconds.
     pub fn left_over(&self) -> Option<f64> {
         let parts = (self.datapath + self.queue + self.compute).seconds();
         self.total.map(|total| total.seconds() - parts)
     }
 }
 
-/// A row in parts.
+/// A row, split into parts.
 struct MeasuredRow {
     datapath: Span,
     queue: Span,
@@ -65,7 +65,7 @@ struct MeasuredRow {
     total: Option<Span>,
 }
 
-/// Columns of times that make a part.
+/// Columns of times that add up to a part.
 struct PartColumns(Vec<(usize, ColumnUnit)>);
 
 impl PartColumns {
@@ -78,7 +78,7 @@ impl PartColumns {
     }
 }
 
-/// Columns of Triton's performance analyzer that are datapath, queue and compute.
+/// Columns of Triton's performance analyzer for datapath, queue and compute.
 const TRITON: [&[&str]; 3] = [
     &[
         "Client Send",
@@ -95,7 +95,7 @@ const TRITON: [&[&str]; 3] = [
 ///
 /// # Errors
 ///
-/// If the table lacks columns, or a row is refused.
+/// If the table lacks columns, or a row is invalid.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSummary>, ServeError> {
     let mut table = TableReader::open(path)?;
     let file = table.file().to_owned();
@@ -242,7 +242,7 @@ fn summary(
     }
 }
 
-/// Renders the file of a platform that has `measurements` from `source`.
+/// Formats the file of a platform with `measurements` from `source`.
 pub fn platform_file(
     options: &ImportOptions,
     source: &str,

@@ -1,7 +1,7 @@
-//! Requests as LIGHTSPEED has them: jobs of vector products, in a chain or as a graph without cycles.
+//! Requests as LIGHTSPEED models them: jobs of vector products, in a chain or as an acyclic graph.
 //!
-//! A job is a layer's worth of equal *tasks*: products of two vectors of one length. Jobs depend on earlier ones only.
-//! Sizes follow from a model's operators (`model::OperatorSpec`):
+//! A job is a set of equal *tasks*, products of two vectors of one length, such as the work of one layer. Jobs depend
+//! only on earlier jobs. Sizes follow from a model's operators (`model::OperatorSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -13,12 +13,13 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All else (norms, activations, sums, pools) takes no time, as in the thesis. Where tables count, the products of an
-//! interaction do not: the publication that counts the tables of DLRM counts no products of vectors (2,505,926,848).
+//! All other operators (norms, activations, sums, pools) take no time, as in the thesis. If tables count, the products
+//! of an interaction do not: the publication that counts the tables of DLRM counts no products of vectors
+//! (2,505,926,848).
 
 use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
 
-/// Equal tasks that are ready together.
+/// Equal tasks that become ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorJob {
     /// Number of tasks.
@@ -28,7 +29,7 @@ pub struct VectorJob {
 }
 
 impl VectorJob {
-    /// Number of multiplications.
+    /// Returns the number of multiplications.
     pub fn multiplications(&self) -> u64 {
         self.tasks.saturating_mul(self.length)
     }
@@ -37,10 +38,10 @@ impl VectorJob {
 /// Convention for the vector products of a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
-    /// One product per output: as long as the kernel times the channels that it sees (Williams, 2023).
+    /// One product per output, with the length of the kernel times the channels that it sees (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and channel that it sees: as long as the kernel (Zhong et al., 2023).
+    /// One product per output and per channel that it sees, with the length of the kernel (Zhong et al., 2023).
     Kernels,
 }
 
@@ -50,15 +51,15 @@ impl ConvolutionTasks {
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
-/// Operators of a layer that run side by side where they do not depend on one another.
+/// Operators of a layer that run in parallel if they do not depend on one another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBranches {
-    /// Tables, and the chain beside them, up to the operator that joins them (Zhong et al., 2023).
+    /// Tables, in parallel with the chain up to the operator that joins them (Zhong et al., 2023).
     #[default]
     Tables,
-    /// These, and convolutions around a block beside it.
+    /// Tables, and also convolutions on the skip path around a block.
     Parallel,
-    /// None.
+    /// None: all operators run in order.
     InOrder,
 }
 
@@ -71,30 +72,30 @@ impl JobBranches {
     ];
 }
 
-/// Choices of how operators become jobs.
+/// Options for translating operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLowering {
-    /// Convolutions.
+    /// Convention for convolutions.
     pub convolution: ConvolutionTasks,
-    /// True for jobs of each attention head by itself (queries, keys, values, their products), in parallel; otherwise
+    /// True for separate jobs of each attention head (queries, keys, values, their products), in parallel; otherwise
     /// every operator is one job, in a chain.
     pub heads: bool,
-    /// Operators that run side by side.
+    /// Operators that run in parallel.
     pub branches: JobBranches,
-    /// Shorter vectors are merged to this length; 0 for none.
+    /// Minimum vector length to which shorter vectors are merged; 0 for no merging.
     pub merge: u64,
-    /// True if picking a row of a table is a product with a vector of zeros and a one, as published counts have it.
+    /// True if looking up a row of a table is a product with a one-hot vector, as in published counts.
     pub tables: bool,
 }
 
-/// Jobs with what they depend on.
+/// Jobs with their dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGraph {
     jobs: Vec<VectorJob>,
-    /// Place in `sources` at which the dependencies of each job begin, and their end.
+    /// Index in `sources` at which the dependencies of each job begin; the last entry is their end.
     offsets: Vec<u32>,
     sources: Vec<u32>,
-    /// Layers of the model that have jobs.
+    /// Number of layers of the model that have jobs.
     layers: u32,
 }
 
@@ -110,7 +111,7 @@ impl Default for JobGraph {
 }
 
 impl JobGraph {
-    /// Adds a job that depends on earlier jobs, and returns its number.
+    /// Adds a job that depends on the earlier jobs `after`, and returns its number.
     pub fn add(&mut self, job: VectorJob, after: &[u32]) -> u32 {
         let number = self.jobs.len() as u32;
         self.jobs.push(job);
@@ -119,18 +120,18 @@ impl JobGraph {
         number
     }
 
-    /// All jobs, those they depend on first.
+    /// Returns all jobs; each comes after its dependencies.
     pub fn jobs(&self) -> &[VectorJob] {
         &self.jobs
     }
 
-    /// Jobs that `job` depends on.
+    /// Returns the jobs that `job` depends on.
     pub fn after(&self, job: u32) -> &[u32] {
         let at = job as usize;
         &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
 
-    /// Returns whether each job depends on the one before it alone, so that no two ever run at once.
+    /// Returns true if each job depends only on the previous one, so that no two ever run at once.
     pub fn is_chain(&self) -> bool {
         (0..self.jobs.len() as u32).all(|job| match job.checked_sub(1) {
             None => self.after(job).is_empty(),
@@ -138,7 +139,7 @@ impl JobGraph {
         })
     }
 
-    /// Number of layers of the model that have jobs; of jobs given one by one, their number.
+    /// Returns the number of layers of the model that have jobs; for jobs stated one by one, the number of jobs.
     pub fn layers(&self) -> u32 {
         self.layers.max(1)
     }
@@ -148,19 +149,19 @@ impl JobGraph {
         self.layers = layers;
     }
 
-    /// Number of multiplications of a request.
+    /// Returns the number of multiplications of a request.
     pub fn multiplications(&self) -> u64 {
         let each = self.jobs.iter().map(VectorJob::multiplications);
         each.fold(0, u64::saturating_add)
     }
 
-    /// Number of tasks of a request.
+    /// Returns the number of tasks of a request.
     pub fn tasks(&self) -> u64 {
         let each = self.jobs.iter().map(|job| job.tasks);
         each.fold(0, u64::saturating_add)
     }
 
-    /// Lowers `model` to jobs.
+    /// Translates `model` to jobs.
     pub fn of_model(model: &Model, lowering: JobLowering) -> Self {
         let mut emitter = JobEmitter {
             graph: Self::default(),
@@ -182,17 +183,17 @@ impl JobGraph {
     }
 }
 
-/// A lowering under way.
+/// State of a translation.
 struct JobEmitter {
     graph: JobGraph,
     lowering: JobLowering,
-    /// Jobs that the next one depends on.
+    /// Jobs that the next job depends on.
     frontier: Vec<u32>,
-    /// Jobs on which all that begins anew in the layer depends.
+    /// Jobs that new branches of the layer depend on.
     entry: Vec<u32>,
-    /// Jobs beside the chain, until an operator joins them.
+    /// Jobs in parallel with the chain, until an operator joins them.
     beside: Vec<u32>,
-    /// Jobs that a block and its skip path both follow, and those that the next one on the skip path depends on.
+    /// The common predecessors of a block and its skip path, and the predecessors of the next job on the skip path.
     fork: Vec<u32>,
     around: Vec<u32>,
 }
@@ -211,7 +212,7 @@ impl JobEmitter {
         self.graph.add(job, after)
     }
 
-    /// Adds a job after the frontier, which it becomes.
+    /// Adds a job after the frontier; the job becomes the frontier.
     fn chain(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
@@ -240,7 +241,7 @@ impl JobEmitter {
         self.join_beside();
     }
 
-    /// Adds the jobs of an operator where the results that it takes are ready.
+    /// Adds the jobs of an operator after the jobs that produce its inputs.
     fn branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
         match (self.lowering.branches, work.role) {
             (JobBranches::InOrder, _) => self.operator(work),
@@ -273,19 +274,19 @@ impl JobEmitter {
         }
     }
 
-    /// Lets a block and its skip path both begin here.
+    /// Starts a block and its skip path here.
     fn begin_block(&mut self) {
         self.fork.clone_from(&self.frontier);
         self.around.clone_from(&self.frontier);
     }
 
-    /// Keeps jobs of the layer beside the chain.
+    /// Keeps jobs of the layer in parallel with the chain.
     fn set_aside(&mut self, jobs: Vec<u32>) {
         let own = jobs.into_iter().filter(|job| !self.entry.contains(job));
         self.beside.extend(own);
     }
 
-    /// Lets the next job depend on all beside the chain, too.
+    /// Makes the next job depend on all parallel jobs too.
     fn join_beside(&mut self) {
         if self.beside.is_empty() {
             return;
@@ -319,7 +320,7 @@ impl JobEmitter {
         }
     }
 
-    /// Adds queries, keys and values of each head, and their products.
+    /// Adds the queries, keys and values of each head, and their products.
     fn heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
         let inputs = projection.extent('k');
         let [tokens, heads, kv_heads, width] =
@@ -330,7 +331,7 @@ impl JobEmitter {
         let mut pair = [0, 0];
         for head in 0..heads {
             let query = self.add(rows, inputs, &before);
-            // Heads that share keys and values do so with their neighbours.
+            // Heads that share keys and values are neighbours.
             if head % shared.max(1) == 0 {
                 pair = [(); 2].map(|()| self.add(rows, inputs, &before));
             }

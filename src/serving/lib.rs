@@ -1,7 +1,7 @@
-//! Inference serving: requests that arrive over time, wait, are served in some order, and how long they take.
+//! Inference serving: requests arrive over time, wait, and are served in some order; reports state how long they take.
 //!
-//! LIGHTSPEED's model (Williams, 2023): a request is a chain or graph of jobs of vector products, a processor has cores
-//! of one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are replayed.
+//! LIGHTSPEED's model (Williams, 2023): a request is a chain or graph of jobs of vector products; a processor has cores
+//! with one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are replayed.
 //!
 //! ```text
 //! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)
@@ -61,25 +61,25 @@ pub use trace_job::TraceJob;
 use chakram_base::units::Span;
 use prepared::PreparedScenario;
 
-/// Choices of a run that no scenario makes.
+/// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Limit on the serve times of all requests, for goodput and capacity, in place of the deadlines of models.
+    /// Limit on the serve times of all requests, for goodput and capacity; it replaces the deadlines of models.
     pub slo: Option<Span>,
 }
 
 impl ServeOptions {
-    /// With a limit on serve times.
+    /// Creates options with a limit on serve times.
     pub fn with_slo(slo: Option<Span>) -> Self {
         Self { slo }
     }
 }
 
-/// Serves the requests of `scenario` on `platform`, which models of latencies can do without.
+/// Serves the requests of `scenario` on `platform`, which is not needed by models with latencies.
 ///
 /// # Errors
 ///
-/// If the platform lacks what a model needs, a file of arrivals is refused, or `observer` fails.
+/// If the platform lacks a value that a model needs, a file of arrivals is invalid, or `observer` fails.
 pub fn serve(
     scenario: &Scenario,
     platform: Option<&Platform>,

@@ -1,4 +1,5 @@
-//! Serving of language models: engines that compose a step of all requests that run, and keep keys and values in blocks.
+//! Serving of language models: engines that compose each step from the running requests, and store keys and values in
+//! blocks.
 //!
 //! ```text
 //! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
@@ -53,25 +54,27 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// Requests up to which a run is repeated with all of them at once, to say how near to its limit it is.
+/// Maximum number of requests for which a run is repeated with all requests at once, to measure how close it is to its
+/// limit.
 const MOST_REPEATED: u64 = 20_000;
-/// The most requests of such a run.
+/// Maximum number of requests of such a repetition.
 const MOST_AT_ONCE: u64 = 8192;
 
-/// Checks that the model named `name` can be served token by token.
+/// Checks that the model `name` can be served token by token.
 ///
 /// # Errors
 ///
-/// If there is none, or it is no decoder of alike blocks.
+/// If there is none, or it is no decoder of identical blocks.
 pub fn check_model(name: &str) -> Result<(), ServeError> {
     model_sizes::LlmSizes::find(name).map(drop)
 }
 
-/// Serves the requests of `scenario` on `machine`, which those of given times do without.
+/// Serves the requests of `scenario` on `machine`, which is not needed if the scenario states step times.
 ///
 /// # Errors
 ///
-/// If the machine is missing or does not hold the model, a file of requests is refused, or `observer` fails.
+/// If the machine is missing or its memory is too small for the model, a file of requests is invalid, or `observer`
+/// fails.
 pub fn serve(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
@@ -87,7 +90,7 @@ pub fn serve(
     Ok(LlmReport::of(scenario, &deployment, recorder, saturated))
 }
 
-/// Serves the requests of `scenario` on engines that complete `saturated` requests per second at most.
+/// Serves the requests of `scenario` on engines that complete at most `saturated` requests per second.
 fn serve_on(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
@@ -97,13 +100,13 @@ fn serve_on(
     Ok(LlmReport::of(scenario, deployment, recorder, saturated))
 }
 
-/// Requests per second that engines complete when they always have as many as they can take: all come to one engine at once, four
-/// times as many as it can run, and those between a quarter and three quarters are timed. `None` of conversations.
+/// Returns the requests per second that engines complete at saturation. Four times as many requests as one engine can
+/// run arrive at it at once, and those between a quarter and three quarters are timed. `None` for conversations.
 fn saturated_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
 ) -> Result<Option<f64>, ServeError> {
-    // Of conversations the later turns come when the ones before are answered.
+    // Later turns of conversations arrive only after earlier ones are answered.
     if scenario
         .workload
         .classes

@@ -3,11 +3,10 @@
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// A request that was served. Its times from arrival to the end are the sum of `datapath`, `queue`, `compute` and
-/// `preempted`.
+/// A completed request. The time from arrival to its end is the sum of `datapath`, `queue`, `compute` and `preempted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedRequest {
-    /// Number by arrival, from 0.
+    /// Number in the order of arrival, from 0.
     pub number: u64,
     /// Index of its model.
     pub model: u32,
@@ -19,9 +18,9 @@ pub struct CompletedRequest {
     pub finished: Time,
     /// Datapath latency.
     pub datapath: Span,
-    /// Time in which a job of it ran.
+    /// Time in which one of its jobs ran.
     pub compute: Span,
-    /// Time from being put back to going on.
+    /// Time from preemptions until it continued.
     pub preempted: Span,
     /// All other time.
     pub queue: Span,
@@ -29,14 +28,14 @@ pub struct CompletedRequest {
     pub together: u32,
     /// The processor that served it last.
     pub processor: u32,
-    /// Tokens of the prompt and of the answer; 0 where none are stated.
+    /// Tokens of the prompt and of the answer; 0 if none are stated.
     pub tokens: [u32; 2],
 }
 
 /// A job whose times are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedJob {
-    /// Number of its request, or of the first of its batch.
+    /// Number of its request, or of the first request of its batch.
     pub request: u64,
     /// Index of the model.
     pub model: u32,
@@ -48,25 +47,25 @@ pub struct ServedJob {
     pub times: (Time, Time),
 }
 
-/// Sees requests and jobs as they are served.
+/// Receives requests and jobs as they are served.
 pub trait RequestObserver {
-    /// A request is complete; called in order of completion.
+    /// Called when a request is complete, in order of completion.
     ///
     /// # Errors
     ///
-    /// If it cannot be written; the run ends with this error.
+    /// If it cannot be written; the run then ends with this error.
     fn completed(&mut self, request: &CompletedRequest) -> io::Result<()>;
 
-    /// Returns whether [`Self::served`] should be called.
+    /// Returns true to receive calls of [`Self::served`].
     fn wants_jobs(&self) -> bool {
         false
     }
 
-    /// A job has its times, which may lie ahead.
+    /// Called when a job has its times, which may be in the future.
     fn served(&mut self, _job: &ServedJob) {}
 }
 
-/// Looks at nothing.
+/// Ignores all requests and jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRequestObserver;
 

@@ -3,14 +3,14 @@
 //! A platform's file has
 //!
 //! - `name`, `source`, and optionally `description`;
-//! - `cores` and `clock`, for models of vector products: a core does one multiplication a cycle;
-//! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0) in
-//!   addition for each layer of the model; `datapath_by_model`, a table that overrides both for a model;
-//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), `datapath` (0), `queue` (0) and `compute` of what was
-//!   measured, and the number of `rows` behind the means (1);
-//! - `machine`, a machine's preset or file, on which models that are traces are replayed.
+//! - `cores` and `clock`, for models of vector products: a core does one multiplication per cycle;
+//! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0):
+//!   additional time per layer of the model; `datapath_by_model`, a table that overrides both for a model;
+//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), and the measured `datapath` (0), `queue` (0) and
+//!   `compute`, and the number of `rows` that the means are over (1);
+//! - `machine`, a machine's preset or file, on which models given as traces are replayed.
 //!
-//! A machine's file is a platform too, with no cores and no datapath latency.
+//! A machine's file is a platform too, without cores and without datapath latency.
 
 use super::error::ServeError;
 use super::presets::PRESETS;
@@ -23,17 +23,17 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The most cores of a platform.
+/// Maximum number of cores of a platform.
 const MOST_CORES: u32 = 1 << 27;
 
-/// A processor for requests, of which a scenario may have several.
+/// A processor for requests; a scenario may have several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
     /// Name in reports.
     pub name: String,
     /// One-line description; may be empty.
     pub description: String,
-    /// Publication or measurement behind the numbers.
+    /// Publication or measurement that the numbers come from.
     pub source: String,
     /// Cores with their clock; `None` if only measured latencies are known.
     pub cores: Option<CoreClock>,
@@ -55,22 +55,22 @@ pub struct CoreClock {
     pub clock: Frequency,
 }
 
-/// Mean latencies that were measured of a model.
+/// Mean latencies measured for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredLatency {
     /// Name of the model.
     pub model: String,
     /// Inferences in a request.
     pub batch: u32,
-    /// Requests on their way at once.
+    /// Number of requests in flight at once.
     pub concurrency: u32,
     /// Time that is neither queueing nor compute.
     pub datapath: Span,
-    /// Time in the queue of the server that was measured.
+    /// Time in the queue of the measured server.
     pub queue: Span,
     /// Time of the computation.
     pub compute: Span,
-    /// Number of rows behind the means.
+    /// Number of rows that the means are over.
     pub rows: u32,
 }
 
@@ -97,7 +97,7 @@ const MEASURED: &[&str] = &[
     "rows",
 ];
 
-/// Returns the text of a platform: of a file if `name` has a `/` or ends in `.toml`, or of a preset.
+/// Returns the text of a platform: from a file if `name` contains a `/` or ends in `.toml`, or from a preset.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     }
 }
 
-/// A machine's name in a file called `file`: paths are relative to that.
+/// Returns the name of a machine in a file called `file`; paths are relative to that file.
 fn beside(name: &str, file: &str) -> String {
     match Path::new(file).parent() {
         Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
@@ -129,17 +129,17 @@ fn beside(name: &str, file: &str) -> String {
     }
 }
 
-/// The duration at `key`, or none.
+/// Parses the duration at `key`; zero if absent.
 fn span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
 }
 
 impl Platform {
-    /// Loads a preset or a file, of a platform or of a machine.
+    /// Loads a preset or a file of a platform or of a machine.
     ///
     /// # Errors
     ///
-    /// If there is none of that name, or its text is refused.
+    /// If there is none with this name, or its text is invalid.
     pub fn load(name: &str) -> Result<Self, ServeError> {
         if machine::is_inline(name) {
             return Ok(Self::of_machine(Machine::load(name)?));
@@ -155,7 +155,7 @@ impl Platform {
         }
     }
 
-    /// A machine for traces, and nothing else.
+    /// Creates a platform that only replays traces on a machine.
     pub fn of_machine(machine: Machine) -> Self {
         Self {
             name: machine.name().to_owned(),
@@ -170,12 +170,12 @@ impl Platform {
         }
     }
 
-    /// Parses the text of a platform or of a machine, called `file` in errors; a machine that it names by a path lies
-    /// relative to that.
+    /// Parses the text of a platform or of a machine; `file` is its name in errors. The path of a machine in it is
+    /// relative to that file.
     ///
     /// # Errors
     ///
-    /// If the text is refused.
+    /// If the text is invalid.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         if document.entries().get("npu").is_some() {
@@ -230,7 +230,7 @@ impl Platform {
         Ok(platform)
     }
 
-    /// Returns its datapath latencies in words.
+    /// Describes its datapath latencies.
     pub fn datapath_text(&self) -> String {
         if !self.datapath_by_model.is_empty() {
             "by model".to_owned()
@@ -241,7 +241,7 @@ impl Platform {
         }
     }
 
-    /// Returns the datapath latency of a request of `model`, which has so many layers.
+    /// Returns the datapath latency of a request of `model`, which has `layers` layers.
     pub fn datapath(&self, model: &str, layers: u32) -> Span {
         let own = self
             .datapath_by_model
@@ -253,7 +253,7 @@ impl Platform {
         }
     }
 
-    /// Returns the latencies that were measured of `model`, one request at a time, by ascending batch.
+    /// Returns the measured latencies of `model` with one request at a time, by ascending batch.
     pub fn measurements(&self, model: &str) -> Vec<&MeasuredLatency> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
@@ -312,7 +312,7 @@ mod tests {
             assert!((clock.clock.hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
             assert_eq!(platform.datapath, Span::from_ns(datapath), "{name}");
         }
-        // 6912 x 8 + 432 x 3 and 2560 x 8, as the thesis counts cores.
+        // 6912 x 8 + 432 x 3 and 2560 x 8, which is how the thesis counts cores.
         assert_eq!(6912 * 8 + 432 * 3, 56_592);
         assert_eq!(2560 * 8, 20_480);
         let successor = Platform::load("lightning-sigcomm23").unwrap();

@@ -1,4 +1,4 @@
-//! Order of service: one policy per file, asked when a request comes into the queue or a processor has a free slot.
+//! Order of service: one policy per file, consulted when a request enters the queue or a processor has a free slot.
 
 mod batching;
 mod keyed;
@@ -16,42 +16,43 @@ use chakram_base::units::{Span, Time};
 pub struct QueuedRequest {
     /// Number of the request, by arrival.
     pub number: u64,
-    /// Place of its state; that of the batch in flight if it was put back.
+    /// Index of its state; for a preempted request, that of its batch in flight.
     pub slot: u32,
-    /// True for one that was put back and goes on where it stopped.
+    /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,
     /// Index of its model.
     pub model: u32,
-    /// Instant at which it came into the queue for the first time.
+    /// Instant at which it first entered the queue.
     pub since: Time,
     /// Instant at which it should be complete.
     pub due: Time,
-    /// Urgency of its model, 0 first.
+    /// Priority level of its model, 0 first.
     pub level: u32,
-    /// Time that it takes from here on without load.
+    /// Its remaining time without load.
     pub work: Span,
 }
 
 /// A queue with an order of service.
 pub trait ServicePolicy {
-    /// Takes a request into the queue.
+    /// Adds a request to the queue.
     fn enqueue(&mut self, request: QueuedRequest);
 
-    /// Moves the requests to serve next into `batch`, which is empty; none if there are none, or they had better wait.
+    /// Moves the requests to serve next into `batch`, which is empty. Moves none if there are none, or if they should
+    /// wait.
     fn choose(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Instant at which the answer of [`Self::choose`] changes though nothing comes into the queue.
+    /// Returns the instant at which the answer of [`Self::choose`] changes although no request enters the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }
 
-    /// Returns whether a request in the queue should be served in place of `running`.
+    /// Returns true if a request in the queue should be served instead of `running`.
     fn overtakes(&self, _running: &QueuedRequest) -> bool {
         false
     }
 }
 
-/// Returns the queue of a policy for so many models.
+/// Returns the queue of a policy for `models` models.
 pub fn queue(kind: PolicyKind, models: usize) -> Box<dyn ServicePolicy> {
     match kind {
         PolicyKind::RoundRobin => Box::new(ArrivalQueue::default()),

@@ -1,4 +1,4 @@
-//! A scenario on a platform: times of jobs, offered load, and what cannot be served.
+//! A scenario prepared for a platform: times of jobs, offered load, and checks of what the platform can serve.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -18,10 +18,10 @@ use std::borrow::Cow;
 pub struct PreparedScenario<'s> {
     pub scenario: &'s Scenario,
     pub platform: Option<&'s Platform>,
-    /// Cores of a processor; 1 if no platform says how many.
+    /// Number of cores of a processor; 1 if no platform states it.
     pub cores: u64,
     pub models: Vec<PreparedModel<'s>>,
-    /// Limit on serve times of all models.
+    /// Limit on serve times for all models.
     pub slo: Option<Span>,
 }
 
@@ -30,28 +30,28 @@ pub struct PreparedScenario<'s> {
 pub struct PreparedModel<'s> {
     pub served: &'s ServedModel,
     pub datapath: Span,
-    /// Length of a task of each job of vector products.
+    /// Duration of one task of each vector job.
     each: Vec<Span>,
-    /// Its jobs of vector products without load.
+    /// Its vector jobs without load.
     unloaded: Option<UnloadedJobs>,
-    /// Time of one request of vector products without load, and of the largest batch.
+    /// Time of one vector request without load, and of the largest batch.
     one: Span,
     largest: Span,
-    /// Measured latencies by batch, of the scenario or of the platform.
+    /// Measured latencies by batch, from the scenario or the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
     /// The job that requests launch.
     traced: Option<TracedModel<'s>>,
 }
 
-/// Tokens of the prompt and of the answer that stand for a model's requests where none are stated.
+/// Tokens of the prompt and of the answer that are assumed if none are stated.
 const NO_TOKENS: [u32; 2] = [1, 1];
 
 impl<'s> PreparedScenario<'s> {
-    /// Gives the models of `scenario` their times on `platform`, which only models of latencies can do without.
+    /// Computes the times of `scenario`'s models on `platform`. Only models with latencies can do without a platform.
     ///
     /// # Errors
     ///
-    /// If the platform lacks what a model needs.
+    /// If the platform lacks a value that a model needs.
     pub fn new(scenario: &'s Scenario, platform: Option<&'s Platform>) -> Result<Self, ServeError> {
         let cores = platform.and_then(|platform| platform.cores);
         let models = scenario.models.iter();
@@ -67,8 +67,8 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Share of the processors' time that requests ask for, in the long run; `None` where completions set the
-    /// arrivals, or they state the work of each request. Of a file the arrivals per second are `measured`.
+    /// Returns the long-run fraction of the processors' time that requests ask for; `None` if completions determine the
+    /// arrivals, or if arrivals state the work of each request. For a file, `measured` is its arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self.models.iter().any(PreparedModel::depends_on_arrivals) {
@@ -84,9 +84,9 @@ impl<'s> PreparedScenario<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Seconds of a processor that a request takes, in the largest batches where there are batches: the share of its
-    /// cores that the work needs, or the share of its slots for as long as the request takes alone, whichever is more.
-    /// With one slot that is the time alone, with all requests at once the work.
+    /// Returns the seconds of a processor that a request occupies, in the largest batches if there are batches. This is
+    /// the larger of two times: its work on all cores, and its time alone divided among the slots. With one slot that
+    /// is the time alone; with all requests at once, the work.
     pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
         let work = model.core_seconds(self, together);
@@ -100,12 +100,12 @@ impl<'s> PreparedScenario<'s> {
     }
 }
 
-/// An error: a model cannot be served.
+/// Creates an error: a model cannot be served.
 fn unfit(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
     unfit_because(model, format_args!("{why}\n  try: {hint}"))
 }
 
-/// The same with a reason that says what to try.
+/// Like [`unfit`], with a reason that includes a hint.
 fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
     ServeError::Unfit(format!(
         "{}: model {:?}: {why}",
@@ -113,7 +113,7 @@ fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError
     ))
 }
 
-/// Refuses what launches of traces cannot do, and models that a processor serves beside them.
+/// Rejects policies that launches of traces do not support, and models that would share a processor with them.
 fn check_policy(
     scenario: &Scenario,
     model: &ServedModel,
@@ -179,6 +179,7 @@ impl<'s> PreparedModel<'s> {
                 let time = |together: u32| {
                     jobs.time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
+                        // Only whole tasks are skipped for certain; a fraction depends on the request.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -278,12 +279,12 @@ impl<'s> PreparedModel<'s> {
         })
     }
 
-    /// Returns whether arrivals state the work of each request.
+    /// Returns true if arrivals state the work of each request.
     pub fn depends_on_arrivals(&self) -> bool {
         matches!(self.served.work, ModelWork::Steps { .. }) && self.served.tokens.is_none()
     }
 
-    /// Returns whether the time of each request is drawn.
+    /// Returns true if the time of each request is drawn at random.
     pub fn is_drawn(&self) -> bool {
         match self.served.work {
             ModelWork::Latency { exponential, .. } => exponential,
@@ -291,12 +292,12 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// The job of traces that its requests launch, if it is one.
+    /// Returns the job of traces that its requests launch, if the model is one.
     pub fn trace(&self) -> Option<&TracedModel<'s>> {
         self.traced.as_ref()
     }
 
-    /// Jobs of vector products, if it has such.
+    /// Returns the jobs of vector products, if the model has some.
     pub fn vectors(&self) -> Option<&'s JobGraph> {
         match &self.served.work {
             ModelWork::Vectors(graph) => Some(graph),
@@ -313,7 +314,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Lengths of the jobs of requests that are served together, where they are no vector products.
+    /// Returns the lengths of the jobs of requests that are served together, if they are no vector products.
     pub(super) fn lengths(
         &self,
         of: &PreparedScenario<'_>,
@@ -349,7 +350,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Tasks of a job of requests with these numbers, and the length of each.
+    /// Returns the tasks of a job of requests with these numbers, and the length of each.
     pub fn size(
         &self,
         of: &PreparedScenario<'_>,
@@ -366,7 +367,7 @@ impl<'s> PreparedModel<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Tasks of a job that are not skipped: on average exactly the share that the scenario keeps.
+    /// Returns the tasks of a job that are not skipped: on average exactly the fraction that the scenario keeps.
     fn kept(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {
@@ -379,8 +380,8 @@ impl<'s> PreparedModel<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Time of requests that are served together, without load and without datapath latency: of a run of their jobs on
-    /// cores that are all free, without those that `ended`.
+    /// Returns the time of requests that are served together, without load and without datapath latency: the time of
+    /// their jobs on cores that are all free, except the jobs that have `ended`.
     pub(super) fn alone(
         &self,
         of: &PreparedScenario<'_>,
@@ -399,17 +400,17 @@ impl<'s> PreparedModel<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.size(of, job, numbers(), &lengths),
         };
-        // A part of a run that ended: it ends, too.
+        // A part of a run that fits simulated time also fits.
         jobs.time(of.cores, size).unwrap_or(Span::MAX)
     }
 
-    /// Returns whether times of its jobs add up to that of a request.
+    /// Returns true if the time of a request is the sum of the times of its jobs.
     pub fn is_chain(&self) -> bool {
         self.unloaded.as_ref().is_none_or(UnloadedJobs::is_chain)
     }
 
-    /// Mean time without load of one request, or of as many `together` as batches have at most. Of the tasks of each
-    /// job that sparsity skips, the fraction that is left to chance is not skipped.
+    /// Returns the mean time without load of one request, or of a batch of `together` requests. If sparsity would skip
+    /// a fractional number of tasks of a job, the fraction counts as not skipped.
     pub fn typical(&self, together: u32) -> Span {
         match &self.served.work {
             ModelWork::Vectors(_) if together == 1 => self.one,
@@ -433,7 +434,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Mean time that so many requests take of all cores, in seconds.
+    /// Returns the mean time, in seconds, for which `together` requests occupy all cores.
     fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.seconds();
@@ -450,14 +451,14 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Time of a launch of its trace alone.
+    /// Returns the time of a launch of its trace alone.
     fn trace_latency(&self) -> Span {
         self.traced
             .as_ref()
             .map_or(Span::ZERO, |trace| trace.latency)
     }
 
-    /// Multiplications of a request, if they are known.
+    /// Returns the multiplications of a request, if known.
     pub fn multiplications(&self) -> Option<u64> {
         self.vectors().map(JobGraph::multiplications)
     }

@@ -1,17 +1,18 @@
-//! Platforms that come with the program.
+//! Built-in platforms.
 
-/// A platform that comes with the program.
+/// A built-in platform.
 #[derive(Clone, Copy, Debug)]
 pub struct PlatformPreset {
     /// Name for `--machine`.
     pub name: &'static str,
-    /// Its file.
+    /// Text of its file.
     pub text: &'static str,
 }
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every platform: those of the thesis, those of its successor, and what else is printed.
+        /// Every platform: those of the thesis, those of its successor, and others that were
+        /// published.
         pub const PRESETS: &[PlatformPreset] = &[$(PlatformPreset {
             name: $name,
             text: include_str!(concat!("platforms/", $name, ".toml")),

@@ -1,4 +1,4 @@
-//! Programs of jobs that a processor answers: one rank, a node for each job.
+//! Programs of jobs that a processor answers: one rank, with a node for each job.
 
 use super::error::ServeError;
 use chakram_base::ids::Rank;
@@ -8,7 +8,7 @@ use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// Options of programs whose jobs are answered, so that nothing of the machine may come between.
+/// Options for programs whose jobs are answered: no other cost of the machine applies.
 pub fn bare_options() -> ReplayOptions {
     ReplayOptions::with(|options| {
         options.launch = LaunchMode::None;
@@ -16,7 +16,7 @@ pub fn bare_options() -> ReplayOptions {
     })
 }
 
-/// A program with a node for each of `jobs` jobs of `model`, in their order.
+/// Creates a program with one node for each of `jobs` jobs of `model`, in their order.
 pub fn of_jobs(
     model: &str,
     jobs: u32,
@@ -32,7 +32,7 @@ pub fn of_jobs(
     };
     for job in 0..jobs {
         let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // Kernels without a duration have no price; the server answers another.
+        // Kernels without a duration have no price; the server's answer replaces this duration.
         node.recorded = Span::from_us(1);
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);

@@ -1,8 +1,8 @@
-//! Random numbers of a scenario: a counter through a mixing function, so that they are the same on every platform.
+//! Random numbers of a scenario: a counter through a mixing function, so they are equal on every platform.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
-/// Purposes of random numbers; each has a sequence of its own, so that one that draws more changes no other.
+/// Purposes of random numbers. Each has its own sequence, so that more draws for one purpose do not change the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomPurpose {
@@ -10,11 +10,11 @@ pub enum RandomPurpose {
     Gaps = 1,
     /// Models of requests.
     Mix = 2,
-    /// Lengths of service that are drawn, by request.
+    /// Random service times, by request.
     Service = 3,
-    /// Products that are skipped, by request.
+    /// Skipped products, by request.
     Sparsity = 4,
-    /// Time that users think.
+    /// Thinking times of users.
     Think = 5,
     /// Tokens of prompts and answers, by request.
     Lengths = 6,
@@ -25,44 +25,45 @@ pub enum RandomPurpose {
 pub struct RandomStream(u64);
 
 impl RandomStream {
-    /// The sequence for one purpose under a seed.
+    /// Creates the sequence for one purpose under a seed.
     pub fn new(seed: u64, purpose: RandomPurpose) -> Self {
         Self(mix_bits(
             mix_bits(seed).wrapping_add((purpose as u64).wrapping_mul(GAMMA)),
         ))
     }
 
-    /// The sequence of one item, such as a request: the same whenever it is asked for.
+    /// Creates the sequence of one item, such as a request; it is the same on every call.
     pub fn of_item(seed: u64, purpose: RandomPurpose, item: u64) -> Self {
         let base = Self::new(seed, purpose).0;
         Self(mix_bits(base ^ mix_bits(item.wrapping_mul(GAMMA))))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         split_mix(&mut self.0)
     }
 
-    /// The next number from 0 to 1, without 1.
+    /// Returns the next number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The next number of an exponential distribution with this mean.
+    /// Returns the next number of an exponential distribution with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         // libm's logarithm is the same on every platform; 1 - unit() is never 0.
         -mean * libm::log(1.0 - self.unit())
     }
 
-    /// The next number of a distribution with this mean whose logarithm is normal with this standard deviation.
+    /// Returns the next number of a log-normal distribution with this mean and this standard deviation of the
+    /// logarithm.
     pub fn log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
-        // Box and Muller.
+        // The Box-Muller transform.
         let (u, v) = (1.0 - self.unit(), self.unit());
         let turn = libm::cos(2.0 * std::f64::consts::PI * v);
         log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// The next index into weights whose running sums are `sums`, which end above 0.
+    /// Returns the next index into weights whose running sums are `sums`; the last sum must be above 0.
     pub fn pick(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.unit() * total;
@@ -70,8 +71,8 @@ impl RandomStream {
     }
 }
 
-/// The number of such a distribution that lies so many standard deviations from the middle: the mean of exp(m + s z) is
-/// exp(m + s^2 / 2).
+/// Returns the number of such a distribution that is `normal` standard deviations from the middle: the mean of exp(m +
+/// s z) is exp(m + s^2 / 2).
 pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn means_and_shares_are_those_asked_for() {
-        // 10^5 draws: the mean of an exponential has a deviation of 0.3 %, a share of a third of 0.4 %.
+        // 10^5 draws: the mean of an exponential has a deviation of 0.3 %, a fraction of a third one of 0.4 %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
         let sum: f64 = (0..100_000).map(|_| stream.exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");

@@ -1,53 +1,53 @@
-//! Records of a run: statistics of models and classes, levels over time, and the sums that its checks need.
+//! Records of a run: statistics of models and classes, levels over time, and sums for consistency checks.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
 use super::statistics::{DurationSamples, LevelCurve};
 use chakram_base::units::{Span, Time};
 
-/// Requests of a model, of a class, or all.
+/// Records of the requests of a model, of a class, or of all.
 #[derive(Clone, Debug, Default)]
 pub struct RowRecorder {
     /// Requests that arrived and are counted.
     pub arrived: u64,
-    /// Serve times of those that are complete.
+    /// Serve times of these that are complete.
     pub serve: DurationSamples,
     /// Sums of their parts: datapath, queue, compute, preempted, in picoseconds.
     pub parts_ps: [u128; 4],
-    /// Number of those within their limit.
+    /// Number of these within their limit.
     pub met: u64,
-    /// The most requests that were served together.
+    /// Maximum number of requests that were served together.
     pub together: u32,
 }
 
 /// Records of a run.
 pub struct ServeRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
-    /// Limit on serve times of all models; otherwise the deadline of each.
+    /// Limit on serve times for all models; `None` if the deadline of each applies.
     pub slo: Option<Span>,
-    /// Models in their order, then classes, then all.
+    /// Models in order, then classes, then all.
     pub rows: Vec<RowRecorder>,
     /// Names of classes, in the order of their first models.
     pub classes: Vec<&'s str>,
     class_of: Vec<Option<usize>>,
-    /// Requests in the queue.
+    /// Number of requests in the queue.
     pub queue: LevelCurve,
-    /// Requests in the system.
+    /// Number of requests in the system.
     pub active: LevelCurve,
     pub preemptions: u64,
     pub completed: u64,
     pub completed_core_ps: u128,
     /// Core time within the window, by processor.
     pub busy_ps: Vec<u128>,
-    /// Arrival of the first request that is counted, and of the first and last of all.
+    /// Arrival of the first counted request, and of the first and last of all requests.
     pub counted_from: Option<Time>,
     pub arrivals: Option<(Time, Time)>,
     pub arrived_in_all: u64,
     /// End of the window, which begins at 0: the last completion.
     pub end: Time,
-    /// Times in the system of all requests that are complete, summed.
+    /// Total time in the system of all completed requests.
     served_ps: u128,
-    /// Time in the system of requests, summed twice: over requests, and over time. They are equal.
+    /// Time in the system of requests, summed over requests and over time; both sums are equal.
     pub little_ps: u128,
 }
 
@@ -87,14 +87,14 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Places of the rows of a model: its own, that of its class, and that of all.
+    /// Indices of the rows of a model: its own, its class's, and that of all.
     fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
         let models = self.prepared.models.len();
         let class = self.class_of[model as usize].map(|class| models + class);
         [Some(model as usize), class, Some(self.rows.len() - 1)]
     }
 
-    /// A request arrived.
+    /// Records the arrival of a request.
     pub fn arrived(&mut self, number: u64, model: u32, now: Time) {
         self.active.change(now, 1);
         let first = self.arrivals.map_or(now, |(first, _)| first);
@@ -107,12 +107,12 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// A batch ended, of so much core time.
+    /// Records the end of a batch with its core time.
     pub fn flight_ended(&mut self, core_ps: u128) {
         self.completed_core_ps += core_ps;
     }
 
-    /// A request is complete.
+    /// Records a completed request.
     pub fn completed(&mut self, request: &CompletedRequest) {
         self.end = request.finished;
         self.active.change(request.finished, -1);
@@ -142,8 +142,8 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Holds Little's law: the time that requests spent in the system, and the number of requests in it over time, of
-    /// which `waiting_ps` belongs to those that are still in it.
+    /// Checks Little's law: the total time that requests spent in the system equals the number of requests in it over
+    /// time; `waiting_ps` is the time of requests that are still in it.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self.active.area_until(self.end.max(self.active.since()));

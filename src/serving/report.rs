@@ -1,4 +1,4 @@
-//! The report of a scenario: one value, which text, JSON, CSV and pages only read.
+//! The report of a scenario: one value, which the text, JSON, CSV and HTML renderings only read.
 
 use super::platform::Platform;
 use super::recorder::{RowRecorder, ServeRecorder};
@@ -12,7 +12,7 @@ pub mod html;
 pub mod rows;
 pub mod text;
 
-/// Everything that is known of a run.
+/// All results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeReport {
@@ -24,41 +24,42 @@ pub struct ServeReport {
     pub platform: Option<PlatformFacts>,
     /// Number of processors.
     pub processors: u32,
-    /// Arrivals, in words.
+    /// Description of arrivals.
     pub arrivals: String,
-    /// Policy with its numbers, in words.
+    /// Description of the policy with its parameters.
     pub policy: String,
-    /// End of the run, in words.
+    /// Description of the end of the run.
     pub stop: String,
-    /// Number of requests at the beginning that are not counted.
+    /// Number of initial requests that are not counted.
     pub warmup: u64,
-    /// Limit on serve times for the goodput; otherwise the deadlines of models.
+    /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
     #[serde(rename = "slo_ps")]
     pub slo: Option<Span>,
-    /// The window of utilisation and levels: from 0 to the last completion.
+    /// The period of utilisation and levels: from 0 to the last completion.
     #[serde(rename = "window_ps")]
     pub window: Span,
     /// Requests that arrived, counted or not.
     pub arrived: u64,
     /// Requests that are complete, counted or not.
     pub completed: u64,
-    /// Share of the processors' time that requests ask for, rho; absent where users wait for answers, or
-    /// arrivals state the work of each request.
+    /// Fraction of the processors' time that requests ask for, rho; absent if users wait for answers, or if arrivals
+    /// state the work of each request.
     pub offered_load: Option<f64>,
-    /// Number of times that a request was put back at a job border.
+    /// Number of preemptions at a job border.
     pub preemptions: u64,
-    /// Rows of models, then of classes, then of all.
+    /// Rows of models, then of classes, then of all requests.
     pub rows: Vec<ServeRow>,
-    /// Share of the window in which cores are busy, by processor; all of a processor is while it serves traces.
+    /// Fraction of the window in which cores are busy, by processor. While a processor serves traces, all of its
+    /// cores count as busy.
     pub utilisation: Vec<f64>,
     /// Requests in the queue over time.
     pub queue: LevelSummary,
     /// Requests in the system over time.
     pub active: LevelSummary,
-    /// Time in the system summed over requests, which the run has found equal to the requests in the system summed over
-    /// time (Little's law), in picoseconds.
+    /// Time in the system summed over requests, in picoseconds. The run has verified that it equals the number of
+    /// requests in the system summed over time (Little's law).
     pub time_in_system_ps: TimeSum,
-    /// Reservations about the numbers: overload, a run that is too short.
+    /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
 }
 
@@ -68,9 +69,9 @@ pub struct ServeReport {
 pub struct PlatformFacts {
     /// Name.
     pub name: String,
-    /// Publication or measurement behind its numbers.
+    /// Publication or measurement that its numbers come from.
     pub source: String,
-    /// Number of cores, if it states them.
+    /// Number of cores, if stated.
     pub cores: Option<u32>,
     /// Multiplications of a core per second.
     pub clock_hz: Option<f64>,
@@ -80,37 +81,37 @@ pub struct PlatformFacts {
     pub npus: Option<u32>,
 }
 
-/// Requests of a model, of a class, or all of them.
+/// Results for the requests of a model, of a class, or for all requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeRow {
-    /// Name of the model or class; `all`.
+    /// Name of the model or class, or `all`.
     pub name: String,
     /// Kind of the row.
     pub kind: ServeRowKind,
     /// Requests that arrived and are counted.
     pub arrived: u64,
-    /// Requests of these that are complete; all else is about them.
+    /// Number of these that are complete; all other fields describe these.
     pub completed: u64,
     /// Requests completed per second, from the first counted arrival to the end of the window.
     pub throughput_per_s: f64,
-    /// Serve time, from arrival to completion.
+    /// Mean serve time, from arrival to completion.
     pub mean: Option<IntervalEstimate>,
     /// Percentiles 50, 90, 95 and 99 of the serve time.
     pub percentiles: Vec<IntervalEstimate>,
-    /// Serve time of one request without load; of a model.
+    /// Serve time of one request without load; only for models.
     #[serde(rename = "alone_ps")]
     pub alone: Option<Span>,
-    /// Datapath latency of each request; of a model.
+    /// Datapath latency of each request; only for models.
     #[serde(rename = "datapath_ps")]
     pub datapath: Option<Span>,
-    /// Multiplications of a request; of a model of vector products.
+    /// Multiplications of a request; only for models of vector products.
     pub multiplications: Option<u64>,
     /// Parts of the serve times, summed over requests.
     pub parts: ServeParts,
-    /// The most requests that were served together.
+    /// Maximum number of requests that were served together.
     pub largest_batch: u32,
-    /// Share of requests within their limit, if they have one.
+    /// Fraction of requests within their limit, if they have one.
     pub attained: Option<f64>,
     /// Requests within their limit per second.
     pub goodput_per_s: Option<f64>,
@@ -129,24 +130,24 @@ pub enum ServeRowKind {
     All,
 }
 
-/// Parts of serve times in picoseconds, which sum to them.
+/// Parts of serve times in picoseconds, which add up to the serve times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeParts {
     /// Datapath latency.
     pub datapath_ps: TimeSum,
-    /// Time that is none of the others.
+    /// All remaining time.
     pub queue_ps: TimeSum,
     /// Time in which a job of the request ran.
     pub compute_ps: TimeSum,
-    /// Time from being put back to going on.
+    /// Time from preemptions until the request continued.
     pub preempted_ps: TimeSum,
-    /// The sum, which is that of the serve times.
+    /// The sum of the parts, which equals the sum of serve times.
     pub serve_ps: TimeSum,
 }
 
 impl ServeParts {
-    /// Returns the parts, without the whole that they sum to: datapath, queue, compute, preempted.
+    /// Returns the parts without their sum: datapath, queue, compute, preempted.
     pub fn sums(&self) -> [TimeSum; 4] {
         [
             self.datapath_ps,
@@ -157,7 +158,7 @@ impl ServeParts {
     }
 }
 
-/// A sum of times in picoseconds, which may be longer than 64 bits: a text of digits in JSON.
+/// A sum of times in picoseconds, which may exceed 64 bits; in JSON it is a string of digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSum(pub u128);
 
@@ -185,7 +186,7 @@ impl schemars::JsonSchema for TimeSum {
 }
 
 impl ServeRow {
-    /// Mean of a part over the requests that are complete.
+    /// Returns the mean of a part over completed requests.
     pub fn mean_part(&self, part: TimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
         Span(((part.0 + count / 2) / count) as u64)
@@ -193,12 +194,12 @@ impl ServeRow {
 }
 
 impl ServeReport {
-    /// The row of all requests.
+    /// Returns the row of all requests.
     pub fn all(&self) -> Option<&ServeRow> {
         self.rows.last()
     }
 
-    /// The row of a model.
+    /// Returns the row of a model.
     pub fn model(&self, name: &str) -> Option<&ServeRow> {
         let mut models = self
             .rows
@@ -207,13 +208,13 @@ impl ServeReport {
         models.find(|row| row.name == name)
     }
 
-    /// Mean utilisation of all processors.
+    /// Returns the mean utilisation of all processors.
     pub fn mean_utilisation(&self) -> f64 {
         let count = self.utilisation.len().max(1) as f64;
         self.utilisation.iter().sum::<f64>() / count
     }
 
-    /// Makes the report of a run.
+    /// Creates the report of a run.
     pub fn of(recorder: ServeRecorder<'_>) -> Self {
         let prepared = recorder.prepared;
         let scenario = prepared.scenario;

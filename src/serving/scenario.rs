@@ -1,34 +1,35 @@
-//! Scenarios: which models are asked for, when, and in which order they are served.
+//! Scenarios: the models that requests ask for, the arrivals of requests, and the order of service.
 //!
 //! A scenario's file has
 //!
-//! - `name`, and optionally `seed` (1) and `processors` (1): how many of the platform there are;
+//! - `name`, and optionally `seed` (1) and `processors` (1): the number of the platform's processors;
 //! - `[[model]]`, each with a `name`, one source of work (below) and optionally a `class`, a `weight` in the mix (1), a
 //!   `priority` from 0, the most urgent (0), a `deadline` after arrival, and the `bytes` of a request;
-//! - `[stream]`: `arrivals` is `poisson`, `periodic` (both with a `rate` in requests per second, or a `bandwidth`, of
-//!   which each request takes its `bytes`), `bursts` (`burst` requests `every` so often), `closed` (`users` that each
-//!   ask again after thinking for `think`, exponentially distributed if `think_exponential`) or `file` (a `file` of
-//!   arrivals, `repeat` times one after another, at `speed` times its speed);
-//! - `[stop]`: the number of `requests`, and optionally `first`, to stop once the first so many are complete, and a
-//!   `duration` after which nothing arrives;
+//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second, or a `bandwidth`
+//!   that requests fill with their `bytes`), `bursts` (`burst` requests at intervals of `every`), `closed` (`users`
+//!   that each ask again after thinking for `think`, exponentially distributed if `think_exponential`) or `file` (a
+//!   `file` of arrivals, played `repeat` times in a row, at `speed` times its speed);
+//! - `[stop]`: the number of `requests`, and optionally `first`, to stop when the first so many requests are complete,
+//!   and a `duration` after which nothing arrives;
 //! - `[measure]`, optionally: `warmup`, the number of requests at the beginning that are not counted (0);
 //! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with `aging`),
-//!   `earliest-deadline` or `batching` (with `batch`, the most requests, and `wait`, the longest one waits for others);
-//!   `slots`, the requests that a processor serves at once (1; all with round-robin); `preemption`, the cost of putting
-//!   a request back at a job border.
+//!   `earliest-deadline` or `batching` (with `batch`, the maximum number of requests, and `wait`, the longest time that
+//!   a request waits for others); `slots`, the number of requests that a processor serves at once (1; all with
+//!   round-robin); `preemption`, the cost of preempting a request at a job border.
 //!
 //! Work of a model is one of
 //!
 //! - `preset`, a model's preset or file, with `tokens`, `convolution` (outputs or kernels), `attention` (layer or
 //!   heads), `merge`, `tables` and `sparsity`;
-//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of earlier jobs (the one before);
-//! - `latency`, constant or, with `distribution = "exponential"`, drawn;
-//! - `latencies`, a table of measured latencies with a column `latency` and optionally one `batch`: by batch, or drawn;
-//! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`, of requests whose
-//!   tokens the file of arrivals states, or `prompt` and `output`;
-//! - `measured = true`: what the platform's file has under the model's name;
-//! - `trace`, a job as `chakram replay` takes it: a folder of traces, the prefix of files, or the job's file. A request is
-//!   a launch of it on the platform's machine.
+//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of the jobs that it depends on (the previous one);
+//! - `latency`, constant or, with `distribution = "exponential"`, random;
+//! - `latencies`, a table of measured latencies with a column `latency` and optionally a column `batch`: looked up by
+//!   batch, or drawn at random;
+//! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`, for requests whose
+//!   tokens are in the file of arrivals, or in `prompt` and `output`;
+//! - `measured = true`: the platform file's measurements for the model's name;
+//! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, the prefix of files, or the job's
+//!   file. Each request launches it on the platform's machine.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -59,7 +60,7 @@ pub struct Scenario {
     pub stream: ArrivalStream,
     /// End of the run.
     pub stop: StopRule,
-    /// Number of requests at the beginning that are not counted.
+    /// Number of initial requests that are not counted.
     pub warmup: u64,
     /// Order of service.
     pub policy: PolicyChoice,
@@ -72,32 +73,32 @@ pub struct ServedModel {
     pub name: String,
     /// Class in reports, if there are several.
     pub class: Option<String>,
-    /// Share of requests, relative to other models.
+    /// Weight in the mix of requests, relative to other models.
     pub weight: f64,
-    /// Urgency, from 0, the most urgent.
+    /// Priority level, from 0, the most urgent.
     pub level: u32,
-    /// Time from arrival until which a request should be complete.
+    /// Time after its arrival by which a request should be complete.
     pub deadline: Option<Span>,
-    /// Bytes of a request.
+    /// Payload of a request in bytes; needed for arrivals by bandwidth.
     pub bytes: Option<u64>,
-    /// Name under which platforms know its datapath latency and measurements.
+    /// Name by which platforms list its datapath latency and measurements.
     pub known_as: String,
-    /// Share of the tasks that is skipped.
+    /// Fraction of the tasks that is skipped.
     pub sparsity: f64,
-    /// Tokens of the prompt and of the answer where arrivals state none.
+    /// Tokens of the prompt and of the answer, if arrivals state none.
     pub tokens: Option<[u32; 2]>,
     /// Computation of a request.
     pub work: ModelWork,
-    /// Place in its file.
+    /// Location in its file, for errors.
     pub place: ModelPlace,
 }
 
-/// File, line and key of what a platform or policy may refuse of a model.
+/// Location (file, line and key) of values that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelPlace {
-    /// Of its source of work.
+    /// Location of the source of work.
     pub work: String,
-    /// Of its deadline, if it has one.
+    /// Location of the deadline, if it has one.
     pub deadline: Option<String>,
 }
 
@@ -110,21 +111,21 @@ pub enum ModelWork {
     Latency {
         /// The latency or its mean.
         mean: Span,
-        /// True if it is drawn.
+        /// True if the latency is drawn at random.
         exponential: bool,
     },
     /// Measured latencies by batch.
     ByBatch(LatencyCurve),
-    /// Measured latencies of single requests, of which each draws one.
+    /// Measured latencies of single requests; each request draws one.
     Drawn(Vec<Span>),
-    /// Measured steps: the prompt by its tokens, each further token by the batch.
+    /// Measured steps: the prompt's time depends on its tokens, each further token's on the batch.
     Steps {
-        /// Time of a prompt by its tokens.
+        /// Time of a prompt by its number of tokens.
         prefill: LatencyCurve,
-        /// Time of a step by its requests.
+        /// Time of a step by its number of requests.
         step: LatencyCurve,
     },
-    /// Whatever the platform has measured.
+    /// The platform's measurements.
     Platform,
     /// A job of traces, launched for each request.
     Trace(TraceJob),
@@ -133,18 +134,18 @@ pub enum ModelWork {
 /// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
-    /// Independent of one another.
+    /// Independent of one another, at a mean rate.
     Poisson(ArrivalRate),
     /// At equal intervals.
     Periodic(ArrivalRate),
-    /// Several at once, at equal intervals.
+    /// Several requests at once, at equal intervals.
     Bursts {
         /// Requests that arrive together.
         burst: u32,
         /// Time from one burst to the next.
         every: Span,
     },
-    /// Users that ask again when they have an answer.
+    /// Users that ask again after each answer.
     Closed {
         /// Number of users.
         users: u32,
@@ -153,13 +154,13 @@ pub enum ArrivalStream {
         /// True if that time is exponentially distributed.
         exponential: bool,
     },
-    /// As a file says.
+    /// Taken from a file.
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Number of times that it is played.
+        /// Number of times that the file is played.
         repeat: u32,
-        /// Factor by which it is played faster.
+        /// Speed-up factor of the file.
         speed: f64,
     },
 }
@@ -180,7 +181,7 @@ pub struct StopRule {
     pub requests: Option<u64>,
     /// Stops when the first so many requests are complete.
     pub first: Option<u64>,
-    /// Instant from which on nothing arrives.
+    /// Instant after which nothing arrives.
     pub duration: Option<Span>,
 }
 
@@ -189,39 +190,39 @@ pub struct StopRule {
 pub struct PolicyChoice {
     /// The policy.
     pub kind: PolicyKind,
-    /// Requests that a processor serves at once; `None` for all.
+    /// Number of requests that a processor serves at once; `None` for all.
     pub slots: Option<u32>,
-    /// Cost of putting a request back at a job border; `None` if that never happens.
+    /// Cost of preempting a request at a job border; `None` for no preemption.
     pub preemption: Option<Span>,
 }
 
-/// A policy with its numbers.
+/// A policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Jobs are dealt to cores as soon as they are ready.
+    /// Distributes jobs to cores as soon as they are ready.
     RoundRobin,
     /// First come, first served.
     FirstCome,
-    /// The request with the least work left.
+    /// The request with the least remaining work.
     ShortestJob,
     /// The request of the most urgent model.
     Priority {
-        /// Waiting for so long counts as one level; `None` for never.
+        /// Waiting time that counts as one priority level; `None` for no aging.
         aging: Option<Span>,
     },
-    /// The request whose deadline comes first.
+    /// The request with the earliest deadline.
     EarliestDeadline,
     /// Several requests of one model together.
     Batching {
-        /// The most requests of a batch.
+        /// Maximum number of requests of a batch.
         batch: u32,
-        /// The longest that a request waits for others.
+        /// Maximum time that a request waits for others.
         wait: Span,
     },
 }
 
 impl PolicyKind {
-    /// Name in files and reports.
+    /// Returns the name in files and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
@@ -233,7 +234,7 @@ impl PolicyKind {
         }
     }
 
-    /// The most requests that are served together.
+    /// Returns the maximum number of requests that are served together.
     pub fn most_together(self) -> u32 {
         match self {
             Self::Batching { batch, .. } => batch,
@@ -242,7 +243,7 @@ impl PolicyKind {
     }
 }
 
-/// Returns the error about the name of a model, of a preset or on a hub, which no file has.
+/// Returns an error if `name` is a model, a preset or one on a hub, and no file of that name exists.
 fn model_instead(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
@@ -261,11 +262,11 @@ fn model_instead(name: &str) -> Option<ServeError> {
 }
 
 impl Scenario {
-    /// Reads and checks the scenario in the file at `path`.
+    /// Loads and checks the scenario in the file at `path`.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, its text is refused, or a model or table that it names is.
+    /// If it cannot be read, its text is invalid, or a model or table that it names is.
     pub fn load(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let text = chakram_base::config::read(path).map_err(|source| {
@@ -278,16 +279,16 @@ impl Scenario {
         Self::parse(&text, &file, folder)
     }
 
-    /// Parses a scenario called `file` in errors; the paths in it are relative to `folder`.
+    /// Parses a scenario; `file` is its name in errors, and paths in it are relative to `folder`.
     ///
     /// # Errors
     ///
-    /// If the text is refused, or a model or table that it names is.
+    /// If the text is invalid, or a model or table that it names is.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         build::scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
-    /// The same with arrivals at `rate` requests per second; `None` if its arrivals have no rate.
+    /// Returns the scenario with `rate` requests per second; `None` if its arrivals have no rate.
     pub fn at_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRate::Requests(rate);
         let stream = match self.stream {
@@ -301,7 +302,7 @@ impl Scenario {
         })
     }
 
-    /// Arrivals per second in the long run; `None` where completions or a file set them.
+    /// Returns the long-run arrivals per second; `None` if completions or a file determine them.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {
@@ -321,7 +322,7 @@ impl Scenario {
     }
 }
 
-/// An error about a name that is none of `all`.
+/// Returns an error about a name that is not one of `all`.
 fn unknown<'n>(
     field: &ConfigField<'_>,
     name: &str,

@@ -1,13 +1,13 @@
 //! The serving system: requests that arrive, wait, are served together or alone, and end.
 //!
-//! Of an instant, jobs that end come first, each followed by what takes its place; then requests whose datapath latency
-//! is over and requests that arrive come into the queue; then processors with free slots take requests from it, the
-//! lowest first. A request's time is parted without rest: its datapath latency; *compute*, while a job of it runs on
-//! some core, or from the launch of its trace to the end; *preempted*, from being put back until a job runs again; and
-//! *queue*, all other time.
+//! The order at one instant: first jobs end, each followed by the jobs that take its place; then requests whose
+//! datapath latency has ended and requests that arrive enter the queue; then processors with free slots take requests
+//! from it, lowest processor first. A request's time consists of four parts: its datapath latency; *compute*, while one
+//! of its jobs runs on some core, or from the launch of its trace to the end; *preempted*, from a preemption until a
+//! job runs again; and *queue*, all other time.
 //!
-//! Its parts: `admission`, from an arrival into the queue; `dispatch`, which processor takes what from the queue, and what
-//! is put back; `service`, times of jobs and ends of batches; `closing`, the records of a run and the checks on them.
+//! Submodules: `admission`, from an arrival to the queue; `dispatch`, assignment of queued requests to processors, and
+//! preemption; `service`, times of jobs and ends of batches; `closing`, the records of a run and their checks.
 
 use super::arrivals::{ArrivalSource, ModelMix, RequestArrival};
 use super::cores::{CoreArray, DealtJob};
@@ -37,29 +37,30 @@ use flight::{RequestInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,
-    /// Batches that it can take besides those that it serves.
+    /// Number of additional batches that it can take.
     free_slots: u32,
-    /// Launches of traces that it serves, since when there are any, and the time with some before that, in picoseconds.
+    /// Number of trace launches in service, the instant since when there are any, and the earlier time with some, in
+    /// picoseconds.
     traces: u32,
     traced_since: Time,
     traced_ps: u128,
 }
 
-/// Times of a job that was answered, and what names it to the loop.
+/// Times of a job that was answered, and the token that identifies it to the loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnsweredJob {
     pub token: u64,
     pub times: DealtJob,
 }
 
-/// A batch that begins, as the loop is told of it.
+/// A batch that begins, as the loop receives it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlightLaunch {
-    /// Its place in the server.
+    /// Index of the batch in the server.
     pub flight: u32,
     /// Index of its model.
     pub model: u32,
-    /// The NPU of a trace of one rank, where each processor is one.
+    /// NPU for a trace of one rank, if each processor is an NPU.
     pub npu: Option<Npu>,
 }
 
@@ -69,20 +70,20 @@ pub(super) struct Server<'s> {
     policy: Box<dyn ServicePolicy>,
     arrivals: ArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
-    /// Models of requests of users.
+    /// Draws the models of users' requests.
     mix: ModelMix,
     think: RandomStream,
-    /// Questions of users that were scheduled.
+    /// Number of users' requests that were scheduled.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
     flights: Slab<RequestInFlight>,
-    /// Batches that ended; kept for their allocations.
+    /// Batches that ended; kept to reuse their allocations.
     ended_flights: Vec<RequestInFlight>,
     processors: Vec<ProcessorState>,
-    /// The processor that gets the next request of a policy without slots.
+    /// The processor that gets the next request under a policy without slots.
     turn: usize,
-    /// Requests that a policy chose, and their states; kept for their allocations.
+    /// Requests that a policy chose, and their states; kept to reuse allocations.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
     /// Batches that begin, until the loop launches them.
@@ -90,9 +91,9 @@ pub(super) struct Server<'s> {
     recorder: ServeRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     arrived: u64,
-    /// Requests of [`super::scenario::StopRule::first`] that are not complete.
+    /// Remaining requests of [`super::scenario::StopRule::first`].
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }
@@ -142,7 +143,7 @@ impl<'s> Server<'s> {
         Ok(server)
     }
 
-    /// The instant at which something happens without a job's end; `None` for never.
+    /// Returns the next instant at which something happens other than the end of a job; `None` for never.
     pub fn due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
@@ -152,23 +153,24 @@ impl<'s> Server<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // A queue that waits for more requests asks again; while no slot is free, a job's end does.
+        // A queue that waits for more requests has to be asked again. While no slot is free, the end of a job triggers
+        // this.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
     }
 
-    /// Returns whether the run is over before everything is complete.
+    /// Returns true if the run ended before everything was complete.
     pub fn has_stopped(&self) -> bool {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Batches that begin now; they are given once.
+    /// Returns the batches that begin now; each is returned once.
     pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }
 
-    /// Lets everything happen that is due at `now`.
+    /// Handles everything that is due at `now`.
     pub fn wake(&mut self, now: Time) {
         if self.has_stopped() {
             return;
@@ -181,7 +183,7 @@ impl<'s> Server<'s> {
         self.take_requests();
     }
 
-    /// Answers a job of a batch whose dependencies are complete, or keeps it back.
+    /// Answers a job of a batch whose dependencies are complete, or holds it back.
     pub fn submit(
         &mut self,
         now: Time,
@@ -192,7 +194,7 @@ impl<'s> Server<'s> {
     ) {
         self.now = now;
         if self.has_stopped() {
-            // The rest of a run that is over takes no time.
+            // Jobs take no time after the run has ended.
             let times = DealtJob {
                 start: now,
                 end: now,
@@ -205,13 +207,13 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Ends a job of a batch. Jobs that were kept back may begin in its place.
+    /// Ends a job of a batch. Jobs that were held back may begin in its place.
     pub fn end(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
         if self.has_stopped() {
             return;
         }
         self.now = now;
-        // The work that is left is asked for where requests are put back for it.
+        // The remaining work matters only if requests are preempted for it.
         if self.orders_by_work() && self.prepared.scenario.policy.preemption.is_some() {
             self.note_ended(flight, job);
         }

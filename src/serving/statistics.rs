@@ -3,27 +3,27 @@
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// The most samples that are kept as they are.
+/// Maximum number of samples that are kept exactly.
 const EXACT: usize = 1 << 16;
-/// Parts into which a sketch divides each power of two, as a power of two: 2^-8 is 0.4 %.
+/// Number of parts into which a sketch divides each power of two, as a power of two: 2^-8 is 0.4 %.
 const FINE: u32 = 8;
-/// Batches at which neighbours are joined.
+/// Number of batches at which neighbours are merged.
 const MOST_BATCHES: usize = 64;
-/// The fewest batches of an interval.
+/// Minimum number of batches for an interval.
 const LEAST_BATCHES: usize = 16;
 /// The percentiles of reports.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
-/// Counts of durations by their size: exact below 2^8 ps, otherwise to one part in 2^8.
+/// Histogram of durations: exact below 2^8 ps, otherwise accurate to one part in 2^8.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DurationSketch {
-    /// Counts by power of two; those without any are not there.
+    /// Counts by power of two; `None` if all are zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
 
 impl DurationSketch {
-    /// Octave and place in it of a duration.
+    /// Returns the octave of a duration and its position in the octave.
     fn place(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -35,7 +35,7 @@ impl DurationSketch {
         }
     }
 
-    /// The middle of the durations at a place.
+    /// Returns the middle of the durations at a position.
     fn middle(octave: usize, part: usize) -> u64 {
         match octave.checked_sub(1) {
             None => part as u64,
@@ -75,7 +75,7 @@ impl DurationSketch {
         self.count += other.count;
     }
 
-    /// The duration below which `percent` of all lie.
+    /// Returns the duration below which `percent` of all samples are.
     pub fn percentile(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
@@ -92,7 +92,7 @@ impl DurationSketch {
     }
 }
 
-/// Consecutive samples.
+/// Statistics of consecutive samples.
 #[derive(Clone, Debug, Default)]
 struct SampleBatch {
     sum_ps: u128,
@@ -117,8 +117,8 @@ pub struct IntervalEstimate {
     /// The value.
     #[serde(rename = "value_ps")]
     pub value: Span,
-    /// Half of the width of the interval that holds the true value with 95 %, by batch means; absent where the run is
-    /// too short for one.
+    /// Half of the width of the interval that contains the true value with 95 % probability, by batch means; absent if
+    /// the run is too short for one.
     #[serde(rename = "plus_minus_ps")]
     pub plus_minus: Option<Span>,
 }
@@ -126,11 +126,11 @@ pub struct IntervalEstimate {
 /// Durations of one kind, such as serve times of a model, in the order in which they ended.
 #[derive(Clone, Debug, Default)]
 pub struct DurationSamples {
-    /// All samples while they are few.
+    /// All samples, while there are few.
     exact: Vec<Span>,
     all: SampleBatch,
     batches: Vec<SampleBatch>,
-    /// Samples of a batch, a power of two.
+    /// Number of samples of a batch, a power of two.
     batch_size: u64,
     current: SampleBatch,
 }
@@ -162,12 +162,12 @@ impl DurationSamples {
         self.all.sketch.count
     }
 
-    /// The sum of all, in picoseconds.
+    /// Returns the sum of all samples, in picoseconds.
     pub fn sum_ps(&self) -> u128 {
         self.all.sum_ps
     }
 
-    /// The mean with its interval; `None` without samples.
+    /// Returns the mean with its interval; `None` without samples.
     pub fn mean(&self) -> Option<IntervalEstimate> {
         let count = u128::from(self.count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
@@ -177,8 +177,8 @@ impl DurationSamples {
         })
     }
 
-    /// A percentile with its interval; `None` without samples. Between two samples it is linear (position (n - 1) q);
-    /// of more than 65,536 samples it is known to one part in 256.
+    /// Returns a percentile with its interval; `None` without samples. Between two samples it is interpolated linearly
+    /// (position (n - 1) q); with more than 65,536 samples it is accurate to one part in 256.
     pub fn percentile(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.count() {
             let mut sorted = self.exact.clone();
@@ -191,7 +191,7 @@ impl DurationSamples {
             let value = batch.sketch.percentile(percent);
             value.unwrap_or_default().0 as f64
         };
-        // Of fewer samples a batch says little about a high percentile.
+        // A batch of fewer samples says little about a high percentile.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval(of);
         Some(IntervalEstimate {
@@ -200,8 +200,8 @@ impl DurationSamples {
         })
     }
 
-    /// Half of the width of the 95 % interval of a value's mean over batches that are independent of one another;
-    /// `None` if there are too few of them.
+    /// Returns half of the width of the 95 % interval of a value's mean over batches that are independent of one
+    /// another; `None` if there are too few of them.
     fn interval(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
@@ -212,8 +212,8 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // Neighbours that are alike say that batches are shorter than what they wait for. By chance alone the
-            // correlation has a deviation of one over the root of their number.
+            // Similar neighbours mean that batches are shorter than the correlation of samples. By chance alone the
+            // correlation has a deviation of one over the square root of the number of batches.
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -226,7 +226,7 @@ impl DurationSamples {
     }
 }
 
-/// Neighbouring batches joined in pairs; one that is left over is dropped.
+/// Merges neighbouring batches in pairs; a remaining one is dropped.
 fn joined(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
@@ -237,7 +237,7 @@ fn joined(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     joined.collect()
 }
 
-/// The value at position (n - 1) q of sorted samples, linear between two.
+/// Returns the value at position (n - 1) q of sorted samples, interpolated linearly.
 fn interpolated(sorted: &[Span], percent: f64) -> Option<Span> {
     let position = sorted.len().checked_sub(1)? as f64 * percent / 100.0;
     let below = position.floor() as usize;
@@ -256,21 +256,21 @@ fn student_95(degrees: usize) -> f64 {
     z + first / n + second / (n * n)
 }
 
-/// A whole number over time, in intervals of equal length that double when there are too many of them.
+/// A whole number over time, in intervals of equal length; their length doubles when there are too many.
 #[derive(Clone, Debug)]
 pub struct LevelCurve {
     level: u64,
     since: Time,
-    /// Time times level so far, in picoseconds.
+    /// Integral of the level over time so far, in picoseconds.
     area: u128,
     most: u64,
     /// Length of an interval.
     width: Span,
-    /// Time times level, and the highest level, of each interval.
+    /// Integral of the level, and highest level, of each interval.
     intervals: Vec<(u128, u64)>,
 }
 
-/// The most intervals of a curve.
+/// Maximum number of intervals of a curve.
 const MOST_INTERVALS: u64 = 256;
 
 impl Default for LevelCurve {
@@ -286,13 +286,13 @@ impl Default for LevelCurve {
     }
 }
 
-/// A level over time as reports have it.
+/// A level over time, as in reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelSummary {
     /// Mean over the window.
     pub mean: f64,
-    /// The highest.
+    /// The highest level.
     pub most: u64,
     /// Length of the intervals of `means`.
     pub interval_ps: Span,
@@ -301,22 +301,22 @@ pub struct LevelSummary {
 }
 
 impl LevelCurve {
-    /// The level now.
+    /// Returns the current level.
     pub fn level(&self) -> u64 {
         self.level
     }
 
-    /// Instant of the last change.
+    /// Returns the instant of the last change.
     pub fn since(&self) -> Time {
         self.since
     }
 
-    /// Time times level until `now`, in picoseconds.
+    /// Returns the integral of the level until `now`, in picoseconds.
     pub fn area_until(&self, now: Time) -> u128 {
         self.area + u128::from(self.level) * u128::from(now.since(self.since).0)
     }
 
-    /// Changes the level at `now`.
+    /// Changes the level by `up` at `now`.
     pub fn change(&mut self, now: Time, up: i64) {
         self.advance(now);
         self.level = self.level.saturating_add_signed(up);
@@ -352,7 +352,7 @@ impl LevelCurve {
         self.since = now;
     }
 
-    /// The curve until `end`.
+    /// Returns the summary of the curve until `end`.
     pub fn summary(mut self, end: Time) -> LevelSummary {
         self.advance(end);
         let (width, intervals) = (self.width.0, self.intervals.len() as u64);
@@ -406,7 +406,7 @@ mod tests {
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
                 "{percent}"
             );
-            // An interval of independent samples holds the true value: -ln(1 - q) times the mean.
+            // An interval of independent samples contains the true value: -ln(1 - q) times the mean.
             let truth = -(1.0 - percent / 100.0_f64).ln() * 1e9;
             let off = (found.value.0 as f64 - truth).abs();
             assert!(off < 2.0 * found.plus_minus.unwrap().0 as f64, "{percent}");
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
         // 4096 uniform samples from 0 to 2e6: deviation 2e6 / sqrt(12), so 2.0 x that / 64 = 18,000 is half an
-        // interval; nineteen of twenty hold the mean.
+        // interval; nineteen of twenty intervals contain the mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -434,7 +434,7 @@ mod tests {
         let mut few = DurationSamples::default();
         (0..50).for_each(|n| few.add(Span(n)));
         assert_eq!(few.mean().unwrap().plus_minus, None);
-        // What only grows is no steady state.
+        // Growing values are no steady state.
         let mut growing = DurationSamples::default();
         (0..100_000).for_each(|n| growing.add(Span(n)));
         assert_eq!(growing.mean().unwrap().plus_minus, None);

@@ -1,4 +1,4 @@
-//! Tables of measurements: CSV with a line of headings, plain or compressed, with any columns.
+//! Tables of measurements: CSV with a header line, plain or compressed, with arbitrary columns.
 
 use super::error::ServeError;
 use chakram_base::config::{did_you_mean, nearest, quoted};
@@ -6,24 +6,24 @@ use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
 use std::path::Path;
 
-/// A table as it is read, row by row.
+/// A table that is read row by row.
 pub struct TableReader {
     file: String,
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// Columns with the value that a row must have to be read.
+    /// (column, value) pairs that a row must match to be read.
     filters: Vec<(usize, String)>,
 }
 
-/// Unit of a column, from the end of its name.
+/// Unit of a column, from the suffix of its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnUnit {
     seconds: f64,
 }
 
 impl ColumnUnit {
-    /// The unit that a column's name ends with; `None` if it names none.
+    /// Returns the unit in the suffix of a column's name; `None` if it has none.
     pub fn of(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
@@ -40,7 +40,7 @@ impl ColumnUnit {
     /// Microseconds.
     pub const MICROSECONDS: Self = Self { seconds: 1e-6 };
 
-    /// So many of the unit.
+    /// Converts a value in this unit.
     pub fn span(self, value: f64) -> Span {
         Span::from_seconds(value * self.seconds)
     }
@@ -68,7 +68,7 @@ impl TableReader {
         })
     }
 
-    /// Name of the file in errors.
+    /// Returns the name of the file for errors.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -78,14 +78,14 @@ impl TableReader {
         &self.headings
     }
 
-    /// Keeps rows alone that have `value` in column `name`.
+    /// Restricts rows to those with `value` in column `name`.
     pub fn filter(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
         let column = self.column(name)?;
         self.filters.push((column, value.to_owned()));
         Ok(())
     }
 
-    /// The place of the first of `names` that is there.
+    /// Returns the index of the first of `names` that exists.
     pub fn any(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings
@@ -95,7 +95,7 @@ impl TableReader {
         names.iter().find_map(place)
     }
 
-    /// The place of column `name`.
+    /// Returns the index of column `name`.
     pub fn column(&self, name: &str) -> Result<usize, ServeError> {
         self.any(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
@@ -113,7 +113,7 @@ impl TableReader {
         })
     }
 
-    /// Goes to the next row that the filters keep; `false` at the end.
+    /// Moves to the next row that matches the filters; returns false at the end.
     pub fn advance(&mut self) -> Result<bool, ServeError> {
         loop {
             let more = self.rows.read_record(&mut self.record);
@@ -127,17 +127,17 @@ impl TableReader {
         }
     }
 
-    /// Line of the row, from 1.
+    /// Returns the line of the row, from 1.
     pub fn line(&self) -> u64 {
         self.record.position().map_or(0, csv::Position::line)
     }
 
-    /// Text of the row in a column.
+    /// Returns the text of the row in a column.
     pub fn text(&self, column: usize) -> &str {
         self.record.get(column).unwrap_or_default()
     }
 
-    /// Number of the row in a column, which is finite and not negative.
+    /// Returns the number of the row in a column, which must be finite and not negative.
     pub fn number(&self, column: usize) -> Result<f64, ServeError> {
         let text = self.text(column);
         let number = text.parse::<f64>().ok();
@@ -151,7 +151,7 @@ impl TableReader {
         })
     }
 
-    /// An error about the row.
+    /// Returns an error about the row.
     pub fn refuse(
         &self,
         found: impl std::fmt::Display,
@@ -177,15 +177,15 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
     }
 }
 
-/// Durations at ascending places, and linear between them.
+/// Durations at ascending positions, with linear interpolation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCurve {
-    /// Places with their mean duration, ascending.
+    /// (position, mean duration), ascending.
     points: Vec<(f64, Span)>,
 }
 
 impl LatencyCurve {
-    /// The means of all that was measured at each place; `None` without any.
+    /// Creates the curve of the mean duration at each position; `None` without any measurement.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();
@@ -202,13 +202,13 @@ impl LatencyCurve {
         (!points.is_empty()).then_some(Self { points })
     }
 
-    /// The largest place that was measured.
+    /// Returns the largest measured position.
     pub fn last(&self) -> f64 {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
-    /// Duration at `x`: between two places linear, before the first that of the first, behind the last along the line
-    /// of the last two.
+    /// Returns the duration at `x`: interpolated linearly between two positions, constant before the first, and along
+    /// the line of the last two after the last.
     pub fn at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
@@ -234,7 +234,7 @@ mod tests {
         let us = Span::from_us;
         let curve =
             LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
-        // The mean at 1 is 10; at 2, 10 + 30 / 3; behind 4 along the same line.
+        // The mean at 1 is 10; at 2, 10 + 30 / 3; after 4 along the same line.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.at(x)),
             [10, 10, 20, 40, 50].map(us)

@@ -1,11 +1,11 @@
-//! A picture of requests over time in Chrome's trace format: each request with its parts, and the jobs of batches.
+//! A timeline of requests in Chrome's trace format: each request with its parts, and the jobs of batches.
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
 use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// The most requests and jobs that a picture has.
+/// Maximum number of requests and jobs in a timeline.
 const MOST_EVENTS: u64 = 1_000_000;
 
 /// Writes requests and jobs as they are served.
@@ -31,7 +31,7 @@ struct RequestEvent<'e, A> {
     args: &'e A,
 }
 
-/// Arguments of a request.
+/// Arguments of a request's event.
 #[derive(Serialize)]
 struct RequestArgs {
     request: u64,
@@ -43,13 +43,13 @@ struct RequestArgs {
     preempted_ps: u64,
 }
 
-/// Arguments of a job.
+/// Arguments of a job's event.
 #[derive(Serialize)]
 struct JobArgs {
     processor: u32,
 }
 
-/// Arguments of what has none.
+/// No arguments.
 #[derive(Serialize)]
 struct NoArgs {}
 
@@ -58,7 +58,7 @@ fn us(at: Time) -> f64 {
 }
 
 impl<'m, W: Write> RequestTimeline<'m, W> {
-    /// Begins a picture of requests of these models.
+    /// Begins a timeline of requests of these models.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         fits
     }
 
-    /// Ends the picture; returns what it was written to and the number of requests and jobs that it leaves out.
+    /// Ends the timeline; returns the output and the number of omitted requests and jobs.
     ///
     /// # Errors
     ///

@@ -18,11 +18,11 @@ impl PartialEq for TraceJob {
 }
 
 impl TraceJob {
-    /// Opens the job that `path` names, as `chakram replay` does.
+    /// Opens the job at `path` in any form that `chakram replay` accepts.
     ///
     /// # Errors
     ///
-    /// If there are no traces, or they make no job.
+    /// If there are no traces, or they form no job.
     pub fn open(path: &Path) -> Result<Self, JobError> {
         Ok(Self {
             path: path.to_owned(),

@@ -1,8 +1,8 @@
 //! Models that are jobs of traces: a request is a launch of the job on the platform's machine.
 //!
-//! Its kernels take the lanes of NPUs and its messages the network, as in a replay, whose defaults hold. A lane serves
-//! launches in the order in which they began, so that a request follows another through the stages of a pipeline where the
-//! policy lets several into service. A job of several ranks has the NPUs that its ranks have; one of a single rank is
+//! Its kernels use the lanes of NPUs and its messages the network, as in a replay with default options. A lane serves
+//! launches in the order in which they began, so requests follow one another through the stages of a pipeline if the
+//! policy admits several into service. A job of several ranks uses the NPUs of its ranks; a job of a single rank is
 //! launched on NPU p for processor p.
 
 use super::scenario::{PolicyChoice, Scenario};
@@ -22,21 +22,21 @@ pub struct TracedModel<'s> {
     pub machine: &'s Machine,
     /// Time of a launch alone.
     pub latency: Span,
-    /// Time between the ends of launches that follow one another as closely as the policy lets them.
+    /// Time between the ends of launches that follow one another as closely as the policy allows.
     pub interval: Span,
-    /// Whether a launch goes to the NPU of its processor.
+    /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
 }
 
-/// Launches in service at once that are enough to know how closely they follow one another.
+/// Number of launches in service at once that suffices to measure their interval.
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedModel<'s> {
-    /// Replays the job alone, and several launches of it behind one another where the policy lets them.
+    /// Replays the job alone, and several launches of it one after another if the policy allows them.
     ///
     /// # Errors
     ///
-    /// The value found and the one expected, if the machine cannot run it or has too few NPUs for the processors.
+    /// What was found and what was expected, if the machine cannot run it or has too few NPUs for the processors.
     pub fn new(
         trace: &'s TraceJob,
         machine: &'s Machine,
@@ -81,18 +81,18 @@ impl<'s> TracedModel<'s> {
         })
     }
 
-    /// Whether a launch goes to the NPU of its processor.
+    /// Returns true if a launch runs on the NPU of its processor.
     pub fn goes_anywhere(&self) -> bool {
         self.anywhere
     }
 }
 
-/// Options of its replays: all the defaults.
+/// Returns the options of its replays: all defaults.
 pub(super) fn options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// Launches of one program, so many at once, each in place of one that ended.
+/// Launches of one program, `at_once` at a time; each starts when another one ends.
 struct CloseLaunches {
     at_once: u32,
     left: u32,
@@ -113,7 +113,7 @@ impl CloseLaunches {
         queue.launch(Launch::default());
     }
 
-    /// Mean time between the last ends, when the first launches have left.
+    /// Returns the mean time between the last ends, after the first launches have left.
     fn interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;

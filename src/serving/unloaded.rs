@@ -1,4 +1,4 @@
-//! Time of a request alone: one run of its jobs on the loop, on cores that are all free.
+//! Time of a request alone: one simulation of its jobs on cores that are all free.
 
 use super::cores::CoreArray;
 use super::error::ServeError;
@@ -12,20 +12,20 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 
-/// Jobs of a request that some processor runs alone.
+/// Jobs of a request that a processor runs alone.
 #[derive(Debug)]
 pub struct UnloadedJobs {
-    /// The program, unless jobs follow one another in a chain: each then finds all cores free, and times add up.
+    /// The program; `None` if jobs form a chain, where each job finds all cores free and times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
 
 impl UnloadedJobs {
-    /// The jobs of `graph`, which belong to `model`.
+    /// Creates the program for the jobs of `graph`, which belong to `model`.
     ///
     /// # Errors
     ///
-    /// If they are too many.
+    /// If there are too many.
     pub fn new(graph: &JobGraph, model: &str) -> Result<Self, ServeError> {
         let count = graph.jobs().len() as u32;
         let program = match graph.is_chain() {
@@ -39,16 +39,16 @@ impl UnloadedJobs {
         Ok(Self { program, count })
     }
 
-    /// Returns whether the time of several jobs is the sum of their times.
+    /// Returns true if the time of several jobs is the sum of their times.
     pub fn is_chain(&self) -> bool {
         self.program.is_none()
     }
 
-    /// Time of one request on so many cores, where `size` has the tasks of each job and their length.
+    /// Returns the time of one request on `cores` cores; `size` returns the tasks of each job and their length.
     ///
     /// # Errors
     ///
-    /// If it is longer than simulated time can be.
+    /// If it exceeds simulated time.
     pub fn time(&self, cores: u64, size: impl Fn(u32) -> (u64, Span)) -> Result<Span, ServeError> {
         let Some((workload, machine)) = &self.program else {
             let times = (0..self.count).map(|job| {
@@ -74,7 +74,7 @@ impl UnloadedJobs {
     }
 }
 
-/// Cores that serve one request.
+/// Cores that serve only one request.
 struct IdleCores<F> {
     cores: CoreArray,
     size: F,

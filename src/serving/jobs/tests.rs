@@ -1,4 +1,4 @@
-//! Jobs of presets against published and printed counts.
+//! Jobs of presets compared with published and printed counts.
 
 use super::*;
 
@@ -59,8 +59,8 @@ fn counts_are_those_of_the_thesis() {
             .len(),
         34_501
     );
-    // Tables of 39,143,231 rows of 64 and perceptrons are the published count, which lacks the 351 pairs of 64. Without
-    // tables, perceptrons and pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
+    // Tables of 39,143,231 rows of 64 and the MLPs are the published count, which lacks the 351 pairs of 64. Without
+    // tables, MLPs and pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
     let tables = JobLowering {
         tables: true,
         ..JobLowering::default()
@@ -73,7 +73,7 @@ fn counts_are_those_of_the_thesis() {
         lowered("dlrm", None, JobLowering::default()).multiplications(),
         154_112 + 605_952 + 351 * 64
     );
-    // Logits, words and positions: 1,753,433,832,000 is the published count.
+    // Logits, tokens and positions: 1,753,433,832,000 is the published count.
     assert_eq!(
         lowered("gpt2-xl", Some(1024), tables).multiplications(),
         1_753_433_832_000
@@ -120,11 +120,11 @@ fn heads_are_jobs_of_their_own() {
     // The first head: queries, keys and values depend on nothing, their products on two jobs each.
     assert_eq!(jobs.after(0), [0_u32; 0]);
     assert_eq!((jobs.after(3), jobs.after(4)), (&[0, 1][..], &[3, 2][..]));
-    // The output projection depends on all 25.
+    // The output projection depends on all 25 heads.
     assert_eq!(jobs.after(125).len(), 25);
 }
 
-/// (jobs of the graph, its longest chain of jobs).
+/// Returns (jobs of the graph, its longest chain of jobs).
 fn depth(graph: &JobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
@@ -149,13 +149,13 @@ fn tables_run_beside_one_another() {
         JobBranches::Parallel,
         JobBranches::InOrder,
     ];
-    // 26 tables, 3 jobs of the perceptron below, which the tables do not wait for, and 4 above.
+    // 26 tables, 3 jobs of the lower MLP, for which the tables do not wait, and 4 above.
     let shapes = all.map(|branches| shape("dlrm", None, branches));
     assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
-    // Words and positions are two tables: 48 blocks of 6 jobs, and the logits.
+    // Tokens and positions are two tables: 48 blocks of 6 jobs, and the logits.
     let shapes = all.map(|branches| shape("gpt2-xl", Some(1), branches));
     assert_eq!(shapes, [(291, 290), (291, 290), (291, 291)]);
-    // 17 convolutions in a chain, three beside the two of their blocks, and the classifier.
+    // 17 convolutions in a chain, three in parallel with the two of their blocks, and the classifier.
     let shapes = all.map(|branches| shape("resnet-18", None, branches));
     assert_eq!(shapes, [(21, 21), (21, 18), (21, 21)]);
 }

@@ -1,23 +1,23 @@
-//! Blocks of keys and values: reference counts, the free list, and the blocks of known content.
+//! Blocks of keys and values: reference counts, the free list, and the cache of blocks by content.
 //!
-//! A free block keeps its content until it is taken, and the free list is in the order in which blocks became free, so
-//! that the one that was not used for the longest time is taken first. Blocks that were never used come before all others.
+//! A free block keeps its content until it is allocated. The free list is in the order in which blocks became free, so
+//! the least recently used block is allocated first. Blocks that were never used come before all others.
 
 use super::token_content::BlockHash;
 use hashbrown::HashTable;
 
-/// The most blocks of an engine.
+/// Maximum number of blocks of an engine.
 pub const MOST_BLOCKS: u32 = 1 << 26;
 
-/// Sentinel of a link: none.
+/// Sentinel for no link.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
 struct CacheBlock {
-    /// Neighbours in the free list, while it is in that.
+    /// Neighbours in the free list, while the block is in it.
     before: u32,
     after: u32,
-    /// Requests that hold it.
+    /// Number of requests that use it.
     references: u32,
     /// Neighbours among the blocks of the same content, the one that has had it for the longest time first.
     equal_before: u32,
@@ -31,18 +31,19 @@ struct CacheBlock {
 /// The blocks of an engine.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
-    /// Blocks that were taken at least once; those after them are free, in ascending order, ahead of the free list.
+    /// Blocks that were allocated at least once. Blocks after these are free, in ascending order, and come before the
+    /// free list.
     blocks: Vec<CacheBlock>,
     count: u32,
     first: u32,
     last: u32,
     free: u32,
-    /// The first block of each content.
+    /// The first block with each content.
     known: HashTable<u32>,
 }
 
 impl BlockPool {
-    /// A pool of `count` free blocks, at most [`MOST_BLOCKS`].
+    /// Creates a pool of `count` free blocks, at most [`MOST_BLOCKS`].
     pub fn new(count: u32) -> Self {
         debug_assert!(count <= MOST_BLOCKS);
         Self {
@@ -60,23 +61,23 @@ impl BlockPool {
         self.count
     }
 
-    /// Number of blocks that no request holds.
+    /// Returns the number of blocks that no request uses.
     pub fn free(&self) -> u32 {
         self.free
     }
 
-    /// The block with this content, if there is one; of several the one that has had it for the longest time.
+    /// Returns the block with this content, if there is one; the one that has had it longest among several.
     pub fn known(&self, hash: BlockHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.0, is).copied()
     }
 
-    /// Whether no request holds `block`.
+    /// Returns true if no request uses `block`.
     pub fn is_free(&self, block: u32) -> bool {
         self.blocks[block as usize].references == 0
     }
 
-    /// Adds a reference to a block with known content.
+    /// Adds a reference to a block with registered content.
     pub fn share(&mut self, block: u32) {
         if self.is_free(block) {
             self.unlink(block);
@@ -85,7 +86,7 @@ impl BlockPool {
         self.blocks[block as usize].references += 1;
     }
 
-    /// Takes the first free block, whose content is then forgotten. `None` if no block is free.
+    /// Allocates the first free block and forgets its content. `None` if no block is free.
     pub fn take(&mut self) -> Option<u32> {
         if self.free == 0 {
             return None;
@@ -110,7 +111,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// Notes the content of a full block that a request holds.
+    /// Registers the content of a full block that a request uses.
     pub fn name(&mut self, block: u32, hash: BlockHash) {
         if self.blocks[block as usize].hash.is_some() {
             return;
@@ -134,7 +135,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives back what a request held, the last block first, so that the beginning of its content is kept for longest.
+    /// Frees the blocks of a request, the last block first, so that the beginning of its content is kept longest.
     pub fn give_back(&mut self, held: &mut Vec<u32>) {
         while let Some(block) = held.pop() {
             let state = &mut self.blocks[block as usize];
@@ -146,7 +147,7 @@ impl BlockPool {
         }
     }
 
-    /// The free blocks in the order in which they would be taken.
+    /// Returns the free blocks in allocation order.
     #[cfg(test)]
     fn free_list(&self) -> Vec<u32> {
         let mut all: Vec<u32> = (self.blocks.len() as u32..self.count).collect();
@@ -181,7 +182,7 @@ impl BlockPool {
         }
     }
 
-    /// Forgets the content of a block.
+    /// Removes the content of a block from the cache.
     fn forget(&mut self, block: u32) {
         let state = &mut self.blocks[block as usize];
         let Some(hash) = state.hash.take() else {
@@ -225,20 +226,21 @@ mod tests {
         (0..count).map(|_| pool.take().unwrap()).collect()
     }
 
-    /// vLLM's documentation, "Automatic Prefix Caching": ten blocks of four tokens. Request 0 has 15 tokens, 4 blocks, of
-    /// which one is filled by answers; request 1 has 14, of which the first ten are alike: it shares two blocks and takes
-    /// two; request 0 ends, then request 1; and a third of 29 tokens, of which twelve are alike, takes what is left.
+    /// vLLM's documentation, "Automatic Prefix Caching": ten blocks of four tokens. Request 0 has 15 tokens in 4
+    /// blocks; its answer fills one of them. Request 1 has 14 tokens, the first ten equal to request 0's: it shares two
+    /// blocks and allocates two. Request 0 ends, then request 1. A third request of 29 tokens, twelve of them equal,
+    /// allocates the remaining blocks.
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
         let hash = BlockHash;
         let mut pool = BlockPool::new(10);
         let mut first = take(&mut pool, 4);
         (0..3).for_each(|i| pool.name(i, hash(u64::from(i) + 100)));
-        // Its fourth block is full, and a fifth is taken.
+        // Its fourth block is full, and a fifth is allocated.
         pool.name(3, hash(103));
         first.extend(take(&mut pool, 1));
         assert_eq!(first, [0, 1, 2, 3, 4]);
-        // Two full blocks of the first ten tokens, and two more for four.
+        // Two full blocks for the first ten tokens, and two more for the other four.
         let mut second = vec![
             pool.known(hash(100)).unwrap(),
             pool.known(hash(101)).unwrap(),
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2]);
         pool.give_back(&mut second);
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
-        // Twelve tokens that are known are three blocks of request 0, which leave the list wherever they lie.
+        // Twelve cached tokens are three blocks of request 0, which leave the free list from any position.
         let known = [100, 101, 102].map(|content| pool.known(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share(*block));
@@ -270,7 +272,7 @@ mod tests {
             .for_each(|block| pool.name(*block, BlockHash(7)));
         assert_eq!(pool.known(BlockHash(7)), Some(0));
         pool.give_back(&mut held);
-        // Free in the order 2, 1, 0; 0 was named first.
+        // Free in the order 2, 1, 0; block 0 was registered first.
         assert_eq!(pool.take(), Some(2));
         assert_eq!(pool.known(BlockHash(7)), Some(0));
         pool.share(0);

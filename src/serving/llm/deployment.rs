@@ -1,4 +1,4 @@
-//! Engines on a machine: how many NPUs each takes, how many blocks of keys and values it has, and what its steps take.
+//! Engines on a machine: the NPUs of each, its number of blocks of keys and values, and the times of its steps.
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
@@ -13,22 +13,22 @@ use chakram_base::units::thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
 use serde::{Deserialize, Serialize};
 
-/// Engines that are alike.
+/// A set of identical engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmDeployment {
     /// Their rules.
     pub rules: EngineRules,
-    /// Blocks of each.
+    /// Number of blocks of each.
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// What steps take.
+    /// Price of a step.
     pub price: StepPrice,
-    /// Where they run, if prices are those of a machine.
+    /// NPUs and memory of the engines, if prices are those of a machine.
     pub place: Option<EnginePlace>,
 }
 
-/// Where engines run.
+/// NPUs and memory of engines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnginePlace {
     /// Name of the machine.
@@ -45,22 +45,22 @@ pub struct EnginePlace {
     pub kv: String,
     /// NPUs of an engine.
     pub tensor: u32,
-    /// Whether the scenario states that.
+    /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
-    /// Memory of an NPU of the engine.
+    /// Memory of each NPU of the engine.
     pub memory: MemoryPlan,
-    /// All numbers of NPUs that an engine could have, with what each leaves.
+    /// All possible numbers of NPUs of an engine, with the resulting memory.
     pub choices: Vec<TensorChoice>,
-    /// Dollars of an NPU for an hour, if the machine states it.
+    /// Price of an NPU for an hour in dollars, if the machine states it.
     pub price_per_npu_hour: Option<f64>,
 }
 
-/// What the memory of an NPU holds, in bytes.
+/// Use of the memory of an NPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPlan {
-    /// All of it.
+    /// Total memory.
     pub memory: u64,
-    /// What the engine may take of it.
+    /// Memory that the engine may use.
     pub usable: u64,
     /// Weights.
     pub weights: u64,
@@ -68,34 +68,34 @@ pub struct MemoryPlan {
     pub activations: u64,
     /// The device's context and captured graphs.
     pub context: u64,
-    /// What is left for keys and values.
+    /// Memory that remains for keys and values.
     pub left: u64,
-    /// Bytes of keys and values of a token.
+    /// Bytes of keys and values per token.
     pub kv_of_token: u64,
-    /// Blocks that these hold, or as many as the scenario states.
+    /// Number of blocks that fit the remaining memory, or that the scenario states.
     pub blocks: u32,
-    /// Whether the scenario states them.
+    /// True if the scenario states the number of blocks.
     pub is_stated: bool,
 }
 
-/// A number of NPUs that an engine could have.
+/// A possible number of NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorChoice {
     /// The number.
     pub npus: u32,
-    /// Tokens whose keys and values an engine holds.
+    /// Number of tokens whose keys and values fit an engine.
     pub kv_tokens: u64,
-    /// Whether that is enough for the longest request that is usual in the scenario.
+    /// True if this suffices for the longest typical request of the scenario.
     pub fits: bool,
 }
 
-/// The device's context, the library's buffers and captured graphs: an RTX 4090 with Llama 3.1 8B and a budget of 2,048 tokens
-/// has 1.24 GB less for blocks than weights leave (vLLM 0.19 with 2,588 blocks), of which activations and logits as below are
-/// 0.53 GB.
+/// The device's context, the library's buffers and captured graphs. An RTX 4090 with Llama 3.1 8B and a budget of 2,048
+/// tokens has 1.24 GB less for blocks than weights leave (vLLM 0.19 with 2,588 blocks), of which activations and
+/// logits, computed as below, are 0.53 GB.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl MemoryPlan {
-    /// What an NPU of `npus` holds.
+    /// Plans the memory of one of `npus` NPUs.
     fn new(
         sizes: &LlmSizes,
         served: &ServedLlm,
@@ -105,9 +105,9 @@ impl MemoryPlan {
         let parts = u64::from(npus);
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
-        // In BF16: the stream of residuals and its copies in front of a norm and behind a product, queries with keys and
-        // values, and a perceptron's products with what its gate leaves. Logits are there in BF16, and as single precision
-        // with their probabilities.
+        // In BF16: the stream of residuals and its copies before a norm and after a product, queries with keys and
+        // values, and the products of an MLP with the result of its gate. Logits exist in BF16, and in single precision
+        // together with their probabilities.
         let qkv = (sizes.heads / parts + 2 * sizes.own_kv_heads(npus)) * sizes.head_width;
         let wide = (sizes.widest + sizes.widest / 2) / parts;
         let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + qkv + wide);
@@ -120,7 +120,7 @@ impl MemoryPlan {
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
         let kv_of_token = sizes.kv_bytes(npus, served.kv);
-        // One block more is held back for rows that have none.
+        // One more block is reserved for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
         let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
         Self {
@@ -137,7 +137,7 @@ impl MemoryPlan {
     }
 }
 
-/// A scenario's model on a machine, before it is decided how many NPUs an engine has.
+/// A scenario's model on a machine, before the number of NPUs of an engine is chosen.
 struct PlacedModel<'a> {
     scenario: &'a LlmScenario,
     served: &'a ServedLlm,
@@ -189,7 +189,7 @@ impl<'a> PlacedModel<'a> {
         MemoryPlan::new(&self.sizes, self.served, of, (npus, self.memory))
     }
 
-    /// Numbers of NPUs that an engine could have: powers of two along the first dimension of the machine.
+    /// Returns the possible numbers of NPUs of an engine: powers of two along the first dimension of the machine.
     fn choices(&self) -> Vec<TensorChoice> {
         let most = self
             .machine
@@ -318,7 +318,7 @@ impl<'a> PlacedModel<'a> {
     }
 }
 
-/// What the scenario itself says of the times of steps; `None` if they follow from a model.
+/// Returns the step prices that the scenario itself states; `None` if they follow from a model.
 fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
@@ -338,11 +338,11 @@ fn listed(choices: &[TensorChoice]) -> String {
 }
 
 impl LlmDeployment {
-    /// The engines of `scenario` on `machine`, which it needs where it names a model.
+    /// Creates the engines of `scenario` on `machine`, which is required if the scenario names a model.
     ///
     /// # Errors
     ///
-    /// If the machine is missing, or does not hold the model.
+    /// If the machine is missing, or its memory is too small for the model.
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {
@@ -374,7 +374,7 @@ impl LlmDeployment {
         }
     }
 
-    /// NPUs of all engines; `None` without a machine.
+    /// Returns the NPUs of all engines; `None` without a machine.
     pub fn npus(&self) -> Option<u32> {
         self.place
             .as_ref()
@@ -391,7 +391,8 @@ mod tests {
         LlmSizes::find(name).unwrap()
     }
 
-    /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes: 2,588 blocks of Llama 3.1 8B; weights alone would leave 3,178.
+    /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; weights alone would leave
+    /// 3,178.
     #[test]
     fn blocks_are_those_that_vllm_resolved() {
         let rules = EngineRules {

@@ -1,4 +1,4 @@
-//! Engines on the event loop: a step is a launch of a program of one job, whose time the price of the step answers.
+//! Engines on the event loop: a step is a launch of a program of one job, whose time is the price of the step.
 
 use super::super::error::ServeError;
 use super::super::program;
@@ -16,7 +16,7 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use std::cell::RefCell;
 
-/// The side of the server that launches steps.
+/// The server as a feed, which launches steps.
 struct StepFeed<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl Feed for StepFeed<'_, '_> {
@@ -38,7 +38,7 @@ impl Feed for StepFeed<'_, '_> {
     }
 }
 
-/// The side of the server that answers how long steps take.
+/// The server as a processor model, which answers the times of steps.
 struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl ProcessorModel for StepTimes<'_, '_> {

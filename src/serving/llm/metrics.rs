@@ -1,4 +1,4 @@
-//! Records of a run: what is said of requests and engines, in memory that does not grow with requests that have ended.
+//! Records of a run: statistics of requests and engines, in memory that does not grow with completed requests.
 
 use super::super::statistics::{DurationSamples, DurationSketch, LevelCurve};
 use super::observe::CompletedLlmRequest;
@@ -8,7 +8,7 @@ use super::step_cost::{CostPart, PartTimes};
 use super::step_load::StepLoad;
 use chakram_base::units::{Span, Time};
 
-/// Requests of a class, or all.
+/// Records of the requests of a class, or of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassRecorder {
     pub arrived: u64,
@@ -20,14 +20,14 @@ pub(super) struct ClassRecorder {
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     pub hit_tokens: u64,
-    /// Requests within all limits, and within each.
+    /// Number of requests within all limits, and within each limit.
     pub met: u64,
     pub met_each: [u64; 3],
-    /// Number of times that requests were put back.
+    /// Number of preemptions.
     pub put_back: u64,
 }
 
-/// Gaps between tokens of requests, pooled: equal ones are kept together.
+/// Gaps between tokens, pooled over requests; equal gaps are stored together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GapSamples {
     runs: Vec<(Span, u32)>,
@@ -37,7 +37,7 @@ pub(super) struct GapSamples {
     pub most: Span,
 }
 
-/// The most runs of equal gaps that are kept as they are.
+/// Maximum number of runs of equal gaps that are stored exactly.
 pub(super) const EXACT_RUNS: usize = 1 << 16;
 
 impl GapSamples {
@@ -46,7 +46,7 @@ impl GapSamples {
         if self.runs.len() < EXACT_RUNS {
             self.runs.push((span, times));
         } else if self.runs.len() == EXACT_RUNS {
-            // Too many to be kept: from here on the sketch alone is read.
+            // There are too many: from now on only the sketch is used.
             self.runs.push((Span::MAX, 0));
         }
         self.count += u64::from(times);
@@ -54,20 +54,20 @@ impl GapSamples {
         self.most = self.most.max(span);
     }
 
-    /// Whether percentiles are exact.
+    /// Returns true if percentiles are exact.
     pub fn is_exact(&self) -> bool {
         self.runs.len() <= EXACT_RUNS
     }
 
-    /// The mean; `None` without gaps.
+    /// Returns the mean; `None` without gaps.
     pub fn mean(&self) -> Option<Span> {
         let count = u128::from(self.count);
         let value = (self.sum_ps + count / 2).checked_div(count)?;
         Some(Span(value as u64))
     }
 
-    /// Percentiles in their order, linear between two samples (position (n - 1) q); of more than [`EXACT_RUNS`] runs to one
-    /// part in 256.
+    /// Returns percentiles in the order of `percents`, interpolated linearly between two samples (position (n - 1) q);
+    /// with more than [`EXACT_RUNS`] runs they are accurate to one part in 256.
     pub fn percentiles(&self, percents: &[f64]) -> Vec<Span> {
         if !self.is_exact() {
             return percents
@@ -95,7 +95,7 @@ impl GapSamples {
     }
 }
 
-/// Counts over time in intervals that grow with the run.
+/// Counts over time in intervals that become longer with the run.
 #[derive(Clone, Debug)]
 pub(super) struct CountCurve {
     width: Span,
@@ -135,7 +135,7 @@ impl CountCurve {
         self.width
     }
 
-    /// Count per second of the intervals that lie between two instants; `None` if fewer than ten do.
+    /// Returns the count per second of the intervals between two instants; `None` if there are fewer than ten.
     pub fn rate_between(&self, from: Time, to: Time) -> Option<f64> {
         let first = from.0.div_ceil(self.width.0);
         let last = to.0 / self.width.0;
@@ -149,10 +149,10 @@ impl CountCurve {
 pub(super) struct LlmRecorder {
     limits: LlmLimits,
     warmup: u64,
-    /// Classes in their order, then all.
+    /// Classes in order, then all.
     pub rows: Vec<ClassRecorder>,
     pub gaps: GapSamples,
-    /// The last gap, and how many there were of it without another between.
+    /// The last gap, and its number of consecutive repetitions.
     pending: (Span, u32),
     pub waiting: LevelCurve,
     pub running: LevelCurve,
@@ -167,12 +167,12 @@ pub(super) struct LlmRecorder {
     pub step_tokens: u64,
     pub step_requests: u64,
     pub step_ps: u128,
-    /// Of these by part of the cost, where steps have parts.
+    /// Step time by part of the cost, if steps have parts.
     pub parts_ps: [u128; CostPart::COUNT],
     pub longest_step: Span,
     pub put_back: u64,
     pub lost_tokens: u64,
-    /// Tokens that were found known, at the first admission of requests and at later ones.
+    /// Tokens found in the cache, on the first and on later admissions of requests.
     pub hits: [u64; 2],
     pub steps_of_engines: Vec<u64>,
     pub busy_ps: Vec<u128>,
@@ -182,14 +182,14 @@ pub(super) struct LlmRecorder {
     pub arrived_in_all: u64,
     pub completed_in_all: u64,
     pub output_in_all: u64,
-    /// Tokens that have keys and values at the end of requests.
+    /// Tokens that have keys and values at the ends of requests.
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
-    /// Times to first token of the first third of requests and of the last, to see whether they grow.
+    /// Sums of the times to first token by thirds of the requests, to detect whether they grow.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
-    /// When a quarter of the expected requests was complete, and three quarters.
+    /// Times at which a quarter and three quarters of the expected requests were complete.
     pub quarters: [Option<Time>; 2],
 }
 
@@ -282,12 +282,12 @@ impl LlmRecorder {
         self.longest_step = self.longest_step.max(time);
     }
 
-    /// Notes the tokens that a step computes which begins now.
+    /// Records the tokens of a step that begins now.
     pub fn begun(&mut self, now: Time, tokens: u64) {
         self.computed.add(now, tokens);
     }
 
-    /// Notes a token that follows another of its request.
+    /// Records a token that follows another one of its request.
     pub fn gap(&mut self, span: Span, number: u64) {
         if number < self.warmup {
             return;
@@ -319,7 +319,7 @@ impl LlmRecorder {
         }
     }
 
-    /// Notes tokens that a step has made.
+    /// Records tokens that a step has produced.
     pub fn tokens_made(&mut self, now: Time, count: u64) {
         if self.made_now.0 != now {
             let (at, count) = self.made_now;
@@ -333,6 +333,7 @@ impl LlmRecorder {
         self.active.change(request.last, -1);
         self.completed_in_all += 1;
         self.output_in_all += u64::from(request.output);
+        // The last token of an answer is never computed.
         self.computed_in_all += u64::from(request.prompt) + u64::from(request.output) - 1;
         self.time_in_system += u128::from(request.last.since(request.arrival).0);
         self.end = self.end.max(request.last);
@@ -378,7 +379,7 @@ impl LlmRecorder {
         }
     }
 
-    /// Requests that are complete per second between a quarter of the expected ones and three quarters.
+    /// Returns the completed requests per second between a quarter and three quarters of the expected requests.
     pub fn middle_rate(&self) -> Option<f64> {
         let [Some(from), Some(to)] = self.quarters else {
             return None;
@@ -388,12 +389,13 @@ impl LlmRecorder {
         (seconds > 0.0).then(|| count as f64 / seconds)
     }
 
-    /// Closes the records, and holds them against one another.
+    /// Closes the records and checks them for consistency.
     pub fn close(&mut self) {
         self.flush_gaps();
         let (at, count) = self.made_now;
         self.made.add(at, count);
-        // Each token but the last of an answer is computed once, and again as far as it was lost and not found.
+        // Each token of an answer except the last is computed once, and again if it was lost and not found in the
+        // cache.
         let found: u64 = self.hits.iter().sum();
         assert_eq!(
             self.step_tokens + found,
@@ -439,7 +441,7 @@ mod tests {
         (0..1000).for_each(|i| curve.add(Time(i * 10_000_000), 2));
         assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
         assert!(curve.counts.len() <= MOST_INTERVALS);
-        // Two each 10 us.
+        // Two every 10 us.
         let rate = curve
             .rate_between(Time(1_000_000_000), Time(9_000_000_000))
             .unwrap();

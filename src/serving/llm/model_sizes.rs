@@ -1,30 +1,31 @@
-//! Sizes of a language model that its serving needs, and what an NPU of an engine has of it.
+//! Sizes of a language model that its serving needs, and the share of each NPU of an engine.
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, OperatorKind};
 
-/// A product of a block, whole.
+/// A product of a block, before it is divided among NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockProduct {
     /// Columns of the input.
     pub inputs: u64,
     /// Columns of the output.
     pub outputs: u64,
-    /// Whether NPUs share its outputs out, and not its inputs.
+    /// True if NPUs divide its outputs, false if they divide its inputs.
     pub by_outputs: bool,
-    /// Whether it makes queries, keys and values.
+    /// True if it computes queries, keys and values.
     pub is_qkv: bool,
-    /// Experts that each have one, and how many of them a token goes to.
+    /// Number of experts that each have this product, and number of experts per token; `None` if it belongs to no
+    /// expert.
     pub experts: Option<[u64; 2]>,
 }
 
-/// A decoder of alike blocks.
+/// A decoder of identical blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmSizes {
     /// Name of the model.
     pub name: String,
-    /// Blocks.
+    /// Number of blocks.
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
@@ -34,28 +35,28 @@ pub struct LlmSizes {
     pub kv_heads: u64,
     /// Columns of a head.
     pub head_width: u64,
-    /// Whether heads of queries and keys are scaled.
+    /// True if heads of queries and keys are normalized.
     pub qk_norm: bool,
-    /// Words of the head.
+    /// Size of the vocabulary.
     pub vocabulary: u64,
     /// Products of a block.
     pub products: Vec<BlockProduct>,
-    /// Experts, and how many a token goes to.
+    /// Number of experts, and number of experts per token.
     pub experts: Option<[u64; 2]>,
-    /// Columns between the products of a perceptron, its gate with them.
+    /// Columns between the products of an MLP, including its gate.
     pub widest: u64,
     /// Weights of all norms and biases.
     pub small_weights: u64,
-    /// Weights of the table of words, and of the head where it has its own.
+    /// Weights of the embedding table, and of the head if it has its own.
     pub table_weights: u64,
     /// All weights.
     pub parameters: u64,
-    /// The longest sequence that the model's file states.
+    /// Maximum sequence length that the model's file states.
     pub sequence: u64,
 }
 
 impl LlmSizes {
-    /// Sizes of the model named `name`: a preset, or the path of a file.
+    /// Returns the sizes of the model `name`, which is a preset or the path of a file.
     ///
     /// # Errors
     ///
@@ -67,7 +68,7 @@ impl LlmSizes {
         Self::of(&definition)
     }
 
-    /// Sizes of the model that `definition` describes.
+    /// Returns the sizes of the model that `definition` describes.
     ///
     /// # Errors
     ///
@@ -132,6 +133,8 @@ impl LlmSizes {
                 OperatorKind::Linear {
                     inputs, outputs, ..
                 } => {
+                    // Only the first product can compute queries, keys and values; a later one may have the same width
+                    // by chance.
                     let is_qkv = by_outputs && outputs == qkv && products.is_empty();
                     if by_outputs && !is_qkv {
                         widest = widest.max(outputs);
@@ -159,6 +162,7 @@ impl LlmSizes {
                     ..
                 } => {
                     if by_outputs {
+                        // A token's activations exist once for each of its experts.
                         widest = widest.max(outputs * chosen);
                     }
                     let of = Some([count, chosen]);
@@ -170,7 +174,7 @@ impl LlmSizes {
                         experts: of,
                     });
                 }
-                // Gains of norms, those of heads too.
+                // Gains of norms, including those of heads.
                 OperatorKind::Norm { .. } | OperatorKind::Attention { .. } => {}
                 _ if operator.parameters() > 0 => {
                     return Err(unfit(&format!(
@@ -238,7 +242,7 @@ impl LlmSizes {
         })
     }
 
-    /// Whether `npus` NPUs can share the model out.
+    /// Returns true if `npus` NPUs can divide the model.
     pub fn divides(&self, npus: u32) -> bool {
         let npus = u64::from(npus);
         self.heads.is_multiple_of(npus)
@@ -257,12 +261,12 @@ impl LlmSizes {
                 })
     }
 
-    /// Heads of keys and values that each of `npus` NPUs has: at least one.
+    /// Returns the number of heads of keys and values of each of `npus` NPUs: at least one.
     pub fn own_kv_heads(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
 
-    /// Inputs and outputs of a product on each of `npus` NPUs.
+    /// Returns the inputs and outputs of a product on each of `npus` NPUs.
     pub fn own_product(&self, product: &BlockProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
         if product.is_qkv {
@@ -275,7 +279,7 @@ impl LlmSizes {
         }
     }
 
-    /// Bytes of weights on each of `npus` NPUs: products in `format`, all else in BF16.
+    /// Returns the bytes of weights on each of `npus` NPUs: products in `format`, all other weights in BF16.
     pub fn weight_bytes(&self, npus: u32, format: Dtype) -> u64 {
         let of_products = self.products.iter().map(|product| {
             let [inputs, outputs] = self.own_product(product, npus);
@@ -286,7 +290,7 @@ impl LlmSizes {
         (products as f64 * format.element_bytes()) as u64 + 2 * (tables + self.small_weights)
     }
 
-    /// Bytes of keys and values of a token on each of `npus` NPUs.
+    /// Returns the bytes of keys and values per token on each of `npus` NPUs.
     pub fn kv_bytes(&self, npus: u32, format: Dtype) -> u64 {
         let elements = 2 * self.own_kv_heads(npus) * self.head_width * self.layers;
         (elements as f64 * format.element_bytes()) as u64
@@ -317,7 +321,7 @@ mod tests {
         for (name, expected) in known {
             assert_eq!(kib(name), expected, "{name}");
         }
-        // Eight heads on sixteen NPUs: one each, held twice.
+        // Eight heads on sixteen NPUs: one per NPU, each stored twice.
         assert_eq!(
             sizes("llama3-70b").kv_bytes(16, Dtype::Bf16),
             320 * 1024 / 8
@@ -341,7 +345,8 @@ mod tests {
                 "{name}"
             );
         }
-        // 80 blocks of 8192 x (10240 + 8192) + 3 x 8192 x 28672, and two tables of 128256 x 8192, by 4; norms by 1.
+        // 80 blocks of 8192 x (10240 + 8192) + 3 x 8192 x 28672, and two tables of 128256 x 8192, divided by 4; norms
+        // are not divided.
         let block = 8192 * (10_240 + 8192) + 3 * 8192 * 28_672;
         let tables = 2 * 128_256 * 8192;
         let norms = (2 * 80 + 1) * 8192;

@@ -1,70 +1,70 @@
-//! What callers may be told of steps and requests.
+//! Notifications of steps and requests for callers.
 
 use super::scheduler::EngineStep;
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// A step that begins.
+/// A step when it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord<'s> {
     /// The engine.
     pub engine: u32,
-    /// Number among the engine's steps.
+    /// Index of the step within its engine.
     pub number: u64,
     /// Beginning.
     pub begin: Time,
     /// End.
     pub end: Time,
-    /// What it does.
+    /// Requests and tokens of the step.
     pub step: &'s EngineStep,
-    /// Requests that run.
+    /// Number of running requests.
     pub running: u64,
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub waiting: u64,
-    /// Blocks that no request holds.
+    /// Number of blocks that no request uses.
     pub free_blocks: u32,
 }
 
-/// A request that is complete.
+/// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedLlmRequest {
-    /// Number among all, in the order of arrival.
+    /// Number among all requests, in the order of arrival.
     pub number: u64,
     /// Index of its class.
     pub class: u32,
     /// The engine that served it.
     pub engine: u32,
-    /// When its client sent it.
+    /// Time at which its client sent it.
     pub arrival: Time,
-    /// When it came into the queue of its engine.
+    /// Time at which it entered the queue of its engine.
     pub queued: Time,
-    /// When it first took part in a step.
+    /// Time at which it first took part in a step.
     pub scheduled: Time,
-    /// When the engine had its first token.
+    /// Time at which the engine produced its first token.
     pub first: Time,
-    /// When the engine had its last token.
+    /// Time at which the engine produced its last token.
     pub last: Time,
-    /// From the engine to its client.
+    /// Time from the engine to its client.
     pub after: Span,
     /// Tokens of the prompt.
     pub prompt: u32,
     /// Tokens of the answer.
     pub output: u32,
-    /// Tokens of the prompt that were known when it was first admitted.
+    /// Tokens of the prompt found in the cache on its first admission.
     pub hit: u32,
-    /// Number of times that it was put back.
+    /// Number of its preemptions.
     pub put_back: u32,
-    /// Tokens that were computed again for that.
+    /// Tokens that were computed again after preemptions.
     pub recomputed: u64,
 }
 
 impl CompletedLlmRequest {
-    /// Time to first token, as the client sees it.
+    /// Returns the time to first token, as the client observes it.
     pub fn ttft(&self) -> Span {
         self.first.since(self.arrival) + self.after
     }
 
-    /// Time of each token after the first; `None` if there is none.
+    /// Returns the time per token after the first; `None` if there is only one token.
     pub fn tpot(&self) -> Option<Span> {
         let gaps = u64::from(self.output)
             .checked_sub(1)
@@ -73,38 +73,38 @@ impl CompletedLlmRequest {
         Some(Span((span + gaps / 2) / gaps))
     }
 
-    /// From the client's sending to its last token.
+    /// Returns the time from the client's sending to its last token.
     pub fn e2e(&self) -> Span {
         self.last.since(self.arrival) + self.after
     }
 
-    /// From the engine's queue to its first step.
+    /// Returns the time from the engine's queue to its first step.
     pub fn queue(&self) -> Span {
         self.scheduled.since(self.queued)
     }
 }
 
-/// Is told of steps and requests.
+/// Receives notifications of steps and requests.
 pub trait LlmObserver {
-    /// Whether it is told of steps.
+    /// Returns true to be notified of steps.
     fn wants_steps(&self) -> bool {
         false
     }
 
-    /// A step begins.
+    /// Called when a step begins.
     fn step(&mut self, _step: &StepRecord<'_>) {}
 
-    /// A request is complete.
+    /// Called when a request is complete.
     ///
     /// # Errors
     ///
-    /// If it cannot be written; the run ends then.
+    /// If it cannot be written; the run then ends.
     fn completed(&mut self, _request: &CompletedLlmRequest) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Is told nothing.
+/// Ignores all notifications.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLlmObserver;
 

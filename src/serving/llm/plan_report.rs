@@ -1,4 +1,4 @@
-//! A plan as text and as comma-separated values.
+//! A plan as text and as CSV.
 
 use super::planner::{LlmPlan, PlanRow};
 use super::report::text::rate;
@@ -93,7 +93,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
     paragraph(out, text, "  ", 2, plain)
 }
 
-/// The highest rate in a line.
+/// Formats the highest rate as one line.
 pub fn capacity(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
@@ -105,7 +105,7 @@ pub fn capacity(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
     )
 }
 
-/// The same as a table.
+/// Formats the highest rate as CSV.
 pub fn one(row: &PlanRow) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     rows.add(cells(row));
@@ -114,7 +114,7 @@ pub fn one(row: &PlanRow) -> String {
 
 const COLUMNS: &str = "tensor,replicas,npus,rate_per_s,requests,attained,verdict,rho,ttft_p99_ps,tpot_p99_ps,output_tokens_per_s_per_npu,dollars_per_million_output_tokens";
 
-/// A row for each number of NPUs an engine.
+/// Formats the plan as CSV, with one row for each number of NPUs per engine.
 pub fn rows(plan: &LlmPlan) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     for row in &plan.rows {

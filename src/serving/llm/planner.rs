@@ -1,4 +1,4 @@
-//! How many NPUs a rate needs within limits, and which rate engines can take.
+//! Finds how many NPUs a request rate needs within limits, and the highest rate that engines can serve.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -9,20 +9,20 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Whether enough requests are within their limits, by the 95 % interval of their share.
+/// Whether enough requests are within their limits, by the 95 % interval of their fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitVerdict {
-    /// The whole interval is.
+    /// The whole interval is above the required fraction.
     Met,
-    /// None of it is.
+    /// The whole interval is below the required fraction.
     Missed,
-    /// More requests would be needed to tell.
+    /// More requests would be needed to decide.
     Open,
 }
 
 impl LimitVerdict {
-    /// In words.
+    /// Returns the verdict as a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -31,7 +31,7 @@ impl LimitVerdict {
         }
     }
 
-    /// Of `met` requests among `all`, when a share of `attain` is enough: Wilson's interval.
+    /// Returns the verdict for `met` of `all` requests if the fraction `attain` is required, by Wilson's interval.
     pub fn of(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
@@ -49,61 +49,61 @@ impl LimitVerdict {
     }
 }
 
-/// Engines that were tried.
+/// A configuration of engines that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRow {
     /// NPUs of an engine.
     pub tensor: u32,
-    /// Engines.
+    /// Number of engines.
     pub replicas: u32,
-    /// NPUs of all.
+    /// NPUs of all engines.
     pub npus: u32,
     /// Requests per second.
     pub rate_per_s: f64,
     /// Requests that were served.
     pub requests: u64,
-    /// Share of them within all limits.
+    /// Fraction of them within all limits.
     pub attained: f64,
-    /// Whether that is enough.
+    /// Whether this fraction is sufficient.
     pub verdict: LimitVerdict,
-    /// Load, where it is known.
+    /// Load, if known.
     pub rho: Option<f64>,
     /// 99th percentile of the time to first token.
     #[serde(rename = "ttft_p99_ps")]
     pub ttft_p99: Option<Span>,
-    /// 99th percentile of the time of each further token.
+    /// 99th percentile of the time per further token.
     #[serde(rename = "tpot_p99_ps")]
     pub tpot_p99: Option<Span>,
     /// Tokens of answers per second and NPU.
     pub output_tokens_per_s_per_npu: Option<f64>,
-    /// Dollars of a million tokens of answers.
+    /// Dollars per million tokens of answers.
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
-/// Engines that keep limits, and the fewest.
+/// Configurations that meet the limits, and the one with the fewest NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmPlan {
     /// Name of the model.
     pub model: String,
     /// Name of the machine.
     pub machine: String,
-    /// Requests, in words.
+    /// Description of the requests.
     pub requests: Vec<String>,
-    /// Limits, in words.
+    /// Description of the limits.
     pub limits: String,
-    /// Share of requests that has to be within them.
+    /// Fraction of requests that must be within the limits.
     pub attain: f64,
-    /// Of each number of NPUs an engine the fewest engines that keep the limits, or the most that were tried.
+    /// For each number of NPUs per engine, the fewest engines that meet the limits, or the most that were tried.
     pub rows: Vec<PlanRow>,
-    /// The row with the fewest NPUs of those that keep them, of equals the one with the highest share.
+    /// Index of the row with the fewest NPUs among those that meet the limits; the highest fraction among equals.
     pub chosen: Option<usize>,
-    /// The same for the highest rate of that row, where it was looked for.
+    /// The chosen configuration at its highest rate, if it was searched.
     pub highest_rate: Option<PlanRow>,
 }
 
-/// The most NPUs of a plan.
+/// Maximum number of NPUs of a plan.
 const MOST_NPUS: u32 = 4096;
-/// The most doublings of a run that cannot tell.
+/// Maximum number of times that an undecided run is doubled.
 const LONGER: u32 = 3;
 
 /// A model on a machine under a load, with limits.
@@ -113,13 +113,13 @@ struct CapacityPlanner<'a> {
 }
 
 impl CapacityPlanner<'_> {
-    /// Returns the rate that each engine completes at most, if the scenario can ask for more.
+    /// Returns the maximum rate that each engine completes, if the scenario can ask for more.
     fn saturated_rate_of_each(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
         let rate = saturated_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
 
-    /// Serves `scenario` on engines that each complete `each` requests per second at most.
+    /// Serves `scenario` on engines that each complete at most `each` requests per second.
     fn row(
         &self,
         scenario: &LlmScenario,
@@ -157,7 +157,7 @@ impl CapacityPlanner<'_> {
             |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
         let mut verdict = LimitVerdict::of(met, requests, self.attain);
-        // What is asked for beyond what can be done is missed by a run that is long enough.
+        // An overloaded run that is long enough misses its limits.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
         }
@@ -177,7 +177,7 @@ impl CapacityPlanner<'_> {
         }
     }
 
-    /// The fewest engines of `tensor` NPUs each that keep the limits, or the most that were tried.
+    /// Returns the fewest engines of `tensor` NPUs each that meet the limits, or the most that were tried.
     fn find_fewest(&self, of: &LlmDeployment, each: Option<f64>) -> Result<PlanRow, ServeError> {
         let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
         let most = (MOST_NPUS / tensor).clamp(1, MOST_REPLICAS);
@@ -190,7 +190,7 @@ impl CapacityPlanner<'_> {
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
         while best.verdict != LimitVerdict::Met {
-            // More engines do not help where requests are too slow that hardly wait for one another.
+            // More engines do not help if requests are too slow although they hardly wait for one another.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
             if high >= most || is_alone {
@@ -212,7 +212,7 @@ impl CapacityPlanner<'_> {
         Ok(best)
     }
 
-    /// The highest rate at which engines keep the limits, to one part in fifty; `None` if no rate does.
+    /// Returns the highest rate at which engines meet the limits, to one part in fifty; `None` if no rate does.
     fn find_highest_rate(
         &self,
         of: &LlmDeployment,
@@ -251,8 +251,8 @@ impl CapacityPlanner<'_> {
 const NO_RATE: &str =
     "its arrivals have no rate to change; found users or a file, expected poisson or constant ones";
 
-/// Finds the fewest NPUs of `machine`'s kind on which at least `attain` of the requests of `scenario` are within their limits, for
-/// each number of NPUs that an engine can have.
+/// Finds, for each possible number of NPUs per engine, the fewest NPUs of `machine`'s kind on which at least the
+/// fraction `attain` of the requests of `scenario` is within the limits.
 ///
 /// # Errors
 ///
@@ -303,8 +303,8 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
     })
 }
 
-/// Finds the highest rate at which at least `attain` of the requests of `scenario` are within their limits; `None` if there is
-/// none.
+/// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario` is within the limits;
+/// `None` if there is none.
 ///
 /// # Errors
 ///
@@ -335,7 +335,7 @@ fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
     }
 }
 
-/// The scenario with one engine of `tensor` NPUs.
+/// Returns the scenario with one engine of `tensor` NPUs.
 fn alone(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
     let mut one = scenario.clone();
     one.replicas = 1;
@@ -349,7 +349,7 @@ fn alone(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
 mod tests {
     use super::*;
 
-    /// 995 of 1,000 have an interval from 98.8 to 99.8 %; 1,000 of 1,000 one from 99.6 %.
+    /// The interval of 995 of 1,000 is 98.8 to 99.8 %; that of 1,000 of 1,000 starts at 99.6 %.
     #[test]
     fn verdicts_follow_intervals() {
         assert_eq!(LimitVerdict::of(995, 1000, 0.99), LimitVerdict::Open);

@@ -1,4 +1,4 @@
-//! The report of a run: one value, which text, JSON, CSV and pages only read.
+//! The report of a run: one value, which the text, JSON, CSV and HTML renderings only read.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EnginePlace, LlmDeployment};
@@ -18,16 +18,16 @@ pub mod text;
 /// The percentiles of reports.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
-/// Everything that is known of a run.
+/// All results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmReport {
     /// Name of the scenario.
     pub scenario: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Arrivals, in words.
+    /// Description of arrivals.
     pub arrivals: String,
-    /// Classes, in words.
+    /// Descriptions of classes.
     pub classes: Vec<String>,
     /// Name of the rules.
     pub rules: String,
@@ -37,15 +37,15 @@ pub struct LlmReport {
     pub rule_values: Vec<RuleValue>,
     /// Number of engines.
     pub replicas: u32,
-    /// Which engine a request goes to.
+    /// Rule by which requests are assigned to engines.
     pub router: String,
-    /// Where they run.
+    /// NPUs and memory of the engines, if they run on a machine.
     pub place: Option<EnginePlace>,
     /// Blocks of each engine.
     pub blocks: u32,
-    /// What the times of steps rest on.
+    /// Sources of step times.
     pub basis: Vec<String>,
-    /// Requests at the beginning that are not counted.
+    /// Number of initial requests that are not counted.
     pub warmup: u64,
     /// Limits.
     pub limits: LimitValues,
@@ -58,31 +58,31 @@ pub struct LlmReport {
     pub completed: u64,
     /// Requests that no engine can serve, by reason.
     pub refused: RefusedRequests,
-    /// Rows of classes, if there are several, then of all.
+    /// One row per class, if there are several, then one for all.
     pub rows: Vec<LlmRow>,
     /// Gaps between tokens, pooled over requests.
     pub itl: GapSummary,
-    /// Tokens per second, and requests.
+    /// Tokens and requests per second.
     pub throughput: LlmThroughput,
     /// Steps.
     pub steps: StepSummary,
-    /// The cache of prefixes.
+    /// The prefix cache.
     pub cache: CacheSummary,
-    /// Number of times that requests were put back.
+    /// Number of preemptions of requests.
     pub preemptions: u64,
-    /// Share of the window in which each engine runs a step.
+    /// Fraction of the window in which each engine runs a step.
     pub utilisation: Vec<f64>,
-    /// Requests per second over those that engines complete when more wait than can run; `None` where answers set the arrivals.
+    /// Arrival rate divided by the rate that engines complete when saturated; `None` if answers determine the arrivals.
     pub rho: Option<f64>,
-    /// Requests that wait, over time.
+    /// Number of waiting requests over time.
     pub waiting: LevelSummary,
-    /// Requests that run, over time.
+    /// Number of running requests over time.
     pub running: LevelSummary,
-    /// Blocks that requests hold, over time.
+    /// Number of blocks that requests occupy over time.
     pub held_blocks: LevelSummary,
     /// Tokens that steps compute, over time.
     pub tokens_over_time: CountSummary,
-    /// Reservations about the numbers.
+    /// Caveats about the results.
     pub warnings: Vec<String>,
 }
 
@@ -95,22 +95,22 @@ pub struct RuleValue {
     pub value: String,
 }
 
-/// Limits in a report.
+/// Limits on times, if stated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitValues {
-    /// To the first token.
+    /// Limit on the time to the first token.
     #[serde(rename = "ttft_ps")]
     pub ttft: Option<Span>,
-    /// Of each token after the first.
+    /// Limit on the time per token after the first.
     #[serde(rename = "tpot_ps")]
     pub tpot: Option<Span>,
-    /// To the last token.
+    /// Limit on the time to the last token.
     #[serde(rename = "e2e_ps")]
     pub e2e: Option<Span>,
 }
 
 impl LimitValues {
-    /// As a scenario has them.
+    /// Returns the limits in the form of a scenario.
     pub fn limits(&self) -> LlmLimits {
         LlmLimits {
             ttft: self.ttft,
@@ -123,15 +123,15 @@ impl LimitValues {
 /// Requests that no engine can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRequests {
-    /// With a prompt as long as the longest request, or longer.
+    /// Requests whose prompt is at least as long as the longest allowed request.
     pub too_long: u64,
-    /// With a prompt longer than a step, which is not computed in parts.
+    /// Requests whose prompt is longer than a step and may not be split.
     pub beyond_budget: u64,
-    /// With more keys and values than an engine has blocks.
+    /// Requests with more keys and values than an engine has blocks.
     pub beyond_blocks: u64,
 }
 
-/// Times of one kind.
+/// Statistics of one kind of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeSummary {
     /// Mean with its interval.
@@ -152,36 +152,36 @@ impl TimeSummary {
     }
 }
 
-/// Requests of a class, or all.
+/// Results for the requests of a class, or for all requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmRow {
-    /// Name of the class; `all`.
+    /// Name of the class, or `all`.
     pub name: String,
     /// Requests that were sent and are counted.
     pub arrived: u64,
-    /// Of these, those that no engine can serve.
+    /// Number of these that no engine can serve.
     pub refused: u64,
-    /// Of these, those that are complete; all else is about them.
+    /// Number of these that are complete; all other fields describe these.
     pub completed: u64,
     /// Tokens of prompts.
     pub prompt_tokens: u64,
     /// Tokens of answers.
     pub output_tokens: u64,
-    /// Tokens of prompts that were known.
+    /// Prompt tokens found in the prefix cache.
     pub hit_tokens: u64,
     /// Time to first token.
     pub ttft: TimeSummary,
-    /// Time of each token after the first, by request.
+    /// Time per token after the first, by request.
     pub tpot: TimeSummary,
-    /// From sending to the last token.
+    /// Time from sending to the last token.
     pub e2e: TimeSummary,
-    /// From the queue to the first step.
+    /// Time from the queue to the first step.
     pub queue: TimeSummary,
-    /// Number of times that they were put back.
+    /// Number of their preemptions.
     pub preemptions: u64,
-    /// Share of requests within all limits, if there is one; those that no engine can serve are not.
+    /// Fraction of requests within all limits, if there are limits; requests that no engine can serve count as missed.
     pub attained: Option<f64>,
-    /// Share within the limit to the first token, of each token, and to the last.
+    /// Fractions within the limits to the first token, per token, and to the last token.
     pub attained_each: [Option<f64>; 3],
     /// Requests within all limits per second.
     pub goodput_per_s: Option<f64>,
@@ -198,10 +198,10 @@ pub struct GapSummary {
     /// Percentiles 50, 90, 95 and 99.
     #[serde(rename = "percentiles_ps")]
     pub percentiles: Vec<Span>,
-    /// The longest.
+    /// The longest gap.
     #[serde(rename = "most_ps")]
     pub most: Span,
-    /// Whether percentiles are exact; otherwise to one part in 256.
+    /// True if percentiles are exact; otherwise they are accurate to one part in 256.
     pub is_exact: bool,
 }
 
@@ -212,13 +212,14 @@ pub struct LlmThroughput {
     pub prompt_tokens_per_s: f64,
     /// Tokens of answers, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Tokens of answers from a tenth of the time of arrivals to the last arrival; `None` where that is too short.
+    /// Tokens of answers per second, from a tenth of the time of arrivals to the last arrival; `None` if that period is
+    /// too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests, from the first arrival to the last token.
     pub requests_per_s: f64,
     /// Tokens of answers per second and NPU.
     pub output_tokens_per_s_per_npu: Option<f64>,
-    /// Dollars of a million tokens of answers.
+    /// Dollars per million tokens of answers.
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
@@ -230,14 +231,14 @@ pub struct StepSummary {
     /// Mean time.
     #[serde(rename = "mean_ps")]
     pub mean: Span,
-    /// The longest.
+    /// The longest step.
     #[serde(rename = "most_ps")]
     pub most: Span,
-    /// Tokens of a step, in the mean.
+    /// Mean number of tokens of a step.
     pub mean_tokens: f64,
-    /// Requests of a step, in the mean.
+    /// Mean number of requests of a step.
     pub mean_requests: f64,
-    /// Share of the time of steps by part, if they have parts.
+    /// Fraction of the time of steps by part, if steps have parts.
     pub parts: Vec<PartShare>,
 }
 
@@ -246,20 +247,20 @@ pub struct StepSummary {
 pub struct PartShare {
     /// Its name.
     pub part: String,
-    /// Its share.
+    /// Its fraction of the time.
     pub share: f64,
 }
 
-/// The cache of prefixes.
+/// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheSummary {
-    /// Tokens of prompts that were known, over all tokens of prompts; `None` without the cache.
+    /// Prompt tokens found in the cache, divided by all prompt tokens; `None` without the cache.
     pub hit_rate: Option<f64>,
-    /// Tokens that were computed again because requests were put back.
+    /// Tokens computed again after preemptions.
     pub recomputed_tokens: u64,
-    /// The most blocks that requests hold at once, over all.
+    /// Maximum fraction of the blocks that requests occupy.
     pub peak_use: f64,
-    /// The mean over time.
+    /// Mean fraction of the blocks over time.
     pub mean_use: f64,
 }
 
@@ -268,12 +269,12 @@ pub struct CacheSummary {
 pub struct CountSummary {
     /// Length of an interval.
     pub interval_ps: Span,
-    /// Count of each.
+    /// Count of each interval.
     pub counts: Vec<u64>,
 }
 
 impl LlmReport {
-    /// Makes the report of a run; `rho` is the load, where it is known.
+    /// Creates the report of a run; `rho` is the load, if known.
     pub(super) fn of(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
@@ -303,7 +304,7 @@ impl LlmReport {
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.rate().or_else(|| {
-            // Of a file as it was.
+            // A file states no rate, so the rate of its arrivals in the run is used.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }
@@ -408,7 +409,7 @@ impl LlmReport {
         report
     }
 
-    /// The row of all requests.
+    /// Returns the row of all requests.
     pub fn all(&self) -> Option<&LlmRow> {
         self.rows.last()
     }
@@ -494,7 +495,7 @@ fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
         .collect()
 }
 
-/// Load from which on a run is said to be near its limit.
+/// Load from which a run counts as close to its limit.
 const NEAR: f64 = 0.9;
 
 fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {

@@ -1,12 +1,12 @@
-//! Requests of a file: CSV with a line of headings, or a JSON object in each line, plain or compressed.
+//! Requests from a file: CSV with a header line, or one JSON object per line, plain or compressed.
 //!
 //! - Azure's traces: `TIMESTAMP` (a date and a time of day, or seconds), `ContextTokens`, `GeneratedTokens`;
 //! - BurstGPT's: `Timestamp` in seconds, `Request tokens`, `Response tokens`;
-//! - tables may have `priority`, the least number first, and `prefix` with `prefix_toks`: so many tokens at the beginning are
-//!   those of all requests with this number;
+//! - tables may have `priority`, lowest number first, and `prefix` with `prefix_toks`: all requests with the same
+//!   `prefix` number share that many tokens at the beginning;
 //! - others: `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or `prompt_tokens`, `output_toks` or `output_tokens`;
-//! - Mooncake's: objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, a number for each
-//!   512 tokens of the prompt, equal for blocks that are alike with all before them.
+//! - Mooncake's: objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, one number
+//!   for each 512 tokens of the prompt; equal numbers mean that the block and all earlier blocks are equal.
 
 use super::super::error::ServeError;
 use super::super::tables::{ColumnUnit, TableReader};
@@ -23,18 +23,18 @@ use std::path::{Path, PathBuf};
 /// Tokens of a block of Mooncake's traces.
 const TRACE_BLOCK: u32 = 512;
 
-/// The longest line of a file of objects, in bytes.
+/// Maximum length of a line of a file of objects, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
-/// A file of requests as it is read.
+/// A file of requests that is being read.
 pub struct RequestFile {
     rows: FileRows,
     name: String,
     speed: f64,
-    /// Seconds of the first request of a file that has dates.
+    /// Seconds of the first request, if the file has dates.
     first: Option<f64>,
     last: Time,
-    /// Requests so far, which number what they share with no other.
+    /// Number of requests so far, which identifies tokens that a request shares with no other.
     count: u64,
 }
 
@@ -58,11 +58,11 @@ enum FileRows {
 #[derive(Clone, Copy)]
 enum ArrivalUnit {
     Column(ColumnUnit),
-    /// Dates or seconds, from the first row.
+    /// Dates or seconds, relative to the first row.
     Date,
 }
 
-/// A line of a file of objects; other fields are left aside.
+/// A line of a file of objects; other fields are ignored.
 #[derive(Deserialize)]
 struct RequestObject {
     timestamp: f64,
@@ -96,8 +96,8 @@ const OUTPUTS: &[&str] = &[
 ];
 
 impl RequestFile {
-    /// Opens the file at `path`, played at `speed` times its speed. A table's name may be followed by `:COLUMN=VALUE`, for
-    /// the rows that have this value.
+    /// Opens the file at `path`, played at `speed` times its speed. `:COLUMN=VALUE` after a table's name selects the
+    /// rows with this value.
     pub fn open(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_filter(path);
         let file = path.display().to_string();
@@ -175,7 +175,7 @@ impl RequestFile {
         })
     }
 
-    /// The next request; `None` at the end.
+    /// Returns the next request; `None` at the end.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         let Some(row) = self.read_row()? else {
             return Ok(None);
@@ -198,7 +198,7 @@ impl RequestFile {
                 .then_some(count as u32)
                 .ok_or_else(|| refuse(found, &expected))
         };
-        // Engines answer an empty prompt as one of a single token, and give at least one token.
+        // Engines treat an empty prompt as a single token, and produce at least one token.
         let (prompt, output) = (length(row.tokens[0])?.max(1), length(row.tokens[1])?.max(1));
         let number = |value: f64, what: &str| {
             let whole = value.fract() == 0.0 && (0.0..=f64::from(1 << 30)).contains(&value);
@@ -314,7 +314,7 @@ impl RequestFile {
     }
 }
 
-/// A row as it stands in a file.
+/// A row as it is in a file.
 struct FileRow {
     arrival: Span,
     tokens: [f64; 2],
@@ -324,8 +324,8 @@ struct FileRow {
     line: u64,
 }
 
-/// Pieces of a prompt whose blocks of 512 tokens have these hashes: whole blocks are alike where these are, what is behind
-/// the last whole block is of this request alone.
+/// Returns the pieces of a prompt whose blocks of 512 tokens have these hashes. Whole blocks are shared if their hashes
+/// are equal; tokens after the last whole block belong only to this request.
 fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
@@ -345,7 +345,7 @@ fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     pieces
 }
 
-/// Splits `:COLUMN=VALUE` from the name of a file.
+/// Splits `:COLUMN=VALUE` off the name of a file.
 fn split_filter(path: &Path) -> (PathBuf, Option<(String, String)>) {
     let text = path.display().to_string();
     let filter = text.rsplit_once(':').and_then(|(file, filter)| {
@@ -358,7 +358,7 @@ fn split_filter(path: &Path) -> (PathBuf, Option<(String, String)>) {
     }
 }
 
-/// Seconds from the year 2000 to a date with a time of day, or a number of seconds.
+/// Parses a date with a time of day as seconds since the year 2000, or a number of seconds.
 fn parse_date(text: &str) -> Option<f64> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
@@ -384,7 +384,7 @@ fn parse_date(text: &str) -> Option<f64> {
     if !in_range {
         return None;
     }
-    // Days of the civil calendar, whose year begins in March.
+    // Days of the civil calendar with years that begin in March.
     let (y, m) = if month > 2 {
         (year, month - 3)
     } else {
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens are two blocks of 512 and 76 of its own, though the trace states three hashes.
+        // 1,100 tokens are two blocks of 512 and 76 of its own, although the trace states three hashes.
         let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),

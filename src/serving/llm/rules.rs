@@ -1,4 +1,4 @@
-//! Rules of an engine: files whose names say what they follow, and what a scenario changes of them.
+//! Rules of an engine: rule files named after the program that they follow, and a scenario's changes to them.
 
 use super::super::error::ServeError;
 use chakram_base::config::{
@@ -6,7 +6,7 @@ use chakram_base::config::{
 };
 use chakram_base::units::Bytes;
 
-/// Rules that come with the program: their name and their file.
+/// Built-in rules: their names and files.
 pub const RULE_SETS: &[(&str, &str)] = &[
     ("vllm-v1", include_str!("rules/vllm-v1.toml")),
     ("static", include_str!("rules/static.toml")),
@@ -31,7 +31,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "reserve",
 ];
 
-/// Keys that other programs have and this one has not, with what there is to say.
+/// Keys that other programs have but this one does not, with the explanation for the error.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     (
         "async_scheduling",
@@ -69,25 +69,25 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
 pub enum BatchingRule {
     /// At each step.
     Continuous,
-    /// When nothing runs.
+    /// Only when nothing runs.
     Static,
 }
 
-/// Which request is first.
+/// Which request comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
-    /// The one that arrived first.
+    /// The request that arrived first.
     FirstCome,
-    /// The one with the least priority number, of equals the one that arrived first.
+    /// The request with the lowest priority number; the first to arrive among equals.
     Priority,
 }
 
-/// Tokens for which a request takes blocks.
+/// Tokens for which a request allocates blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReserve {
-    /// Those that are computed.
+    /// Computed tokens.
     AsComputed,
-    /// All of its prompt and answer, when it is admitted.
+    /// All tokens of its prompt and answer, on admission.
     WholeRequest,
 }
 
@@ -107,51 +107,51 @@ const RESERVES: &[(BlockReserve, &str)] = &[
 /// Rules of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineRules {
-    /// Name of the rules that these began as.
+    /// Name of the rules from which these were derived.
     pub name: String,
-    /// What they follow.
+    /// The program and version that they follow.
     pub follows: String,
     /// When waiting requests may join.
     pub batching: BatchingRule,
-    /// The most tokens of a step.
+    /// Maximum number of tokens of a step.
     pub max_num_batched_tokens: u32,
-    /// The most requests that run.
+    /// Maximum number of running requests.
     pub max_num_seqs: u32,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: u32,
-    /// The most tokens of a request; `None` for any number.
+    /// Maximum number of tokens of a request; `None` for no limit.
     pub max_model_len: Option<u32>,
-    /// Which request is first.
+    /// Which request comes first.
     pub policy: SchedulingPolicy,
-    /// Whether a prompt may be computed in parts.
+    /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
-    /// Whether blocks of known content are used again.
+    /// True if blocks of known content are reused.
     pub prefix_caching: bool,
-    /// The most tokens of one request in a step; 0 for any number.
+    /// Maximum number of tokens of one request in a step; 0 for no limit.
     pub long_prefill_token_threshold: u32,
-    /// Whether all tokens of a request must fit when it is admitted, and not only those of its first step.
+    /// True if all tokens of a request must fit on admission, not only those of its first step.
     pub full_sequence_must_fit: bool,
-    /// Part of the blocks that stays free when a request is admitted while others run.
+    /// Fraction of the blocks that must stay free when a request is admitted while others run.
     pub watermark: f64,
-    /// Tokens for which a request takes blocks.
+    /// Tokens for which a request allocates blocks.
     pub reserve: BlockReserve,
 }
 
-/// What rules may ask of the machine that an engine runs on.
+/// Properties of the machine that rules may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineHardware<'a> {
     /// Name of the NPUs' class.
     pub npu: &'a str,
-    /// Memory of one.
+    /// Memory of one NPU.
     pub memory: Option<Bytes>,
 }
 
 impl EngineRules {
-    /// The rules called `name` on NPUs of `hardware`, where it is known.
+    /// Returns the rules called `name`, on NPUs of `hardware` if known.
     ///
     /// # Errors
     ///
-    /// If there are none of that name.
+    /// If there are none with this name.
     pub fn named(name: &str, hardware: Option<EngineHardware<'_>>) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
             let expected = expected_rules(name);
@@ -205,7 +205,7 @@ impl EngineRules {
         Ok(rules)
     }
 
-    /// Sets what `table` states.
+    /// Sets the values that `table` states.
     pub(super) fn change(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
         self.batching = table.or("batching", self.batching, |field| field.choice(BATCHINGS))?;
         let count = |key, own, most| table.or(key, own, |field| field.count(most));
@@ -237,7 +237,7 @@ impl EngineRules {
         Ok(())
     }
 
-    /// Every rule with its value, as a scenario would state it.
+    /// Returns every rule with its value, in the notation of a scenario.
     pub fn stated(&self) -> Vec<(&'static str, String)> {
         fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
             let found = all.iter().find(|(value, _)| *value == one);
@@ -272,7 +272,7 @@ impl EngineRules {
         ]
     }
 
-    /// Checks rules that contradict one another; `Err` says which.
+    /// Checks for contradictory rules; the error names them.
     pub fn check(&self) -> Result<(), ServeError> {
         if !self.chunked_prefill
             && self
@@ -295,7 +295,7 @@ const MOST_TOKENS: u32 = 1 << 26;
 const MOST_SEQUENCES: u32 = 1 << 20;
 const MOST_BLOCK_SIZE: u32 = 1 << 16;
 
-/// Names of all rules, with the one that `name` is most like.
+/// Lists the names of all rules, with the one most similar to `name`.
 pub(super) fn expected_rules(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(nearest(name, names.iter().copied()));

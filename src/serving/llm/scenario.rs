@@ -3,20 +3,22 @@
 //! A scenario's file has
 //!
 //! - `name`, and optionally `seed` (1);
-//! - `[engine]`: `rules` (`vllm-v1`) and any of its keys; `model`, a preset or a file, with `tensor`, the NPUs of an engine,
-//!   `weights` and `kv`, the formats of weights and of keys and values, and `memory_utilization`; or `blocks`, the blocks of
-//!   keys and values of an engine; `replicas` (1) and `router` (`round-robin`, `least-outstanding`, `longest-prefix`);
-//! - `[step]`, where no model and machine say how long steps take: `base`, `token`, `request` and `context`, the time of each
-//!   step and what is added for each token, request and token that is read; or `profile`, a table of measured operations, with
-//!   the `rows` that are read of it and the model's `layers`; otherwise `leave_out`, parts that take no time;
-//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts` (`burst` requests `every`
-//!   so often), `users` (`users` who ask again after `think`), `at-once`, or `file` (a `file`, at `speed` times its speed);
-//!   `count` and `duration` end it;
-//! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens, `priority` (0, the most
-//!   urgent is the least), `shared_prefix` tokens, `prefixes` of them (1), `turns` (1) and `think` between them;
-//! - `[slo]`, optionally: limits `ttft`, `tpot` and `e2e`;
-//! - `[client]`, optionally: times `before` the queue and `after` the engine;
-//! - `[measure]`, optionally: `warmup`, requests at the beginning that are not counted (0).
+//! - `[engine]`: `rules` (`vllm-v1`) and any of its keys; `model`, a preset or a file, with `tensor`, the number of
+//!   NPUs of an engine, `weights` and `kv`, the formats of weights and of keys and values, and `memory_utilization`; or
+//!   `blocks`, the number of an engine's blocks of keys and values; `replicas` (1) and `router` (`round-robin`,
+//!   `least-outstanding`, `longest-prefix`);
+//! - `[step]`, if no model and machine determine step times: `base`, `token`, `request` and `context`, the time of each
+//!   step and the increments per token, request and token read; or `profile`, a table of measured operations, with the
+//!   `rows` to read from it and the model's `layers`; otherwise `leave_out`, parts that take no time;
+//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts` (`burst` requests at
+//!   intervals of `every`), `users` (`users` who ask again after `think`), `at-once`, or `file` (a `file`, at `speed`
+//!   times its speed); `count` and `duration` end it;
+//! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens, `priority` (0; the
+//!   lowest number is the most urgent), `shared_prefix` tokens, the number of distinct `prefixes` (1), `turns` (1) and
+//!   `think` between them;
+//! - `[slo]`, optionally: the limits `ttft`, `tpot` and `e2e`;
+//! - `[client]`, optionally: the times `before` the queue and `after` the engine;
+//! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
 
 use super::super::error::ServeError;
 use super::rules::{
@@ -40,19 +42,19 @@ pub struct LlmScenario {
     pub seed: u64,
     /// Name of the rules.
     pub rules: String,
-    /// Rules that it states itself, over those of that name.
+    /// Rules stated in the scenario, which override the named ones.
     pub own_rules: OwnRules,
-    /// What is served, where prices are those of a model.
+    /// The served model, if prices follow from a model.
     pub model: Option<ServedLlm>,
-    /// Blocks of an engine, where they are given.
+    /// Number of blocks of an engine, if given.
     pub blocks: Option<u32>,
-    /// Engines.
+    /// Number of engines.
     pub replicas: u32,
-    /// Which engine a request goes to.
+    /// Rule by which requests are assigned to engines.
     pub router: RouterKind,
-    /// Given times of steps.
+    /// Stated times of steps.
     pub step: Option<LinearStep>,
-    /// Measured operations of steps, to which given times are added.
+    /// Measured operations of steps; stated times are added to them.
     pub profile: Option<ProfileChoice>,
     /// Parts of the cost of a step that take no time.
     pub left_out: Vec<CostPart>,
@@ -62,11 +64,11 @@ pub struct LlmScenario {
     pub limits: LlmLimits,
     /// Times between client and engine.
     pub client: ClientTimes,
-    /// Requests at the beginning that are not counted.
+    /// Number of initial requests that are not counted.
     pub warmup: u64,
 }
 
-/// Rules that a scenario states: its file, as it has to be read again when the machine is known.
+/// Rules that a scenario states: the text of its file, which is parsed again when the machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OwnRules {
     /// Text of the file.
@@ -75,18 +77,18 @@ pub struct OwnRules {
     pub file: String,
 }
 
-/// A model and how it is served.
+/// A model and its serving options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedLlm {
     /// A preset or a file.
     pub name: String,
-    /// NPUs of an engine; `None` for the fewest that hold it.
+    /// Number of NPUs of an engine; `None` for the fewest that have enough memory.
     pub tensor: Option<u32>,
     /// Format of weights and activations.
     pub weights: Dtype,
     /// Format of keys and values.
     pub kv: Dtype,
-    /// Part of the memory that an engine takes.
+    /// Fraction of the memory that an engine uses.
     pub memory_utilization: f64,
 }
 
@@ -103,14 +105,14 @@ impl ServedLlm {
     }
 }
 
-/// Which engine a request goes to.
+/// Rule by which requests are assigned to engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterKind {
-    /// Each in turn.
+    /// Each engine in turn.
     RoundRobin,
-    /// The one with the fewest requests, of equals the first.
+    /// The engine with the fewest requests; the first among equals.
     LeastOutstanding,
-    /// The one that knows most of the prompt's beginning, of equals the one with the fewest requests.
+    /// The engine that caches most of the prompt's beginning; among equals, the one with the fewest requests.
     LongestPrefix,
 }
 
@@ -121,7 +123,7 @@ const ROUTERS: &[(RouterKind, &str)] = &[
 ];
 
 impl RouterKind {
-    /// Name in files and reports.
+    /// Returns the name in files and reports.
     pub fn name(self) -> &'static str {
         ROUTERS
             .iter()
@@ -129,7 +131,7 @@ impl RouterKind {
             .map_or("", |(_, name)| name)
     }
 
-    /// All names.
+    /// Returns the router with this name, if any.
     pub fn named(name: &str) -> Option<Self> {
         ROUTERS
             .iter()
@@ -141,21 +143,21 @@ impl RouterKind {
 /// Limits on times of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LlmLimits {
-    /// To the first token.
+    /// Limit on the time to the first token.
     pub ttft: Option<Span>,
-    /// Of each token after the first.
+    /// Limit on the time per token after the first.
     pub tpot: Option<Span>,
-    /// To the last token.
+    /// Limit on the time to the last token.
     pub e2e: Option<Span>,
 }
 
 impl LlmLimits {
-    /// Whether there is one.
+    /// Returns true if there is a limit.
     pub fn any(&self) -> bool {
         self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
     }
 
-    /// They in words.
+    /// Describes the limits.
     pub fn describe(&self) -> String {
         let all = [("TTFT", self.ttft), ("TPOT", self.tpot), ("E2E", self.e2e)];
         let stated = all
@@ -168,9 +170,9 @@ impl LlmLimits {
 /// Times between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTimes {
-    /// From a client's sending to the queue.
+    /// Time from a client's sending to the queue.
     pub before: Span,
-    /// From the engine's token to the client.
+    /// Time from the engine's token to the client.
     pub after: Span,
 }
 
@@ -213,9 +215,9 @@ const CLASS: &[&str] = &[
     "think",
 ];
 
-/// The most requests of a run.
+/// Maximum number of requests of a run.
 const MOST_REQUESTS: u64 = 1_000_000_000;
-/// The most engines.
+/// Maximum number of engines.
 pub(super) const MOST_REPLICAS: u32 = 4096;
 
 /// Formats of weights.
@@ -225,18 +227,18 @@ pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Fp8, "fp8"),
 ];
 
-/// Whether the text of a scenario is one of a language model: it has a table `engine`.
+/// Returns true if the text is a scenario of a language model: if it has a table `engine`.
 pub fn is_llm_scenario(text: &str) -> bool {
     let document = ConfigDocument::parse(text, "scenario");
     document.is_ok_and(|document| document.entries().get("engine").is_some())
 }
 
 impl LlmScenario {
-    /// Parses a scenario called `file` in errors; the paths in it are relative to `folder`.
+    /// Parses a scenario; `file` is its name in errors, and paths in it are relative to `folder`.
     ///
     /// # Errors
     ///
-    /// If the text is refused.
+    /// If the text is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -316,12 +318,12 @@ impl LlmScenario {
                 None => 0,
             },
         };
-        // Rules are read again with the machine; what is wrong with them is said now.
+        // Rules are parsed again with the machine, but errors in them are reported now.
         scenario.engine_rules(None)?;
         Ok(scenario)
     }
 
-    /// The rules on NPUs of `hardware`.
+    /// Returns the rules on NPUs of `hardware`.
     ///
     /// # Errors
     ///
@@ -344,7 +346,7 @@ impl LlmScenario {
 
 fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
     let field = root.need("engine", "the engine")?;
-    // What other programs have is refused by its name, before it is an unknown key.
+    // Keys of other programs get their own errors, before they count as unknown keys.
     let all = field.table(None)?;
     for (key, what) in REFUSED_KEYS {
         if let Some(given) = all.get(key) {
@@ -417,7 +419,7 @@ fn step_of(
     Ok((given.then_some(linear), left_out.unwrap_or_default()))
 }
 
-/// A table of measured operations, if the scenario names one.
+/// Parses the table of measured operations, if the scenario names one.
 fn profile_of(
     table: &ConfigTable<'_>,
     folder: &Path,

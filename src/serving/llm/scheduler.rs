@@ -1,15 +1,16 @@
-//! Which requests take part in a step, and with how many tokens.
+//! Selects the requests of a step, and the number of tokens of each.
 //!
-//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values are not computed, as far
-//! as limits allow: one while it answers, its prompt at the beginning, all of it after a preemption. A step is composed of
-//! the requests that run, in the order of their admission, and then of waiting ones:
+//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values are not computed,
+//! as far as limits allow. This is one token while it answers, its prompt at the beginning, and everything after a
+//! preemption. A step is composed of the running requests, in the order of their admission, and then of waiting ones:
 //!
-//! 1. *Running.* A request that finds no block puts back the last one that was admitted (by priority: the one with the
-//!    greatest priority number, of equals the youngest), perhaps itself, which ends this phase. What is put back loses its
-//!    blocks, keeps its answer and is the next to be admitted.
-//! 2. *Waiting*, only if nothing was put back: the head of the queue, until it does not fit. Blocks of its beginning whose
-//!    content is known are shared; the last token is always computed.
-//! 3. The step runs. A request whose tokens are all computed has one more; it ends with its last, and gives its blocks back.
+//! 1. *Running.* If a request finds no block, the last admitted request is preempted (by priority: the one with the
+//!    greatest priority number, the youngest among equals); if that is the request itself, this phase ends. A preempted
+//!    request loses its blocks, keeps its answer and is the next to be admitted.
+//! 2. *Waiting*, only if nothing was preempted: requests from the head of the queue, until one does not fit. Blocks at
+//!    its beginning whose content is cached are shared; the last token is always computed.
+//! 3. The step runs. A request whose tokens are all computed gets one more token; it ends with its last token, and
+//!    frees its blocks.
 
 use super::block_pool::BlockPool;
 use super::decode_run::BlockVisits;
@@ -17,10 +18,10 @@ use super::rules::{BatchingRule, BlockReserve, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
-/// The most tokens of a request, whatever an engine holds.
+/// Maximum number of tokens of a request, regardless of an engine's memory.
 const MOST_TOKENS: u32 = 1 << 30;
 
-/// A request as an engine takes it.
+/// A request as submitted to an engine.
 #[derive(Clone, Debug)]
 pub struct EngineRequest {
     /// Number among all requests, in the order of arrival.
@@ -29,9 +30,9 @@ pub struct EngineRequest {
     pub prompt: u32,
     /// Tokens of the answer, at least one.
     pub output: u32,
-    /// Urgency: the least number first.
+    /// Priority; lower numbers are more urgent.
     pub priority: i32,
-    /// Which of its tokens are those of other requests.
+    /// Describes which of its tokens equal those of other requests.
     pub content: TokenContent,
 }
 
@@ -41,14 +42,14 @@ struct EngineSlot {
     request: EngineRequest,
     /// Tokens of the answer so far.
     outputs: u32,
-    /// Tokens whose keys and values exist, or are computed by the step that runs.
+    /// Tokens whose keys and values exist, or are computed by the running step.
     computed: u32,
-    /// Tokens of the step that is being composed.
+    /// Tokens in the step that is being composed.
     taking: u32,
     blocks: Vec<u32>,
-    /// Blocks whose content is noted.
+    /// Number of blocks whose content is registered.
     named: u32,
-    /// Hashes of its full blocks, as far as they were asked for.
+    /// Hashes of its full blocks, as far as computed.
     hashes: Vec<BlockHash>,
 }
 
@@ -57,7 +58,7 @@ impl EngineSlot {
         self.request.prompt + self.outputs
     }
 
-    /// Makes hashes known of the first `blocks` blocks.
+    /// Computes the hashes of the first `blocks` blocks.
     fn extend_hashes(&mut self, blocks: u32, size: u32) {
         for block in self.hashes.len() as u32..blocks {
             let before = self.hashes.last().copied().unwrap_or(BlockHash::START);
@@ -70,37 +71,37 @@ impl EngineSlot {
 /// The part of a request in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepShare {
-    /// Place of the request in the engine.
+    /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
-    /// Tokens that are computed before.
+    /// Tokens that were computed before.
     pub past: u32,
     /// Tokens that the step computes.
     pub tokens: u32,
-    /// Whether it has another token of its answer after the step.
+    /// True if it gets another token of its answer after the step.
     pub samples: bool,
-    /// Tokens that were found computed when it was admitted by this step.
+    /// Tokens found in the cache when this step admitted it.
     pub hit: u32,
-    /// Whether it was admitted by this step.
+    /// True if this step admitted it.
     pub admitted: bool,
 }
 
-/// What a step does.
+/// A composed step.
 #[derive(Clone, Debug, Default)]
 pub struct EngineStep {
     /// Requests with their tokens, in the order in which they were considered.
     pub shares: Vec<StepShare>,
-    /// Requests that were put back, in order.
+    /// Preempted requests, in order.
     pub put_back: Vec<PutBack>,
-    /// Tokens of all.
+    /// Total number of tokens.
     pub tokens: u32,
 }
 
-/// A request that was put back.
+/// A preempted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// Place of the request in the engine.
+    /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
@@ -108,24 +109,24 @@ pub struct PutBack {
     pub lost: u32,
 }
 
-/// A token that a step has made.
+/// A token that a step has produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepToken {
-    /// Place of the request in the engine.
+    /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
-    /// Tokens of the answer with this one.
+    /// Number of answer tokens, including this one.
     pub outputs: u32,
-    /// Whether it is the last.
+    /// True if it is the last.
     pub is_last: bool,
 }
 
-/// Requests that wait.
+/// The queue of waiting requests.
 #[derive(Clone, Debug)]
 enum WaitingRequests {
     InOrder(VecDeque<u32>),
-    /// By priority and number.
+    /// By priority, then number.
     ByPriority(BTreeSet<(i32, u64, u32)>),
 }
 
@@ -152,7 +153,7 @@ impl WaitingRequests {
     }
 }
 
-/// Requests of an engine, and the rules by which they take part in steps.
+/// The scheduler of an engine: its requests, and the rules by which they take part in steps.
 #[derive(Clone, Debug)]
 pub struct StepScheduler {
     rules: EngineRules,
@@ -167,7 +168,7 @@ pub struct StepScheduler {
 }
 
 impl StepScheduler {
-    /// An engine of so many blocks.
+    /// Creates the scheduler of an engine with `blocks` blocks.
     pub fn new(rules: EngineRules, blocks: u32) -> Self {
         Self {
             watermark_blocks: (rules.watermark * f64::from(blocks)) as u32,
@@ -185,12 +186,12 @@ impl StepScheduler {
         }
     }
 
-    /// Blocks that a request needs for all of its tokens; the last one of its answer is never computed.
+    /// Returns the blocks that a request needs for all of its tokens; the last one of its answer is never computed.
     fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
         (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into())
     }
 
-    /// Returns why a request can never be served; `None` if it can.
+    /// Returns the reason why a request can never be served; `None` if it can.
     pub fn refuses(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
             return Some(RequestRefusal::Length);
@@ -204,7 +205,7 @@ impl StepScheduler {
         (is_longest || needed > self.pool.count().into()).then_some(RequestRefusal::Blocks)
     }
 
-    /// Tokens of an answer that the longest request leaves.
+    /// Returns the answer's tokens after truncation to the longest allowed request.
     fn limited_output(&self, prompt: u32, output: u32) -> u32 {
         let left = self
             .rules
@@ -213,7 +214,7 @@ impl StepScheduler {
         output.min(left)
     }
 
-    /// Takes a request that is not refused to the end of the queue, and returns its place.
+    /// Appends a servable request to the queue, and returns its index.
     pub fn enqueue(&mut self, mut request: EngineRequest) -> u32 {
         request.output = self.limited_output(request.prompt, request.output);
         let (priority, number) = (request.priority, request.number);
@@ -253,22 +254,22 @@ impl StepScheduler {
         slot
     }
 
-    /// Requests that run.
+    /// Returns the number of running requests.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Blocks.
+    /// Returns the pool of blocks.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// Tokens at the beginning of a prompt whose blocks are known here.
+    /// Returns the number of tokens at the beginning of a prompt whose blocks are cached here.
     pub fn known_prefix(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -305,12 +306,12 @@ impl StepScheduler {
         &self.step
     }
 
-    /// The step that was composed last.
+    /// Returns the step that was composed last.
     pub fn step(&self) -> &EngineStep {
         &self.step
     }
 
-    /// Ends the step that was composed last, and appends the tokens that it has made, in the order of its requests.
+    /// Ends the step that was composed last, and appends the produced tokens in the order of its requests.
     pub fn end_step(&mut self, made: &mut Vec<StepToken>) {
         let mut any_ended = false;
         for share in &self.step.shares {
@@ -436,7 +437,7 @@ impl StepScheduler {
         }
     }
 
-    /// Place among those that run of the request that is put back first.
+    /// Returns the position, among running requests, of the one to preempt first.
     fn victim(&self) -> usize {
         match self.rules.policy {
             SchedulingPolicy::FirstCome => self.running.len() - 1,
@@ -487,7 +488,7 @@ impl StepScheduler {
         });
     }
 
-    /// Puts a request back that no longer runs, and returns the tokens of the step that it had.
+    /// Preempts a request that no longer runs, and returns its tokens in the step.
     fn put_back(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
@@ -507,7 +508,8 @@ impl StepScheduler {
         taken
     }
 
-    /// Takes the blocks of a running request up to `tokens` tokens; `false` without any change if there are too few.
+    /// Allocates the blocks of a running request up to `tokens` tokens; returns false, without any change, if there are
+    /// too few.
     fn grow(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
         let needed = tokens.div_ceil(self.rules.block_size);
@@ -522,7 +524,7 @@ impl StepScheduler {
         true
     }
 
-    /// Finds the tokens at the beginning of a waiting request whose blocks are known.
+    /// Returns the tokens at the beginning of a waiting request whose blocks are cached.
     fn find_known(&mut self, slot: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -541,13 +543,13 @@ impl StepScheduler {
         known * size
     }
 
-    /// Takes the blocks of the waiting request `slot`, of which `hit` tokens are known and `wanted` more are to be computed;
-    /// `false` without any change if there are too few.
+    /// Allocates the blocks of the waiting request `slot`, of which `hit` tokens are cached and `wanted` more are to be
+    /// computed; returns false, without any change, if there are too few.
     fn admit(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A known block that no request holds leaves the free list too.
+        // A cached block that no request uses leaves the free list too.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.known(*hash));
         let mut shared_blocks = Vec::with_capacity(shared as usize);
@@ -586,7 +588,7 @@ impl StepScheduler {
         true
     }
 
-    /// Notes the content of the full blocks among the first `tokens` tokens of a request.
+    /// Registers the content of the full blocks among the first `tokens` tokens of a request.
     fn name_blocks(&mut self, slot: u32, tokens: u32) {
         if !self.rules.prefix_caching {
             return;
@@ -606,12 +608,12 @@ impl StepScheduler {
     }
 }
 
-/// Why a request is never served.
+/// Reason why a request is never served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusal {
-    /// Its prompt is as long as the longest request or longer.
+    /// Its prompt is at least as long as the longest allowed request.
     Length,
-    /// Its prompt is longer than a step, and is not computed in parts.
+    /// Its prompt is longer than a step and may not be split.
     Budget,
     /// It needs more blocks than there are.
     Blocks,

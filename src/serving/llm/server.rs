@@ -1,7 +1,7 @@
-//! Engines over time: requests that arrive and are routed, steps that begin and end.
+//! Engines over time: requests that arrive and are routed, and steps that begin and end.
 //!
-//! Of an instant, steps that end come first; then requests come in, in the order of their numbers, and are routed; then
-//! engines that do nothing begin their next step, in their order. A request that comes as a step ends is in the next one.
+//! The order at one instant: first steps end; then requests arrive, in the order of their numbers, and are routed; then
+//! idle engines begin their next step, in order. A request that arrives when a step ends is in the next step.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -17,7 +17,7 @@ use super::workload::LlmArrivals;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A request on its way.
+/// A request in the system.
 #[derive(Clone, Debug)]
 struct LiveRequest {
     number: u64,
@@ -38,22 +38,22 @@ struct LiveRequest {
 #[derive(Debug)]
 struct RunningEngine {
     scheduler: StepScheduler,
-    /// Requests by their places.
+    /// Requests by their indices in the engine.
     live: Vec<Option<LiveRequest>>,
-    /// Beginning and end of the step that runs.
+    /// Beginning and end of the current step.
     step: Option<(Time, Time)>,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
     busy_ps: u128,
     used_blocks: u32,
 }
 
-/// What happens at an instant by itself.
+/// An event other than the end of a step.
 #[derive(Debug)]
 enum LlmTimer {
     /// A client sends a request.
     Send(Box<IncomingRequest>),
-    /// A request has come to the engines.
+    /// A request reaches the engines.
     Enter(u64, Box<IncomingRequest>),
 }
 
@@ -67,7 +67,7 @@ pub(super) struct LlmServer<'s> {
     /// By instant and order.
     timers: BTreeMap<(Time, u64), LlmTimer>,
     timer_number: u64,
-    /// Whether an engine that does nothing may have something to do.
+    /// True if an idle engine may have something to do.
     is_due: bool,
     now: Time,
     arrived: u64,
@@ -126,7 +126,7 @@ impl<'s> LlmServer<'s> {
         Ok(server)
     }
 
-    /// The instant at which something happens without a step's end; `None` for never.
+    /// Returns the next instant at which something happens other than the end of a step; `None` for never.
     pub fn due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
@@ -139,7 +139,7 @@ impl<'s> LlmServer<'s> {
         [timer, arrival].into_iter().flatten().min()
     }
 
-    /// Lets in what is due at `now`, and begins steps: `begin` is told of the engine of each.
+    /// Handles all that is due at `now`, and begins steps: `begin` receives the engine of each.
     pub fn wake(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
@@ -158,7 +158,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// The end of the step that an engine runs.
+    /// Returns the end of an engine's current step.
     pub fn step_end(&self, engine: u32) -> Time {
         let step = self.engines[engine as usize].step;
         step.map_or(self.now, |(_, end)| end)
@@ -186,7 +186,7 @@ impl<'s> LlmServer<'s> {
         self.timer_number += 1;
     }
 
-    /// Lets a user ask at `at`, unless enough were asked.
+    /// Makes a user ask at `at`, unless there were enough requests.
     fn ask_at(&mut self, at: Time) {
         if let Some(request) = self.source.ask(at) {
             self.add_timer(at, LlmTimer::Send(Box::new(request)));
@@ -252,7 +252,7 @@ impl<'s> LlmServer<'s> {
         self.recorder.waiting.change(self.now, 1);
     }
 
-    /// A request that no engine can serve is answered with an error at once.
+    /// Answers a request that no engine can serve with an error at once.
     fn refuse(&mut self, number: u64, class: u32, why: RequestRefusal) {
         self.recorder.refused(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
@@ -260,7 +260,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// The engine of a request.
+    /// Returns the engine for a request.
     fn route(&mut self, content: &super::token_content::TokenContent, prompt: u32) -> usize {
         let count = self.engines.len();
         if count == 1 {
@@ -289,14 +289,14 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Begins the next step of an engine; `false` if it has nothing to do.
+    /// Begins the next step of an engine; returns false if there is nothing to do.
     fn begin_step(&mut self, engine: usize) -> bool {
         let now = self.now;
         let of = &mut self.engines[engine];
         if of.scheduler.running() + of.scheduler.waiting() == 0 {
             return false;
         }
-        // A request that puts itself back before another took part leaves a step without any, which takes no time.
+        // If a request preempts itself before another takes part, the step is empty and takes no time.
         loop {
             let step = of.scheduler.compose();
             for put_back in &step.put_back {
@@ -317,7 +317,7 @@ impl<'s> LlmServer<'s> {
             let Some(live) = &mut of.live[share.slot as usize] else {
                 continue;
             };
-            // What was lost and is found again is not computed again.
+            // Lost tokens that are found in the cache are not computed again.
             self.recorder.admitted(share.hit, live.scheduled.is_none());
             if live.scheduled.is_none() {
                 live.scheduled = Some(now);

@@ -1,4 +1,4 @@
-//! Requests one after another, drawn or from a file.
+//! Generates requests one after another, at random or from a file.
 
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
@@ -8,23 +8,23 @@ use super::token_content::{TokenPiece, TokenStream};
 use super::workload::{LlmArrivals, LlmWorkload};
 use chakram_base::units::{Span, Time};
 
-/// Draws requests, or reads them.
+/// Draws requests, or reads them from a file.
 pub struct RequestSource<'w> {
     workload: &'w LlmWorkload,
     seed: u64,
     gaps: RandomStream,
     mix: RandomStream,
     sums: Vec<f64>,
-    /// Requests so far.
+    /// Number of requests so far.
     drawn: u64,
-    /// Requests that came by themselves so far.
+    /// Number of requests so far that arrived on their own.
     came: u64,
     last: Time,
     file: Option<RequestFile>,
 }
 
 impl<'w> RequestSource<'w> {
-    /// Requests of `workload` under a seed.
+    /// Creates the source of `workload` under a seed.
     pub fn new(workload: &'w LlmWorkload, seed: u64) -> Result<Self, ServeError> {
         let mut sum = 0.0;
         let sums = workload.classes.iter().map(|class| {
@@ -48,7 +48,8 @@ impl<'w> RequestSource<'w> {
         })
     }
 
-    /// The next request that comes by itself; `None` if there are no more, or answers make them.
+    /// Returns the next request that arrives on its own; `None` if there are no more, or if only
+    /// answers cause requests.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -58,7 +59,7 @@ impl<'w> RequestSource<'w> {
                 self.last + Span::from_seconds(self.gaps.exponential(1.0 / rate))
             }
             LlmArrivals::Constant(rate) => {
-                // Each from its number, so that rounding does not add up.
+                // Computed from the request's number, so that rounding does not accumulate.
                 Time::ZERO + Span::from_seconds(self.came as f64 / rate)
             }
             LlmArrivals::Bursts { burst, every } => {
@@ -95,7 +96,7 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// The request of a user who asks at `at`; `None` if enough were asked.
+    /// Returns the request of a user who asks at `at`; `None` if there were enough requests.
     pub fn ask(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw(at))
@@ -136,13 +137,13 @@ impl<'w> RequestSource<'w> {
         }
     }
 
-    /// Random numbers of the next request.
+    /// Returns the random numbers of the next request.
     fn random(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
 
-    /// The turn after one of `prompt` and `output` tokens, if the conversation goes on.
+    /// Returns the turn after one of `prompt` and `output` tokens, if the conversation continues.
     pub fn next_turn(
         &mut self,
         at: Time,
@@ -173,7 +174,7 @@ impl<'w> RequestSource<'w> {
     }
 }
 
-/// The first `prompt` tokens of a conversation.
+/// Returns the content of the first `prompt` tokens of a conversation.
 fn conversation_content(turn: ConversationTurn, prompt: u32) -> RequestContent {
     let mut pieces = Vec::new();
     let common = turn.shared.map_or(0, |(_, common)| common);

@@ -1,16 +1,17 @@
-//! How long a step takes on the NPUs of an engine, from the sizes of a model and the prices of a machine, part by part.
+//! The time of a step on the NPUs of an engine, computed part by part from the sizes of a model and the prices of a
+//! machine.
 //!
-//! With `T` tokens of the step (more by the padding of CUDA graphs), on each of `n` NPUs:
+//! With `T` tokens in the step (plus the padding of CUDA graphs), on each of `n` NPUs:
 //!
-//! - *products*: each product of a block over all `T` tokens at once; of experts those that tokens go to, if each goes to any
-//!   as likely: `E (1 - (1 - k / E)^T)`;
-//! - *prefill*: attention of each request with several tokens over what is computed of it; *decode*: attention of one
-//!   token each over all of theirs;
-//! - *elementwise*: norms with residual sums, turning of queries and keys, writing of keys and values, the activation;
-//! - *collectives*: two all-reduces of `2 T hidden` bytes a block and one behind the embedding;
-//! - *head*: the product with the vocabulary and the choice of a word, for requests that have a token more;
-//! - *gaps*: from a kernel to the next within a graph;
-//! - *host-step* and *host-request*: what the host does between steps.
+//! - *products*: each product of a block over all `T` tokens at once. With experts, only the experts that receive
+//!   tokens, if each is equally likely: `E (1 - (1 - k / E)^T)`;
+//! - *prefill*: attention of each request with several tokens over its computed tokens; *decode*: attention of one
+//!   token per request over all of the request's tokens;
+//! - *elementwise*: norms with residual sums, rotation of queries and keys, writing of keys and values, the activation;
+//! - *collectives*: two all-reduces of `2 T hidden` bytes per block and one after the embedding;
+//! - *head*: the product with the vocabulary and the sampling of a token, for requests that produce a token;
+//! - *gaps*: the time between kernels within a graph;
+//! - *host-step* and *host-request*: the host's work between steps.
 
 use super::super::error::ServeError;
 use super::model_sizes::LlmSizes;
@@ -25,7 +26,7 @@ use chakram_hardware::compute::{ComputeModel, KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use std::collections::BTreeMap;
 
-/// A part of the cost of a step, which may be left out.
+/// A part of the cost of a step, which a scenario may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum CostPart {
@@ -39,15 +40,15 @@ pub enum CostPart {
     Elementwise,
     /// All-reduces.
     Collectives,
-    /// Logits and the choice of words.
+    /// Logits and sampling.
     Head,
-    /// From kernel to kernel.
+    /// Gaps between kernels.
     Gaps,
-    /// The host's time for each step.
+    /// The host's time per step.
     HostStep,
-    /// The host's time for each request of a step.
+    /// The host's time per request of a step.
     HostRequest,
-    /// Tokens that CUDA graphs add; what they cost is in the other parts.
+    /// Tokens that CUDA graphs add; their cost is in the other parts.
     Padding,
 }
 
@@ -68,7 +69,7 @@ impl CostPart {
     /// Number of parts.
     pub const COUNT: usize = 10;
 
-    /// Name in files and reports.
+    /// Returns the name in files and reports.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
@@ -77,30 +78,31 @@ impl CostPart {
 /// Times by part.
 pub type PartTimes = [Span; CostPart::COUNT];
 
-/// From a kernel to the next in a CUDA graph: kernels of 1.0 to 1.4 us from one to the next were captured on a full queue
-/// (presets of machines, `gap`); a graph replays without the host.
+/// Time between kernels in a CUDA graph: captures on a full queue show 1.0 to 1.4 us between kernels (`gap` in machine
+/// presets); a graph replays without the host.
 const GRAPH_GAP: Span = Span::from_ns(1000);
-/// Time of a step on the host that the device waits for: vLLM 0.15's scheduler, input preparation and output handling, 126 us
-/// (documentation of inference-sim's trained model on H100).
+/// Time of a step on the host that the device waits for: vLLM 0.15's scheduler, input preparation and output handling,
+/// 126 us (documentation of inference-sim's trained model on H100).
 const HOST_STEP: Span = Span::from_us(126);
-/// The same for each request of a step: 4 us (same source).
+/// Host time per request of a step: 4 us (same source).
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Part of the memory's bandwidth that attention of one query reads at where it was not measured: as on H100, whose preset has
-/// the measured curve.
+/// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured: as on H100, whose
+/// preset has the measured curve.
 const DECODE_MEMORY: f64 = 0.93;
-/// Tokens up to which vLLM pads a step to the size of a captured graph, and the step between large sizes.
+/// Maximum number of tokens up to which vLLM pads a step to the size of a captured graph, and the increment between
+/// large graph sizes.
 const LARGEST_GRAPH: u64 = 512;
 const GRAPH_STEP: u64 = 8;
 
-/// Kernels of a block that move bytes, with the elements that they read and write for each token: two norms with residual
-/// sums, turning and writing of keys, the activation.
+/// Kernels of a block that move bytes, with the elements that they read and write per token: two norms with residual
+/// sums, rotation and writing of keys, the activation.
 #[derive(Clone, Copy, Debug)]
 struct MovingWork {
     kernel: MovingKernel,
     elements: u64,
 }
 
-/// Steps of a model on the NPUs of an engine.
+/// Costs of steps of a model on the NPUs of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCost {
     sizes: LlmSizes,
@@ -109,14 +111,14 @@ pub struct StepCost {
     weights: Dtype,
     kv: Dtype,
     left_out: Vec<CostPart>,
-    /// All-reduces of the engine and of the library: bytes with seconds.
+    /// All-reduces of the engine and of the library, as (bytes, seconds).
     all_reduce: AllReducePrices,
 }
 
 /// Prices of all-reduces among the NPUs of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AllReducePrices {
-    /// The engine's own, if they were measured.
+    /// The engine's own all-reduces, if measured.
     own: Vec<(f64, f64)>,
     machine: Option<Box<Machine>>,
     npus: u32,
@@ -133,7 +135,8 @@ impl AllReducePrices {
     }
 }
 
-/// Linear between points, the first before them; `None` behind the last or without any.
+/// Interpolates linearly between points and returns the first value before them; `None` after the last point or without
+/// points.
 fn between(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|(at, _)| *at < x);
     let next = points.get(above)?;
@@ -146,20 +149,20 @@ fn between(points: &[(f64, f64)], x: f64) -> Option<f64> {
     })
 }
 
-/// An all-reduce as measured on the machine, or as a ring along its first dimension.
+/// Seconds of an all-reduce as measured on the machine, or as a ring along its first dimension.
 fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.seconds();
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
-    // Two links from NPU to NPU behind a switch.
+    // Two links from NPU to NPU through a switch.
     let latency = 2.0 * dimension.latency.seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
 }
 
-/// The engine's own all-reduces on NPUs called `npu`.
+/// Returns the engine's own all-reduces on NPUs called `npu`.
 fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
     let text = include_str!("engine_all_reduce.toml");
     let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
@@ -183,11 +186,11 @@ fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
 }
 
 impl StepCost {
-    /// Steps of a model on `npus` NPUs of `machine`.
+    /// Creates the costs for a model on `npus` NPUs of `machine`.
     ///
     /// # Errors
     ///
-    /// If the machine's NPUs differ, or it does not say how fast they are.
+    /// If the machine's NPUs differ, or it does not state their rates.
     pub fn new(
         sizes: LlmSizes,
         machine: &Machine,
@@ -241,7 +244,7 @@ impl StepCost {
         self.left_out.contains(&part)
     }
 
-    /// Tokens of a step with those that the size of its graph adds.
+    /// Returns the tokens of a step including the padding to its graph's size.
     pub fn padded(&self, tokens: u64) -> u64 {
         if self.is_left_out(CostPart::Padding) || tokens > LARGEST_GRAPH {
             return tokens;
@@ -253,7 +256,7 @@ impl StepCost {
         }
     }
 
-    /// Seconds of everything that depends on the number of tokens alone, by part.
+    /// Returns the seconds of everything that depends only on the number of tokens, by part.
     fn of_tokens(&self, tokens: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
         let padded = self.padded(tokens);
@@ -287,13 +290,13 @@ impl StepCost {
             parts[CostPart::Collectives as usize] = (2.0 * layers + 1.0) * each;
             kernels += 2;
         }
-        // Prices of products were measured one behind another, with their gaps.
+        // Products were measured one after another, so their prices include their gaps.
         kernels -= self.sizes.products.len() as u64;
         parts[CostPart::Gaps as usize] = layers * kernels as f64 * GRAPH_GAP.seconds();
         parts
     }
 
-    /// Seconds of a kernel that moves bytes, without the gap behind it.
+    /// Seconds of a kernel that moves bytes, without the gap after it.
     fn moving(&self, kernel: MovingKernel, bytes: u64) -> f64 {
         let profile = KernelProfile {
             bytes,
@@ -316,7 +319,7 @@ impl StepCost {
         let (heads, kv) = (sizes.heads / parts, sizes.own_kv_heads(self.npus));
         let turned = (heads + kv) * sizes.head_width;
         let mut work = vec![
-            // Two norms, each with the residual sum in front of it: two are read, two written.
+            // Two norms, each after a residual sum: two reads, two writes.
             MovingWork {
                 kernel: MovingKernel::Normalization,
                 elements: 4 * sizes.hidden,
@@ -345,7 +348,7 @@ impl StepCost {
             });
         }
         if let Some([experts, chosen]) = sizes.experts {
-            // The router's choice, and the sum of what experts give.
+            // The router's choice, and the sum of the experts' results.
             work.push(MovingWork {
                 kernel: MovingKernel::Softmax,
                 elements: 3 * experts,
@@ -362,7 +365,7 @@ impl StepCost {
         let parts = u64::from(self.npus);
         let (heads, kv_heads) = (self.sizes.heads / parts, self.sizes.own_kv_heads(self.npus));
         let width = self.sizes.head_width;
-        // What the curve of BF16 reads is twice what FP8 has.
+        // The BF16 curve reads twice the bytes of FP8.
         let keys = match (queries, self.kv) {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
@@ -394,8 +397,8 @@ impl StepCost {
         })
     }
 
-    /// Attention of one query of each sequence on NPUs whose curves have none: it reads keys and values at [`DECODE_MEMORY`] of
-    /// the memory's bandwidth. `None` where there is a curve, or none of attention at all.
+    /// Attention of one query per sequence on NPUs whose curves lack it: it reads keys and values at [`DECODE_MEMORY`]
+    /// of the memory's bandwidth. `None` if there is a curve for it, or no curve of attention at all.
     fn unmeasured_decode(&self, batch: u64, queries: u64, keys: u64) -> Option<f64> {
         let curve = self.class.curves.attention[Dtype::Bf16 as usize].as_ref()?;
         if queries > 1 || curve.decode.is_some() {
@@ -408,7 +411,7 @@ impl StepCost {
     }
 
     fn prefill(&self, chunks: &[(u32, u32)]) -> f64 {
-        // One kernel takes all of them: it begins once.
+        // One kernel handles all of them, so the start counts once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
             .as_ref()
@@ -430,7 +433,7 @@ impl StepCost {
         let gather = match self.npus {
             1 => 0.0,
             npus => {
-                // Each has its part of the words.
+                // Each NPU has its part of the vocabulary.
                 let bytes = 2 * rows * self.sizes.vocabulary;
                 let machine = self.all_reduce.machine.as_deref();
                 let span = machine.and_then(|machine| {
@@ -441,12 +444,13 @@ impl StepCost {
                 span.map_or_else(ring, Span::seconds)
             }
         };
-        // Logits become single precision, then probabilities, of which one is chosen: three times read or written.
+        // Logits are converted to single precision, then to probabilities, one of which is chosen: three reads or
+        // writes.
         let chosen = self.moving(MovingKernel::Softmax, 3 * 4 * rows * self.sizes.vocabulary);
         product + gather + chosen
     }
 
-    /// The time of a step by part; `memo` keeps what depends on the number of tokens alone.
+    /// Returns the time of a step by part; `memo` caches the costs that depend only on the number of tokens.
     pub fn parts(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
         let mut seconds = match memo.of_tokens.get(&load.tokens) {
             Some(known) => *known,
@@ -479,7 +483,7 @@ impl StepCost {
         parts
     }
 
-    /// What prices rest on, in words.
+    /// Describes the sources of prices.
     pub fn basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let format = self.weights as usize;
@@ -527,7 +531,7 @@ impl StepCost {
         all
     }
 
-    /// Parts that are left out.
+    /// Returns the parts that are left out.
     pub fn left_out(&self) -> &[CostPart] {
         &self.left_out
     }
@@ -538,23 +542,24 @@ impl StepCost {
     }
 }
 
-/// What of a step's price is known already.
+/// Cached parts of step prices.
 #[derive(Clone, Debug, Default)]
 pub struct PriceMemo {
     of_tokens: BTreeMap<u64, [f64; CostPart::COUNT]>,
     of_rows: BTreeMap<u64, f64>,
 }
 
-/// Name of a format in files.
+/// Returns the name of a format in files.
 pub(super) fn name_of(format: Dtype) -> &'static str {
     Dtype::ALL[format as usize].1
 }
 
-/// Experts of `experts` that at least one of `tokens` tokens goes to, each to `chosen` of them, any as likely.
+/// Returns how many of `experts` experts receive at least one of `tokens` tokens, if each token goes to `chosen`
+/// experts that are equally likely.
 pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     let all = experts as f64;
     let (mut none, mut each, mut left) = (1.0, 1.0 - chosen as f64 / all, tokens);
-    // The power by squares.
+    // Power by repeated squaring.
     while left > 0 {
         if left % 2 == 1 {
             none *= each;
@@ -607,7 +612,7 @@ mod tests {
         parts.iter().map(|span| span.seconds()).sum()
     }
 
-    /// 256 experts of which 8: 57 at 8 tokens, 163 at 32, 222 at 64 (E (1 - (1 - k / E)^B)).
+    /// 256 experts, 8 per token: 57 at 8 tokens, 163 at 32, 222 at 64 (E (1 - (1 - k / E)^B)).
     #[test]
     fn experts_are_touched_as_by_chance() {
         let touched = [8, 32, 64].map(|tokens| touched_experts(256, 8, tokens));
@@ -618,8 +623,8 @@ mod tests {
 
     #[test]
     fn decode_steps_are_above_the_roofline_and_not_far() {
-        // Weights of 8B without the table of words, 15.0 GB, and 32 requests of 1,024 tokens of 131,072 bytes, 4.3 GB, at
-        // 3.35 TB/s: 5.77 ms.
+        // Weights of 8B without the embedding table, 15.0 GB, and 32 requests of 1,024 tokens of 131,072 bytes, 4.3 GB,
+        // at 3.35 TB/s: 5.77 ms.
         let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
         let bound = (15.01e9 + 4.29e9) / 3.35e12;
         assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");

@@ -1,31 +1,31 @@
-//! What a step computes, and a price that is a sum.
+//! The work of a step, and a price that is linear in it.
 
 use super::scheduler::StepShare;
 use chakram_base::units::Span;
 
-/// What a step computes, as its price needs it.
+/// The work of a step, as its price needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
     /// Tokens of all requests.
     pub tokens: u64,
     /// Requests.
     pub requests: u64,
-    /// Requests that have a token more after the step.
+    /// Number of requests that produce a token in the step.
     pub sampled: u64,
-    /// Requests that take part with one token behind others.
+    /// Number of requests that take part with one token after others.
     pub decodes: u64,
-    /// Tokens whose keys and values these read, their own with them.
+    /// Tokens whose keys and values these requests read, including their own.
     pub decode_context: u64,
-    /// The longest of these.
+    /// The largest of these contexts.
     pub longest_context: u64,
-    /// Tokens of each other request, and those that are computed before.
+    /// (tokens in the step, tokens computed before) of each other request.
     pub chunks: Vec<(u32, u32)>,
     /// Tokens whose keys and values all requests read.
     pub context: u64,
 }
 
 impl StepLoad {
-    /// Sets it to that of a step.
+    /// Sets it to the work of a step.
     pub fn set(&mut self, shares: &[StepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
@@ -63,18 +63,18 @@ impl StepLoad {
 /// A step's time as a sum of whole picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearStep {
-    /// Of every step.
+    /// Time of every step.
     pub base: Span,
-    /// For each token that it computes.
+    /// Time per token that it computes.
     pub token: Span,
-    /// For each request.
+    /// Time per request.
     pub request: Span,
-    /// For each token whose keys and values a request reads.
+    /// Time per token whose keys and values a request reads.
     pub context: Span,
 }
 
 impl LinearStep {
-    /// The time of a step.
+    /// Returns the time of a step.
     pub fn time(&self, load: &StepLoad) -> Span {
         self.base
             + self.token.times(load.tokens)

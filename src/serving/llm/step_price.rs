@@ -1,14 +1,14 @@
-//! How long a step takes.
+//! The time of a step.
 
 use super::step_cost::{CostPart, PartTimes, PriceMemo, StepCost};
 use super::step_load::{LinearStep, StepLoad};
 use super::step_profile::StepProfile;
 use chakram_base::units::Span;
 
-/// How long steps take.
+/// Source of step times.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepPrice {
-    /// A sum of given times.
+    /// Stated times, added up.
     Linear(LinearStep),
     /// From a table of measured operations.
     Profile(Box<StepProfile>),
@@ -17,7 +17,7 @@ pub enum StepPrice {
 }
 
 impl StepPrice {
-    /// The time of a step, with its parts where there are any.
+    /// Returns the time of a step, and its parts if the source has parts.
     pub fn time(&self, load: &StepLoad, memo: &mut PriceMemo) -> (Span, Option<PartTimes>) {
         match self {
             Self::Linear(linear) => (linear.time(load), None),
@@ -29,7 +29,7 @@ impl StepPrice {
         }
     }
 
-    /// What it rests on, in words.
+    /// Describes the source of step times.
     pub fn basis(&self) -> Vec<String> {
         match self {
             Self::Linear(linear) => vec![format!(

@@ -1,10 +1,10 @@
-//! Steps from a table of measured operations.
+//! Times of steps from a table of measured operations.
 //!
-//! A table has columns `op`, `us` and four sizes `a` to `d`. An operation is measured at `a` tokens of a step, or, if its name
-//! ends in `@seq`, at `a` requests that have a token more; `attention` at a prompt's part of `a` tokens behind `b`, together
-//! with one token of each of `c` requests that read `d` tokens each. Operations outside blocks are `embedding`,
-//! `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, all else once. Between sizes times are linear
-//! along each of them.
+//! A table has columns `op`, `us` and four sizes `a` to `d`. An operation is measured at `a` tokens of a step, or, if
+//! its name ends in `@seq`, at `a` requests that produce a token. `attention` is measured for a prompt's part of `a`
+//! tokens after `b` earlier ones, together with one token of each of `c` requests that read `d` tokens each. Operations
+//! outside blocks are `embedding`, `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, every
+//! other operation once. Between sizes times are interpolated linearly along each of them.
 
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
@@ -13,36 +13,36 @@ use chakram_base::units::Span;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A table of operations, as a scenario names it.
+/// A table of operations, as named by a scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileChoice {
     /// Path of the table.
     pub path: PathBuf,
-    /// Columns with the value of the rows that are read.
+    /// (column, value) pairs that select the rows to read.
     pub rows: Vec<(String, String)>,
-    /// Blocks of the model.
+    /// Number of blocks of the model.
     pub layers: u32,
 }
 
-/// Steps from measured operations.
+/// Times of steps from measured operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepProfile {
     choice: ProfileChoice,
-    /// All operations by the tokens of a step, those of blocks for all blocks.
+    /// All operations by the tokens of a step; operations of blocks are summed over all blocks.
     of_tokens: Vec<LatencyCurve>,
-    /// Operations by the requests that have a token more.
+    /// Operations by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,
     attention: AttentionGrid,
     layers: u64,
-    /// Added to each step.
+    /// Stated times that are added to each step.
     besides: LinearStep,
 }
 
-/// Times at all combinations of sizes.
+/// Times at all measured combinations of sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionGrid {
     times: BTreeMap<[u32; 4], f64>,
-    /// Sizes of the points of each kind: with tokens of prompts or without, with single tokens or without.
+    /// Sizes of the points of each kind: with or without tokens of prompts, with or without single tokens.
     axes: [[Vec<u32>; 4]; 4],
 }
 
@@ -61,7 +61,7 @@ impl AttentionGrid {
         }
     }
 
-    /// Seconds of the place, linear along each axis between the sizes of the points of its kind.
+    /// Returns the seconds at `place`, interpolated linearly along each axis between the points of its kind.
     fn seconds(&self, place: [f64; 4]) -> f64 {
         let kind = Self::kind([place[0] > 0.0, place[2] > 0.0]);
         self.between(&self.axes[kind], place)
@@ -102,7 +102,7 @@ impl AttentionGrid {
     }
 }
 
-/// The sizes around `x` and its part of the way; beyond the last along the line of the last two.
+/// Returns the sizes around `x` and its fraction of the distance; after the last size, along the line of the last two.
 fn neighbours(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
@@ -124,7 +124,7 @@ fn neighbours(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
 }
 
 impl StepProfile {
-    /// Reads the table that `choice` names.
+    /// Loads the table that `choice` names.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl StepProfile {
         })
     }
 
-    /// The time of a step.
+    /// Returns the time of a step.
     pub fn time(&self, load: &StepLoad) -> Span {
         let of = |curves: &[LatencyCurve], x: u64| -> Span {
             curves.iter().map(|curve| curve.at(x as f64)).sum()
@@ -228,7 +228,7 @@ impl StepProfile {
         of(&self.of_tokens, load.tokens) + rows + blocks + self.besides.time(load)
     }
 
-    /// It in words.
+    /// Describes the profile.
     pub fn basis(&self) -> Vec<String> {
         let rows = self
             .choice
@@ -252,8 +252,8 @@ impl StepProfile {
     }
 }
 
-/// One part of a prompt with the tokens and the products of several: `a` tokens behind `b`, where `a (b + a / 2)` is the sum of
-/// theirs, or behind none.
+/// Replaces several parts of prompts by one with equal tokens and products: `a` tokens after `b`, where `a (b + a / 2)`
+/// is the sum over the parts, or after none.
 fn joined(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks
@@ -267,7 +267,7 @@ fn joined(chunks: &[(u32, u32)]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// 3 us + 2 ns a pair is linear along each axis, so it is met between and beyond points.
+    /// 3 us + 2 ns per pair is linear along each axis, so it is reproduced between and beyond points.
     #[test]
     fn grids_are_linear_along_each_axis() {
         let time = |a: f64, b: f64, c: f64, d: f64| 3e-6 + 1e-9 * a * (b + 1.0) + 2e-9 * c * d;
@@ -298,7 +298,7 @@ mod tests {
             );
         }
         assert_eq!(joined(&[(100, 50)]), (100.0, 50.0));
-        // 200 tokens of two parts of 100 behind 250: 2 x 100 x 300 = 200 x (b + 100).
+        // 200 tokens as two parts of 100 after 250: 2 x 100 x 300 = 200 x (b + 100).
         assert_eq!(joined(&[(100, 250), (100, 250)]), (200.0, 200.0));
     }
 }

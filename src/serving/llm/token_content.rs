@@ -1,15 +1,15 @@
-//! Which tokens of requests are alike: pieces of streams of tokens, and the chained hashes of their blocks.
+//! Describes which tokens of requests are equal, by pieces of token streams and chained hashes of blocks.
 
 use chakram_base::random::{GAMMA, mix_bits};
 
-/// Content of a block and of everything before it.
+/// Hash of the content of a block and of everything before it.
 ///
-/// Of ten million blocks two that differ have the same hash with a probability of 3 in a million.
+/// Among ten million blocks, two different ones have the same hash with a probability of 3 in a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(pub u64);
 
 impl BlockHash {
-    /// What precedes the first block.
+    /// The hash before the first block.
     pub const START: Self = Self(0);
 
     fn then(self, next: u64) -> Self {
@@ -17,12 +17,12 @@ impl BlockHash {
     }
 }
 
-/// A sequence of tokens that requests take their own from: two of the same stream at the same place are alike.
+/// A sequence of tokens from which requests take theirs. Two tokens at the same position of the same stream are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenStream(u64);
 
 impl TokenStream {
-    /// The tokens of one request alone.
+    /// The tokens that belong only to one request.
     pub fn of_request(number: u64) -> Self {
         Self::of_kind(1, number)
     }
@@ -32,7 +32,7 @@ impl TokenStream {
         Self::of_kind(2, number)
     }
 
-    /// A conversation, of which each turn begins with all turns before it.
+    /// A conversation; each turn begins with all earlier turns.
     pub fn of_conversation(number: u64) -> Self {
         Self::of_kind(3, number)
     }
@@ -42,7 +42,7 @@ impl TokenStream {
         Self::of_kind(4, hash)
     }
 
-    /// What is behind the last block of a request of such a trace.
+    /// The tokens after the last whole block of a request of such a trace.
     pub fn of_trace_rest(number: u64) -> Self {
         Self::of_kind(5, number)
     }
@@ -59,25 +59,26 @@ impl TokenStream {
 pub struct TokenPiece {
     /// The stream.
     pub stream: TokenStream,
-    /// Place of the first in the stream.
+    /// Position of the first token in the stream.
     pub from: u32,
     /// Number of tokens.
     pub tokens: u32,
 }
 
-/// The tokens of a request: its prompt, and then its answer, which goes on in the stream of the last piece.
+/// The tokens of a request: its prompt, then its answer, which continues the stream of the last piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenContent {
     pieces: Vec<TokenPiece>,
 }
 
 impl TokenContent {
-    /// Content of `pieces`.
+    /// Creates content from `pieces`.
     pub fn of(pieces: Vec<TokenPiece>) -> Self {
         Self { pieces }
     }
 
-    /// A prompt of `tokens` tokens that begins with `shared` ones of a stream; the others are those of request `number` alone.
+    /// Creates the content of a prompt of `tokens` tokens that begins with `shared` tokens of a stream; all other
+    /// tokens belong only to request `number`.
     pub fn behind(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
         let mut content = Self::default();
         content.begin(shared, number, tokens);
@@ -99,7 +100,7 @@ impl TokenContent {
                 tokens: common,
             });
         }
-        // What a whole prompt is shared of does not make answers alike.
+        // A fully shared prompt does not make answers equal.
         self.pieces.push(TokenPiece {
             stream: TokenStream::of_request(number),
             from: 0,
@@ -107,8 +108,8 @@ impl TokenContent {
         });
     }
 
-    /// Hash of the `size` tokens from place `from` on, behind a block with hash `before`; tokens after the prompt are those of
-    /// the last piece's stream.
+    /// Returns the hash of the `size` tokens from position `from` on, after a block with hash `before`; tokens after
+    /// the prompt belong to the last piece's stream.
     pub fn hash(&self, before: BlockHash, from: u32, size: u32) -> BlockHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
@@ -150,12 +151,12 @@ mod tests {
             blocks.collect()
         };
         let (first, second) = (chain(&a), chain(&b));
-        // Blocks of eight: two are shared whole, the third by half.
+        // Blocks of eight tokens: two are shared entirely, the third half.
         assert_eq!(first[..2], second[..2]);
         for k in 2..5 {
             assert_ne!(first[k], second[k]);
         }
-        // A block that is alike behind others that are not is another.
+        // An equal block after different blocks is different.
         let c = TokenContent::behind(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);

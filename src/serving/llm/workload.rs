@@ -1,4 +1,4 @@
-//! Requests for language models: when they come, and how long prompts and answers are.
+//! Requests for language models: their arrivals, and the lengths of prompts and answers.
 
 use super::super::random::{RandomStream, log_normal_at};
 use chakram_base::units::Span;
@@ -9,44 +9,44 @@ use std::str::FromStr;
 /// Requests over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmWorkload {
-    /// When they come.
+    /// Arrivals of requests.
     pub arrivals: LlmArrivals,
-    /// Number of requests that come by themselves, without the later turns of conversations; `None` for all of a file.
+    /// Number of requests that arrive on their own, excluding later turns of conversations; `None` for all of a file.
     pub count: Option<u64>,
-    /// Instant from which on nothing arrives.
+    /// Instant after which nothing arrives.
     pub duration: Option<Span>,
     /// Kinds of requests, at least one.
     pub classes: Vec<RequestClass>,
 }
 
-/// When requests come.
+/// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LlmArrivals {
-    /// Independent of one another, so many per second.
+    /// Independent of one another, at this mean rate per second.
     Poisson(f64),
-    /// At equal intervals, so many per second.
+    /// At equal intervals, at this rate per second.
     Constant(f64),
     /// Several at once, at equal intervals.
     Bursts {
-        /// Requests that come together.
+        /// Number of requests that arrive together.
         burst: u32,
-        /// From one burst to the next.
+        /// Time from one burst to the next.
         every: Span,
     },
-    /// Users who ask again when they have their answer.
+    /// Users who ask again after each answer.
     Users {
         /// Number of users.
         users: u32,
-        /// From an answer to the next question.
+        /// Time from an answer to the next question.
         think: Span,
     },
     /// All at 0.
     AtOnce,
-    /// As a file says.
+    /// Taken from a file.
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Factor by which it is played faster.
+        /// Speed-up factor of the file.
         speed: f64,
     },
 }
@@ -56,26 +56,26 @@ pub enum LlmArrivals {
 pub struct RequestClass {
     /// Name in reports.
     pub name: String,
-    /// Share of requests, relative to other classes.
+    /// Weight in the mix of requests, relative to other classes.
     pub weight: f64,
-    /// Tokens of a prompt besides those that are shared.
+    /// Tokens of a prompt besides the shared prefix.
     pub input: LengthDistribution,
     /// Tokens of an answer.
     pub output: LengthDistribution,
-    /// Urgency: the least number first.
+    /// Priority; lower numbers are more urgent.
     pub priority: i32,
-    /// Tokens at the beginning of each prompt that other requests of the class begin with.
+    /// Tokens of the prefix that prompts of the class share.
     pub shared_prefix: u32,
-    /// Number of such beginnings, of which each request has one.
+    /// Number of distinct prefixes; each request has one of them.
     pub prefixes: u32,
-    /// Requests of a conversation, each of which begins with all that was said before it.
+    /// Number of requests of a conversation; each begins with all earlier prompts and answers.
     pub turns: u32,
-    /// From an answer to the next turn.
+    /// Time from an answer to the next turn.
     pub think: Span,
 }
 
 impl RequestClass {
-    /// A class of one turn whose requests share nothing.
+    /// Creates a class of one turn whose requests share nothing.
     pub fn new(
         name: impl Into<String>,
         input: LengthDistribution,
@@ -95,14 +95,14 @@ impl RequestClass {
     }
 }
 
-/// Numbers of tokens that are drawn: `1024`, `512..1024`, or `lognormal MEAN DEVIATION` (deviation of the logarithm).
+/// Distribution of numbers of tokens: `1024`, `512..1024`, or `lognormal MEAN DEVIATION` (deviation of the logarithm).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LengthDistribution {
     /// Always the same.
     Fixed(u32),
-    /// Each from the first to the last as often.
+    /// Every length from the first to the last with equal probability.
     Uniform(u32, u32),
-    /// Its logarithm is normal.
+    /// Its logarithm is normally distributed.
     LogNormal {
         /// Mean of the lengths.
         mean: f64,
@@ -111,7 +111,7 @@ pub enum LengthDistribution {
     },
 }
 
-/// The longest prompt or answer.
+/// Maximum length of a prompt or answer.
 pub(super) const MOST_LENGTH: u32 = 1 << 24;
 
 impl LengthDistribution {
@@ -130,7 +130,7 @@ impl LengthDistribution {
         }
     }
 
-    /// The mean.
+    /// Returns the mean.
     pub fn mean(&self) -> f64 {
         match *self {
             Self::Fixed(length) => f64::from(length),
@@ -139,19 +139,19 @@ impl LengthDistribution {
         }
     }
 
-    /// A length that few exceed, for what has to be taken in at a time.
+    /// Returns a length that few requests exceed, for sizing memory.
     pub fn typical_most(&self) -> u32 {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
-                // 99 of 100 are shorter.
+                // 99 of 100 lengths are shorter.
                 (log_normal_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
         }
     }
 }
 
-/// Random numbers of a request's lengths.
+/// Random numbers for a request's lengths.
 pub type RandomDraws = RandomStream;
 
 impl FromStr for LengthDistribution {
@@ -221,7 +221,7 @@ impl LlmWorkload {
         }
     }
 
-    /// The same at another rate; `None` if it has none.
+    /// Returns the workload at another rate; `None` if it has no rate.
     pub fn at_rate(&self, rate: f64) -> Option<Self> {
         let arrivals = match self.arrivals {
             LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),
@@ -234,7 +234,7 @@ impl LlmWorkload {
         })
     }
 
-    /// Arrivals in words.
+    /// Describes the arrivals.
     pub fn describe(&self) -> String {
         let mut text = match &self.arrivals {
             LlmArrivals::Poisson(rate) => format!("Poisson arrivals, {rate} requests/s"),

@@ -1,6 +1,6 @@
-//! Batches of queued requests of one model: as soon as there are enough of them, or one has waited for long enough.
+//! Batches of queued requests of one model: served when there are enough of them, or when one has waited long enough.
 //!
-//! Of the models with such a batch, the one whose oldest request came first is served.
+//! If several models have such a batch, the one whose oldest request arrived first is served.
 
 use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::{Span, Time};
@@ -15,7 +15,7 @@ pub struct BatchQueue {
 }
 
 impl BatchQueue {
-    /// Of at most so many requests, none of which waits for longer than `wait` for others.
+    /// Creates the queue for batches of at most `most` requests; none of them waits longer than `wait` for others.
     pub fn new(most: u32, wait: Span, models: usize) -> Self {
         Self {
             most: most as usize,

@@ -1,16 +1,16 @@
-//! Policies that serve the request with the least key, one at a time; of equal keys the one that arrived first.
+//! Policies that serve the request with the smallest key, one at a time; the first to arrive among equals.
 //!
 //! | policy | key |
 //! |---|---|
-//! | first come, first served | instant at which it came into the queue |
-//! | shortest job first | time that it still takes without load |
+//! | first come, first served | instant at which it entered the queue |
+//! | shortest job first | its remaining time without load |
 //! | priority | level of its model |
-//! | priority with aging a | instant at which it came into the queue + level x a |
+//! | priority with aging a | instant at which it entered the queue + level x a |
 //! | earliest deadline | instant at which it should be complete |
 //!
-//! With aging, waiting for a counts as one level: at t a request of level l that came at s is of level l - (t - s) / a,
-//! and the least of these is the least s + l a. A request of level l is therefore overtaken only by requests that came
-//! less than l a after it, which bounds how long it can starve. Without aging nothing does.
+//! With aging, waiting for a counts as one level: at t, a request of level l that arrived at s has level l - (t - s) /
+//! a, and the smallest of these has the smallest s + l a. A request of level l is therefore overtaken only by requests
+//! that arrived less than l a after it, which bounds its starvation. Without aging there is no bound.
 
 use super::{QueuedRequest, ServicePolicy};
 use crate::scenario::PolicyKind;
@@ -18,10 +18,10 @@ use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Key of a request.
+/// Function from a request to its key.
 pub type RequestKey = Box<dyn Fn(&QueuedRequest) -> u64>;
 
-/// Returns the key of a policy that has one.
+/// Returns the key function of a policy that has one.
 pub fn key(kind: PolicyKind) -> RequestKey {
     match kind {
         PolicyKind::ShortestJob => Box::new(|request| request.work.0),
@@ -38,7 +38,7 @@ fn aged(request: &QueuedRequest, aging: Span) -> u64 {
     (request.since + aging.times(request.level.into())).0
 }
 
-/// A request under its key.
+/// A request with its key.
 #[derive(Debug, PartialEq, Eq)]
 struct KeyedRequest {
     key: u64,
@@ -58,7 +58,7 @@ impl PartialOrd for KeyedRequest {
     }
 }
 
-/// Requests by a key.
+/// Requests in the order of their keys.
 pub struct KeyedQueue {
     key: RequestKey,
     heap: BinaryHeap<Reverse<KeyedRequest>>,

@@ -1,10 +1,10 @@
-//! Round robin over cores: every request goes to its processor at once, and its jobs to the cores as they are ready.
+//! Round robin over cores: every request goes to its processor at once, and its jobs to the cores when they are ready.
 
 use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
-/// Requests in the order in which they came.
+/// Requests in the order of arrival.
 #[derive(Debug, Default)]
 pub struct ArrivalQueue(VecDeque<QueuedRequest>);
 

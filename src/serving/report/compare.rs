@@ -1,4 +1,4 @@
-//! One scenario on several platforms, or at several rates, side by side.
+//! Comparisons of one scenario on several platforms, or at several rates.
 
 use super::text::{longest_name, name, name_width, or_dash, rate};
 use super::{ServeReport, ServeRow, ServeRowKind};
@@ -12,13 +12,13 @@ use std::fmt::Write as _;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RateSweep {
-    /// Arrivals per second with what came of them, ascending.
+    /// Rates in ascending order with their results.
     pub points: Vec<RatePoint>,
-    /// The highest rate at which enough requests are within their limit, if it was sought.
+    /// The highest rate at which enough requests are within their limit, if it was searched.
     pub capacity: Option<ServeCapacity>,
 }
 
-/// A report at a rate.
+/// The result at one rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RatePoint {
@@ -32,16 +32,16 @@ pub struct RatePoint {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {
-    /// The highest rate that was found to do.
+    /// The highest rate that was found to be sufficient.
     pub rate_per_s: f64,
-    /// A higher rate that was found not to.
+    /// A higher rate that was found to be too high.
     pub too_much_per_s: f64,
-    /// Share of the requests that have to be within their limit.
+    /// Fraction of the requests that must be within their limit.
     pub attain: f64,
 }
 
 impl RateSweep {
-    /// The name of the platform, or of what stands for it.
+    /// Returns the name of the platform, or of its substitute.
     pub fn platform(&self) -> &str {
         let first = self.points.first();
         let platform = first.and_then(|point| point.report.platform.as_ref());
@@ -227,7 +227,7 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
     out
 }
 
-/// Whether a row is of a model.
+/// Returns true if a row is that of a model.
 pub(super) fn is_model(kind: ServeRowKind) -> bool {
     kind == ServeRowKind::Model
 }

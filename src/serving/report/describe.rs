@@ -1,11 +1,11 @@
-//! Description of a run in words: arrivals, policy, end, and reservations about its numbers.
+//! Descriptions of a run: arrivals, policy, end, and caveats about its results.
 
 use super::ServeReport;
 use crate::prepared::PreparedScenario;
 use crate::scenario::{ArrivalRate, ArrivalStream, ModelWork, PolicyKind, Scenario, StopRule};
 use chakram_base::units::thousands;
 
-/// Words for arrivals in reports.
+/// Describes arrivals.
 pub fn stream(arrivals: &ArrivalStream) -> String {
     let rate = |rate: &ArrivalRate| match rate {
         ArrivalRate::Requests(rate) => format!("{rate} requests/s"),
@@ -50,7 +50,7 @@ pub fn stream(arrivals: &ArrivalStream) -> String {
     }
 }
 
-/// Words for the order of service.
+/// Describes the order of service.
 pub(super) fn policy(scenario: &Scenario) -> String {
     let policy = &scenario.policy;
     let mut text = policy.kind.name().to_owned();
@@ -80,7 +80,7 @@ pub(super) fn policy(scenario: &Scenario) -> String {
     text
 }
 
-/// Words for the end of a run.
+/// Describes the end of a run.
 pub(super) fn stop(stop: &StopRule) -> String {
     let mut parts = Vec::new();
     if let Some(requests) = stop.requests {
@@ -99,7 +99,7 @@ pub(super) fn stop(stop: &StopRule) -> String {
     }
 }
 
-/// Reservations about the numbers of a run.
+/// Returns caveats about the results of a run.
 pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(load) = report.offered_load.filter(|load| *load >= 1.0) {

@@ -1,4 +1,4 @@
-//! A report as a page: one file that needs no network.
+//! A report as an HTML page: one file that works offline.
 
 use super::compare::{RateSweep, is_model};
 use super::text::{name, or_dash, rate};
@@ -9,7 +9,7 @@ use chakram_report::draw::lines::{self, LineSeries};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{figure, number, page, section, table, text};
 
-/// Parts of a serve time, as pages name them.
+/// Parts of a serve time, with their names on pages.
 const PARTS: [(usize, &str); 4] = [
     (4, "datapath"),
     (1, "queue"),
@@ -17,7 +17,7 @@ const PARTS: [(usize, &str); 4] = [
     (6, "preempted"),
 ];
 
-/// Renders `reports`, side by side and one after another, and sweeps over rates.
+/// Renders `reports`, both side by side and one after another, and sweeps over rates.
 pub fn render(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", text(title));
     body += &section("Latency against load", "rates", &rates(sweeps));
@@ -108,7 +108,7 @@ fn one(report: &ServeReport, i: usize) -> String {
     section(&text(heading), &format!("run{i}"), &body)
 }
 
-/// Mean serve times of each model on each platform, what is within its limit, and queues over time.
+/// Renders mean serve times of each model on each platform, fractions within limits, and queues over time.
 fn platforms(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
@@ -174,7 +174,7 @@ fn platforms(reports: &[ServeReport]) -> String {
     )
 }
 
-/// A legend whose colours begin again where there are no more.
+/// Returns a legend whose colours repeat when they are exhausted.
 fn cycled<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
     legend
         .iter()
@@ -187,7 +187,7 @@ fn platform_name(report: &ServeReport) -> &str {
     platform.map_or("processors", |platform| &platform.name)
 }
 
-/// Parts of the mean serve time of a row.
+/// Returns the parts of the mean serve time of a row.
 fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     let parts = PARTS
         .iter()
@@ -204,7 +204,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     parts.collect()
 }
 
-/// Bars of mean serve times by part; nothing of none.
+/// Draws bars of mean serve times by part; empty without bars.
 fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {
@@ -225,7 +225,7 @@ fn parts(report: &ServeReport) -> String {
     parts_chart("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
-/// Means of intervals as a line; charts are of whole numbers, so of thousandths of requests.
+/// Returns the means of intervals as a line. Charts need whole numbers, so values are thousandths of requests.
 fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
@@ -239,7 +239,7 @@ fn thousandths(value: f64) -> String {
     format!("{}", value / 1000.0)
 }
 
-/// Requests over time.
+/// Draws the numbers of requests over time.
 fn levels(report: &ServeReport) -> String {
     let all = [
         level_series("in the system", &report.active),
@@ -258,7 +258,7 @@ fn levels(report: &ServeReport) -> String {
     figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A quantity of a run against the rate: its name, and its value where it is known.
+/// A quantity that is plotted against the rate: its name, and a function that returns its value if known.
 type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [RateCurve; 3] = [
@@ -270,7 +270,8 @@ const CURVES: [RateCurve; 3] = [
 /// Colours of the curves of one platform.
 const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
-/// Serve times against rates: three curves of one platform, or the mean and the last percentile of each of several.
+/// Draws serve times against rates: three curves for one platform, or the mean and the last percentile for each of
+/// several.
 fn rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
@@ -343,7 +344,7 @@ fn rates(sweeps: &[RateSweep]) -> String {
     body + &rate_table(sweeps)
 }
 
-/// A curve of a sweep through the rates at which it is known.
+/// Returns a curve of a sweep through the rates at which its value is known.
 fn rate_line(
     sweep: &RateSweep,
     of: fn(&ServeRow) -> Option<Span>,
@@ -361,7 +362,7 @@ fn rate_line(
     }
 }
 
-/// What the curves are made of.
+/// Renders the values of the curves as a table.
 fn rate_table(sweeps: &[RateSweep]) -> String {
     let mut rows = Vec::new();
     for sweep in sweeps {

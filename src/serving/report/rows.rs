@@ -1,4 +1,4 @@
-//! Tables of a report as comma-separated values.
+//! Tables of a report as CSV.
 
 use super::{ServeReport, ServeRow};
 use crate::observe::CompletedRequest;
@@ -8,7 +8,7 @@ use chakram_report::csv::CsvRows;
 /// Columns of the table of requests.
 pub const REQUESTS: &str = "number,model,arrival_ps,start_ps,end_ps,serve_ps,datapath_ps,queue_ps,compute_ps,preempted_ps,together,processor,input_toks,output_toks";
 
-/// A request as a line of the table of requests, with its end.
+/// Formats a request as a line of the table of requests, including the line end.
 pub fn request(request: &CompletedRequest, model: &str) -> String {
     let mut rows = CsvRows::empty();
     let [input, output] = request.tokens;
@@ -31,7 +31,7 @@ pub fn request(request: &CompletedRequest, model: &str) -> String {
     rows.text()
 }
 
-/// Rows of models, classes and all, of one platform after another.
+/// Formats the rows of models, classes and all requests, one platform after another.
 pub fn models(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new(
         "platform,name,kind,arrived,completed,throughput_per_s,offered_load,mean_ps,mean_plus_minus_ps,p50_ps,p50_plus_minus_ps,p90_ps,p90_plus_minus_ps,p95_ps,p95_plus_minus_ps,p99_ps,p99_plus_minus_ps,alone_ps,datapath_sum_ps,queue_sum_ps,compute_sum_ps,preempted_sum_ps,serve_sum_ps,attained,goodput_per_s",
@@ -46,13 +46,14 @@ pub fn models(reports: &[ServeReport]) -> String {
     rows.text()
 }
 
-/// Requests in the queue and in the system over time, of one platform after another: a row for each interval.
+/// Formats the requests in the queue and in the system over time, one platform after another, with one row per
+/// interval.
 pub fn levels(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
-        // Both are of one window, in intervals of one length.
+        // Both cover the same window, with intervals of equal length.
         let width = report.active.interval_ps.0;
         let means = report.queue.means.iter().zip(&report.active.means);
         for (i, (queued, active)) in (0..).zip(means) {

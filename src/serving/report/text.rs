@@ -1,4 +1,4 @@
-//! A report for people: at most 100 columns.
+//! A report as text of at most 100 columns.
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
 use chakram_base::setting::SettingKey;
@@ -14,7 +14,7 @@ pub fn render(report: &ServeReport, style: TextStyle) -> String {
     out
 }
 
-/// A number per second.
+/// Formats a number per second.
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{rate:.3e}"),
@@ -23,7 +23,7 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// A span, or a dash.
+/// Formats a value, or a dash for `None`.
 pub(super) fn or_dash(value: Option<impl Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
@@ -112,7 +112,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
     )
 }
 
-/// Name of a row.
+/// Returns the name of a row.
 pub(super) fn name(row: &ServeRow) -> String {
     match row.kind {
         ServeRowKind::Class => format!("class {}", row.name),
@@ -120,12 +120,12 @@ pub(super) fn name(row: &ServeRow) -> String {
     }
 }
 
-/// Columns of a name: what the widest table leaves of a line.
+/// Returns the maximum width of a name: the columns that the widest table leaves.
 pub(super) fn longest_name(style: TextStyle) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
-/// Width of a column of the names of `rows`, `least` where they fit.
+/// Returns the width of the column with the names of `rows`, at least `least`.
 pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
     let widths = rows
         .iter()

@@ -1,4 +1,4 @@
-//! From the tables of a scenario's file to a [`Scenario`].
+//! Builds a [`Scenario`] from the tables of a scenario's file.
 
 use super::*;
 
@@ -27,12 +27,12 @@ const STREAM: &[&str] = &[
 ];
 const POLICY: &[&str] = &["kind", "slots", "aging", "preemption", "batch", "wait"];
 
-/// An example of a duration, for messages.
+/// An example of a duration, for error messages.
 const DURATION: &str = "10 ms";
-/// The most requests of a run.
+/// Maximum number of requests of a run.
 const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
-/// Arrivals by name, before their numbers are known.
+/// Arrivals by name, before their parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamName {
     Poisson,
@@ -42,7 +42,7 @@ enum StreamName {
     File,
 }
 
-/// Policies by name, before their numbers are known.
+/// Policies by name, before their parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PolicyName {
     RoundRobin,
@@ -53,7 +53,7 @@ enum PolicyName {
     Batching,
 }
 
-/// Reads and checks the scenario that `document` describes.
+/// Parses and checks the scenario that `document` describes.
 pub(super) fn scenario(
     document: &ConfigDocument<'_>,
     folder: &Path,
@@ -134,7 +134,7 @@ pub(super) fn scenario(
     })
 }
 
-/// Refuses keys of `table` that what was chosen does not use.
+/// Rejects keys of `table` that the chosen variant does not use.
 fn only(
     table: &ConfigTable<'_>,
     all: &[&str],
@@ -150,7 +150,7 @@ fn only(
     Ok(())
 }
 
-/// A duration above zero.
+/// Parses a duration above zero.
 fn positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     let span: Span = table.quantity(key, DURATION)?;
     if span == Span::ZERO {

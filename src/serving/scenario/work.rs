@@ -1,11 +1,11 @@
-//! Models of a scenario's file, with the tables that they name.
+//! Models in a scenario's file, and the tables that they name.
 
 use super::*;
 use crate::jobs::{ConvolutionTasks, JobBranches, JobLowering, VectorJob};
 use crate::tables::{ColumnUnit, TableReader};
 use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
 
-/// The keys of a model.
+/// The allowed keys of a model.
 pub(super) const KEYS: &[&str] = &[
     "name",
     "class",
@@ -31,7 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "measured",
     "trace",
 ];
-/// Sources of a model's work, with the keys that each uses beside its own.
+/// Sources of a model's work, with the additional keys that each uses.
 const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",
@@ -52,10 +52,10 @@ const SOURCES: [(&str, &[&str]); 7] = [
     ("measured", &[]),
     ("trace", &[]),
 ];
-/// The most multiplications of a request.
+/// Maximum number of multiplications of a request.
 const MOST_WORK: u64 = 1 << 62;
 
-/// Reads a model.
+/// Parses a model.
 pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedModel, ServeError> {
     let name = table.need("name", "the model's name")?.line()?.to_owned();
     let mut given = SOURCES
@@ -94,7 +94,7 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
     }
     Ok(ServedModel {
         class: table.optional("class", |field| field.line().map(str::to_owned))?,
-        // Zero takes a model out of the mix that a file of arrivals may still name.
+        // Zero removes a model from the mix, but a file of arrivals may still name it.
         weight: table.or("weight", 1.0, |field| match field.whole() {
             Some(0) => Ok(0.0),
             _ => field.positive(1e9),
@@ -111,7 +111,7 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
     })
 }
 
-/// Refuses keys that other sources of work use, and `source` does not.
+/// Rejects keys that other sources of work use, and `source` does not.
 fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result<(), ConfigError> {
     let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
     for key in others.filter(|key| !used.contains(key)) {
@@ -123,7 +123,7 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
     Ok(())
 }
 
-/// Reads the work of a model, and the name under which platforms know it.
+/// Parses the work of a model, and the name by which platforms know it.
 fn work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
@@ -263,7 +263,7 @@ fn jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     Ok(graph)
 }
 
-/// A table that a model names: its file, the rows that count, and the columns behind keys.
+/// Opens a table that a model names: its file, the selected rows, and the columns that keys name.
 fn table_of<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
@@ -282,7 +282,7 @@ fn table_of<'d>(
     Ok((reader, table))
 }
 
-/// The column that key `key` names, with its unit.
+/// Returns the column that key `key` names, with its unit.
 fn time_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,
@@ -299,7 +299,7 @@ fn time_column(
     Ok((reader.column(name)?, unit))
 }
 
-/// The column that key `key` names, if it names one.
+/// Returns the column that key `key` names, if the table has the key.
 fn number_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,

@@ -1,4 +1,4 @@
-//! From an arrival into the queue: files and random numbers, users that ask again, and the datapath latency.
+//! From an arrival to the queue: files and random numbers, users that ask again, and the datapath latency.
 
 use super::{RequestState, Server};
 use crate::arrivals::RequestArrival;
@@ -7,17 +7,17 @@ use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// Something that happens to a request by itself.
+/// An event of a request that is not caused by a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ServeTimer {
-    /// The datapath latency of the request with this number, in this slot, is over.
+    /// The datapath latency of the request with this number, at this index, has ended.
     Ready(u64, u32),
-    /// A user has thought.
+    /// A user's thinking time has ended.
     Ask(u64),
 }
 
 impl Server<'_> {
-    /// Lets requests into the queue that are due now.
+    /// Admits requests that are due now to the queue.
     pub(super) fn let_in(&mut self) -> Result<(), ServeError> {
         let now = self.now;
         while let Some(&Reverse((at, timer))) = self.timers.peek() {
@@ -44,7 +44,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Schedules the next request of a user, unless enough were asked.
+    /// Schedules the next request of a user, unless there were enough requests.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)

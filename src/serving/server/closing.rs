@@ -1,11 +1,11 @@
-//! The end of a run: its records are closed, and held against one another.
+//! The end of a run: its records are closed and checked for consistency.
 
 use super::Server;
 use crate::error::ServeError;
 use crate::recorder::ServeRecorder;
 
 impl<'s> Server<'s> {
-    /// Closes the records of a run, when the loop has ended, and checks them.
+    /// Closes and checks the records of a run after the loop has ended.
     pub fn finish(self) -> Result<ServeRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
@@ -16,7 +16,7 @@ impl<'s> Server<'s> {
         let processors = self.processors.iter();
         recorder.busy_ps = processors
             .map(|one| {
-                // Where a trace is served, all of the processor is taken.
+                // A processor is occupied as a whole while it serves a trace.
                 let open = match one.traces {
                     0 => 0,
                     _ => u128::from(end.0.saturating_sub(one.traced_since.0)),

@@ -1,4 +1,4 @@
-//! Requests that a processor takes from the queue, and those put back into it at the border of a job.
+//! Assignment of queued requests to processors, and preemption of requests at the border of a job.
 
 use super::{AnsweredJob, FlightLaunch, Server};
 use crate::policy::QueuedRequest;
@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
 impl Server<'_> {
-    /// Lets processors with free slots take requests from the queue.
+    /// Makes processors with free slots take requests from the queue.
     pub(super) fn take_requests(&mut self) {
         if self.prepared.scenario.policy.slots.is_none() {
             loop {
@@ -26,8 +26,9 @@ impl Server<'_> {
         }
     }
 
-    /// Lets a processor fill its free slots. Batches that were put back go on with `answered`; without it there are
-    /// none, as a processor with a free slot would have taken them. Returns false if the queue had too little.
+    /// Makes a processor fill its free slots. Preempted batches continue, and their answered jobs are appended to
+    /// `answered`; without `answered` there are none, because a processor with a free slot would have taken them
+    /// before. Returns false if the queue had too few requests.
     pub(super) fn take_for(
         &mut self,
         processor: u32,
@@ -93,7 +94,7 @@ impl Server<'_> {
         });
     }
 
-    /// Lets a batch that was put back go on.
+    /// Continues a preempted batch.
     fn resume(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
         self.recorder.queue.change(self.now, -1);
         self.processors[processor as usize].free_slots -= 1;
@@ -110,7 +111,7 @@ impl Server<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Keeps a job back if its batch is or now becomes one that is put back; what was put in its place may begin.
+    /// Holds a job back if its batch is preempted or is preempted now; the batch that takes its place may begin.
     pub(super) fn keeps_back(
         &mut self,
         flight: u32,
@@ -130,7 +131,8 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // What does not overtake all of its work does not overtake what is left; that takes a run to know.
+        // A request that does not overtake all of the batch's work does not overtake the remaining work either, whose
+        // time is expensive to compute.
         if !state.ended.is_empty() && !self.policy.overtakes(&state.first) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Batches in flight, and places that are used again.
+//! Batches in flight, and slabs with reused indices.
 
 use crate::cores::DealtJob;
 use crate::policy::QueuedRequest;
@@ -6,7 +6,7 @@ use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// Items in places that are used again.
+/// Items with indices that are reused.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -23,7 +23,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Adds an item and returns its place.
+    /// Adds an item and returns its index.
     pub fn add(&mut self, item: T) -> u32 {
         match self.free.pop() {
             Some(place) => {
@@ -37,13 +37,13 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes out the item at a place that has one.
+    /// Removes and returns the item at `place`, which must exist.
     pub fn remove(&mut self, place: u32) -> T {
         self.free.push(place);
         self.items[place as usize].take().expect("it is there")
     }
 
-    /// All items, by place.
+    /// Iterates over all items in the order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().flatten()
     }
@@ -65,38 +65,39 @@ impl<T> IndexMut<u32> for Slab<T> {
 /// Requests of one model that are served together.
 #[derive(Debug, Default)]
 pub(super) struct RequestInFlight {
-    /// The request that came first, as the queue had it.
+    /// The request that arrived first, as it was queued.
     pub first: QueuedRequest,
-    /// Places of its requests.
+    /// Indices of its requests.
     pub requests: Vec<u32>,
     pub processor: u32,
-    /// Jobs that are not complete.
+    /// Number of jobs that are not complete.
     pub left: u32,
-    /// Jobs that have their times and are not complete.
+    /// Number of jobs that have their times and are not complete.
     pub running: u32,
-    /// Jobs that were given their times so far.
+    /// Number of jobs that have had their times so far.
     pub dealt: u64,
-    /// Core time of these.
+    /// Core time of these jobs.
     pub core_ps: u128,
-    /// Time without load of the jobs that are not complete, where jobs follow one another.
+    /// Time without load of the incomplete jobs, if jobs form a chain.
     pub work_left: Span,
-    /// Which jobs are complete, where they do not; empty until the first is.
+    /// Which jobs are complete, if they form no chain; empty until the first is.
     pub ended: Vec<bool>,
-    /// Lengths of its jobs where they are no vector products.
+    /// Lengths of its jobs, if they are no vector products.
     pub lengths: [Span; 2],
-    /// Instant at which it was put back, while it is.
+    /// Instant of its preemption, while it is preempted.
     pub put_back: Option<Time>,
-    /// Jobs that are ready and were kept back, with what names them to the loop.
+    /// Ready jobs that were held back, with their tokens for the loop.
     pub kept: Vec<(u32, u64)>,
-    /// Time from being put back to going on.
+    /// Total time from preemptions until it continued.
     pub preempted: Span,
-    /// Instant at which it was given to its processor.
+    /// Instant at which its processor took it.
     pub began: Time,
     pub run: RunningTime,
 }
 
 impl RequestInFlight {
-    /// Begins at `now` with no requests and so many jobs, in the room of one that ended.
+    /// Begins at `now` with no requests and `jobs` jobs, reusing the allocations of a batch that
+    /// ended.
     pub fn begin(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
@@ -121,14 +122,14 @@ impl RequestInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningTime {
     done: Span,
-    /// Intervals that do not touch, in order, of which none has ended when the last was added.
+    /// Disjoint intervals in order; none had ended when the last one was added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,
 }
 
 impl RunningTime {
-    /// Adds a job whose times are given at `now`, which is never later than its start.
+    /// Adds a job whose times are determined at `now`, which is never later than its start.
     pub fn add(&mut self, now: Time, job: DealtJob) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
         while let Some(&(start, end)) = self.open.front() {
@@ -152,13 +153,13 @@ impl RunningTime {
         self.open.insert(from, (start, end));
     }
 
-    /// Forgets everything but its room.
+    /// Clears everything but keeps allocations.
     fn clear(&mut self) {
         self.open.clear();
         (self.done, self.first) = (Span::ZERO, None);
     }
 
-    /// The time of all jobs.
+    /// Returns the total time of all jobs.
     pub fn finish(&mut self) -> Span {
         let open = self.open.drain(..);
         self.done += open.map(|(start, end)| end.since(start)).sum();
@@ -179,11 +180,11 @@ mod tests {
         let mut time = RunningTime::default();
         time.add(Time(0), job(5, 10));
         time.add(Time(0), job(20, 30));
-        // Joins both: 5 to 30.
+        // Joins both intervals: 5 to 30.
         time.add(Time(2), job(8, 22));
-        // Begins before what is open: 3 to 4.
+        // Begins before the open interval: 3 to 4.
         time.add(Time(3), job(3, 4));
-        // All that ended by 40 is done; 50 to 60 touches nothing.
+        // Everything that ended by 40 is done; 50 to 60 touches nothing.
         time.add(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.finish(), Span(25 + 1 + 10));

@@ -8,12 +8,12 @@ use crate::scenario::{ArrivalStream, PolicyKind};
 use chakram_base::units::Span;
 
 impl Server<'_> {
-    /// Returns whether the queue is ordered by times without load.
+    /// Returns true if the queue is ordered by times without load.
     pub(super) fn orders_by_work(&self) -> bool {
         self.prepared.scenario.policy.kind == PolicyKind::ShortestJob
     }
 
-    /// Takes a job from the work that is left of a batch.
+    /// Subtracts a completed job from the remaining work of a batch.
     pub(super) fn note_ended(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
         let model = self.model(state.first.model);
@@ -29,7 +29,7 @@ impl Server<'_> {
         }
     }
 
-    /// Time without load of what is left of a batch of which no job runs.
+    /// Returns the time without load of the remaining work of a batch that has no running job.
     pub(super) fn work_left(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
@@ -42,7 +42,7 @@ impl Server<'_> {
         model.alone(self.prepared, &self.states, &state.ended)
     }
 
-    /// Tasks of a job and the length of each.
+    /// Returns the tasks of a job and the length of each.
     fn size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
@@ -52,7 +52,7 @@ impl Server<'_> {
         model.size(self.prepared, job, numbers, &flight.lengths)
     }
 
-    /// Deals a job to the cores of its batch's processor.
+    /// Assigns a job to the cores of its batch's processor.
     pub(super) fn deal(
         &mut self,
         flight: u32,
@@ -73,7 +73,7 @@ impl Server<'_> {
         self.observe(flight, job, times);
     }
 
-    /// Tells the observer of a job, if it asks.
+    /// Notifies the observer of a job, if requested.
     fn observe(&mut self, flight: u32, job: u32, times: DealtJob) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
@@ -88,7 +88,7 @@ impl Server<'_> {
         }
     }
 
-    /// Notes that the launch of a trace has ended, and returns its processor.
+    /// Records that the launch of a trace has ended, and returns its processor.
     pub(super) fn end_trace(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];
@@ -107,7 +107,7 @@ impl Server<'_> {
         processor
     }
 
-    /// Ends a batch, all of whose jobs are complete.
+    /// Ends a batch whose jobs are all complete.
     pub(super) fn complete(&mut self, flight: u32) {
         let now = self.now;
         let mut state = self.flights.remove(flight);

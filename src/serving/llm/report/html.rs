@@ -1,4 +1,4 @@
-//! A report as a page: one file that needs no network.
+//! A report as an HTML page: one file that works offline.
 
 use super::text::{gigabytes, rate};
 use super::{LlmReport, TimeSummary};
@@ -148,7 +148,7 @@ fn times(report: &LlmReport) -> String {
     body
 }
 
-/// Percentiles as bars.
+/// Draws percentiles as bars.
 fn distribution(name: &str, times: &TimeSummary) -> String {
     let all = super::PERCENTS.iter().zip(&times.percentiles);
     let bars: Vec<BarRow> = all

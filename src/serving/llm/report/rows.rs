@@ -1,4 +1,4 @@
-//! Tables as comma-separated values.
+//! Tables as CSV.
 
 use super::{LlmReport, TimeSummary};
 use crate::llm::observe::CompletedLlmRequest;
@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use serde_json::{Map, Value};
 
-/// Headings of [`request`].
+/// Header line of [`request`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
 /// The cells of a request of the class called `class`, in the order of [`REQUESTS`].

@@ -1,4 +1,4 @@
-//! A report for people: at most 100 columns.
+//! A report as text of at most 100 columns.
 
 use super::{LlmReport, LlmRow, TimeSummary};
 use chakram_base::units::{Span, percent, thousands};
@@ -13,7 +13,7 @@ pub fn render(report: &LlmReport, style: TextStyle) -> String {
     out
 }
 
-/// A rate with three digits.
+/// Formats a rate with three digits.
 pub(in super::super) fn rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1000.0 => thousands(rate.round() as u64),
@@ -23,7 +23,7 @@ pub(in super::super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// Bytes in GB.
+/// Formats bytes in GB.
 pub(in super::super) fn gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
@@ -150,7 +150,7 @@ fn blocks(report: &LlmReport) -> String {
     )
 }
 
-/// How many NPUs an engine has, and what else was possible.
+/// Describes the number of NPUs of an engine, and the alternatives.
 fn tensor(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();
