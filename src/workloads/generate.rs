@@ -1,7 +1,7 @@
-//! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
+//! Generated microbenchmarks and training steps: the same nodes can feed a file or a graph.
 //!
-//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern whose options were checked; it
-//! streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from the options, so the
+//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked options; it streams any
+//! rank's nodes into a [`Sink`] and keeps only one node in memory. Every number is computed from the options, so the
 //! same options give the same bytes.
 
 use chakram_base::bounds::{self, MemoryLimitError};
@@ -50,20 +50,20 @@ pub enum WorkloadPattern {
     Collective(CollectivePattern),
     /// Messages between pairs of ranks.
     P2p(P2pPattern),
-    /// Kernels that depend on one another and on nothing else.
+    /// Kernels that depend only on one another.
     Chain(ChainPattern),
-    /// Loads, and kernels that need them.
+    /// Memory loads, and kernels that wait for them.
     Memory(MemoryPattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallelPattern),
     /// A transformer on a wafer by the rules of PALM's public code.
     Palm(PalmPattern),
-    /// A model under a plan.
+    /// Training or inference of a model under a parallelism plan.
     Training(Box<TrainingPattern>),
 }
 
 impl WorkloadPattern {
-    /// Checks the options; the error says what is wrong.
+    /// Checks the options without generating anything.
     pub fn validate(&self) -> Result<(), GenerateError> {
         GeneratedJob::new(self.clone()).map(drop)
     }
@@ -92,23 +92,23 @@ impl GeneratedJob {
         self.0.ranks()
     }
 
-    /// The groups that the nodes name; empty when they name only the world.
+    /// The groups that nodes refer to; empty if nodes use only the world group.
     pub fn groups(&self) -> DeclaredGroups {
         self.0.groups()
     }
 
-    /// Purposes of those groups, where they differ.
+    /// Purposes of these groups, where they differ.
     pub fn roles(&self) -> GroupRoles {
         self.0.roles()
     }
 
-    /// Samples and FLOPs of the model, of jobs that train or run one.
+    /// Samples and model FLOPs, for jobs that train or run a model.
     pub fn amounts(&self) -> Option<WorkAmounts> {
         self.0.amounts()
     }
 
-    /// A rank whose nodes are identical to those of `rank`, the same for all that are alike, so
-    /// that callers generate one and share it. It may be `rank` itself.
+    /// The representative of the ranks whose nodes are identical to the nodes of `rank`, so that callers generate one
+    /// rank and share it. It may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -126,8 +126,8 @@ impl GeneratedJob {
         self.0.node_count(rank)
     }
 
-    /// Hands the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after
-    /// those it depends on. Fails only when `sink` does.
+    /// Passes the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after its dependencies.
+    /// Fails only if `sink` does.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -136,8 +136,8 @@ impl GeneratedJob {
         self.0.nodes(rank, &mut TraceEmitter::new(sink))
     }
 
-    /// A rank whose nodes differ from those of `rank` in their peers and groups alone, the same for all
-    /// that are so alike; ranks of one class have one shape. It may be `rank` itself.
+    /// The representative of the ranks whose nodes differ from the nodes of `rank` only in peers and groups. Ranks of
+    /// one class share a shape. It may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -146,39 +146,40 @@ impl GeneratedJob {
         self.0.shape_of(rank)
     }
 
-    /// Sets of ranks that exchange messages among themselves alone, such as pipelines of replicas, all of one length and
-    /// in one order: ranks at one place do the same. One set of all ranks, where a job is not made of such.
+    /// Sets of ranks that exchange messages only within their set, such as pipelines of replicas. All sets have the
+    /// same length and order, and ranks at the same index do the same work. A job without such sets returns one set of
+    /// all ranks.
     pub fn copies(&self) -> Vec<Vec<u32>> {
         self.0.copies()
     }
 
-    /// Returns the place of the core that `rank` is meant for on a machine of tiles, if it is.
+    /// Returns the coordinates of the core for `rank` on a machine of tiles, if the pattern assigns one.
     pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.core_of(rank)
     }
 
-    /// Checks that memory may hold the largest trace of the job, before files are written that nothing reads again.
+    /// Checks that the largest trace of the job fits into memory, so that no files are written that nothing can read.
     ///
     /// # Errors
     ///
-    /// If it may not.
+    /// If it does not fit.
     pub fn check_traces(&self) -> Result<(), MemoryLimitError> {
         let nodes = (0..self.ranks()).map(|rank| self.0.least_nodes(rank)).max();
         check_trace(nodes.unwrap_or(0), self.0.fewer())
     }
 
-    /// Checks that memory may hold the [`workload`](Self::workload), by a lower bound of the size of its nodes.
+    /// Checks that the [`workload`](Self::workload) fits into memory, by a lower bound of the size of its nodes.
     ///
     /// # Errors
     ///
-    /// If it may not.
+    /// If it does not fit.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank has a state for every node.
         let graphs = self.least_shared_nodes();
         let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
         let states = states.fold(0, u64::saturating_add);
-        // Lower bounds: a job that passes may still fail later, but none is refused that fits.
+        // These are lower bounds: a job that passes may still fail later, but no job that fits is rejected.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
@@ -196,20 +197,21 @@ impl GeneratedJob {
         )
     }
 
-    /// The least number of nodes of the graphs that the ranks share, one for each shape: found without generating them, and
-    /// nearly all that there are.
+    /// A close lower bound for the number of nodes in the graphs that ranks share, one per shape, computed without
+    /// generating them.
     pub fn least_shared_nodes(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
         nodes.fold(0, u64::saturating_add)
     }
 
-    /// All ranks as a workload, without a file in between. Ranks of one shape share one graph.
+    /// All ranks as a workload, without files. Ranks of one shape share one graph.
     pub fn workload(&self) -> Result<Workload, TraceError> {
         self.workload_with(&|_| ())
     }
 
-    /// As [`workload`](Self::workload); tells `made` now and then how many nodes the graphs have more.
+    /// As [`workload`](Self::workload), and calls `made` from time to time with the number of nodes added since the
+    /// last call.
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
@@ -219,7 +221,7 @@ impl GeneratedJob {
         let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        // Below that many nodes a thread takes as long to start as it saves.
+        // With fewer nodes, starting a thread takes longer than it saves.
         const LEAST_NODES: u64 = 10_000;
         let threads = match self.least_shared_nodes() < LEAST_NODES {
             true => 1,
@@ -249,7 +251,7 @@ impl GeneratedJob {
         rank: u32,
         made: &(dyn Fn(u64) + Sync),
     ) -> Result<(Graph, SlotBinding), TraceError> {
-        // Ids count from 1, so none is far from the others.
+        // Ids count from 1 without gaps.
         let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
         graph.reserve(self.0.least_nodes(rank));
         let mut watched = WatchedSink {
@@ -263,14 +265,14 @@ impl GeneratedJob {
     }
 }
 
-/// Sink that says how many nodes went into another.
+/// A sink that reports the number of nodes passed to another sink.
 struct WatchedSink<'m, S> {
     sink: S,
     untold: u64,
     made: &'m dyn Fn(u64),
 }
 
-/// Nodes that are told together: a counter that threads share costs more than all else of a node.
+/// Nodes per report: updating a counter shared by threads for each node costs more than everything else about a node.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -283,7 +285,7 @@ impl<S: Sink> Sink for WatchedSink<'_, S> {
     }
 }
 
-/// A prepared pattern; [`GeneratedJob`] documents the methods, and calls them only for ranks that exist.
+/// A prepared pattern. [`GeneratedJob`] documents the methods and calls them only for ranks that exist.
 trait TraceGenerator: Debug + Send + Sync {
     fn ranks(&self) -> u32;
     fn groups(&self) -> DeclaredGroups {
@@ -295,12 +297,12 @@ trait TraceGenerator: Debug + Send + Sync {
     fn amounts(&self) -> Option<WorkAmounts> {
         None
     }
-    /// What makes the job smaller, for messages.
+    /// How to make the job smaller, for messages.
     fn fewer(&self) -> &'static str {
         "a smaller job"
     }
     fn class_of(&self, rank: u32) -> u32;
-    /// The place of the rank's core on a machine of tiles.
+    /// Coordinates of the rank's core on a machine of tiles.
     fn core_of(&self, _rank: u32) -> Option<[u32; 2]> {
         None
     }
@@ -311,23 +313,23 @@ trait TraceGenerator: Debug + Send + Sync {
     fn copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.ranks()).collect()]
     }
-    /// Returns the slots of `rank`, given those of the rank that represents its shape: the peers and group names of
+    /// Returns the slots of `rank`, given the slots of the rank that represents its shape: the peers and group names of
     /// its own nodes, each in order of first use.
     fn bind(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
-    /// At most [`Self::node_count`], where that takes long to find.
+    /// A lower bound of [`Self::node_count`], for patterns where the exact count is slow.
     fn least_nodes(&self, rank: u32) -> u64 {
         self.node_count(rank)
     }
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
 
-/// Options that were refused.
+/// Rejected options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
-    /// One option is invalid, alone or in combination with others.
+    /// One option is invalid, by itself or in combination with others.
     #[error("`{option}` is {found}; expected {expected}")]
     Refused {
         /// The field's name.
@@ -337,14 +339,14 @@ pub enum GenerateError {
         /// Allowed values.
         expected: String,
     },
-    /// Each option makes sense, but together they ask for more than a trace can say.
+    /// Each option is valid, but together they exceed the limits of a trace.
     #[error("{what} would be {found}, and a trace holds at most {limit}; try {hint}")]
     TooLarge {
         /// The quantity, with its unit.
         what: &'static str,
         /// Its value.
         found: u128,
-        /// The most that there can be.
+        /// The largest possible value.
         limit: u64,
         /// Options to reduce.
         hint: &'static str,
@@ -363,21 +365,21 @@ fn refused(
     }
 }
 
-/// Files carry counts as signed numbers, graphs index nodes with 32 bits.
+/// Files store counts as signed numbers, and graphs index nodes with 32 bits.
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
 
-/// Checks that memory may hold a trace of so many nodes; `fewer` is the remedy.
+/// Checks that a trace of `nodes` nodes fits into memory; `fewer` is the suggested remedy.
 ///
 /// # Errors
 ///
-/// If it may not.
+/// If it does not fit.
 pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
     let what = format!("to read a trace of {} nodes again", thousands(nodes));
     bounds::check(what, nodes, NODE_BYTES, fewer)
 }
 
-/// The least that a node of a graph takes, with its price on one machine (`graph.rs`), and its state in a run.
+/// Lower bound in bytes of a node in a graph, with its price on one machine (`graph.rs`) and its state in a run.
 const NODE_BYTES: u64 = 61;
 const STATE_BYTES: u64 = 4;
 
@@ -397,7 +399,7 @@ fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// `found`, if it is within `limit`.
+/// Returns `found` if it is within `limit`.
 fn check_limit(
     what: &'static str,
     found: u128,
@@ -415,7 +417,7 @@ fn check_limit(
     }
 }
 
-/// Files carry durations in nanoseconds, so a finer one would change on the way through a file.
+/// Files store durations in nanoseconds, so a finer duration would change when it is written and read.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
     if !span.0.is_multiple_of(1000) {
         return Err(refused(
@@ -432,7 +434,7 @@ struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// Whether nodes have names, which take longer to write than all else of a node.
+    /// False if nodes have no names: writing a name takes longer than the rest of a node.
     named: bool,
 }
 
@@ -446,7 +448,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// An emitter for a sink that looks at no names: nodes have none.
+    /// An emitter for a sink that ignores names: nodes have none.
     fn nameless(sink: &'s mut dyn Sink) -> Self {
         Self {
             named: false,
@@ -462,7 +464,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Sets the name of the next node to two parts: what many nodes have in common is formatted once for all.
+    /// Sets the name of the next node from two parts, so that the common part of many nodes is formatted only once.
     fn name_parts(&mut self, common: &str, own: &str) {
         if self.named {
             self.name.clear();
@@ -471,7 +473,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Emits a node and returns its id, which is one more than the last.
+    /// Emits a node and returns its id, which is one more than the previous id.
     fn emit(
         &mut self,
         op: Op<'_>,
@@ -489,8 +491,8 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits a node without a recorded duration, with memory changes and labels, and with its class and shape if it is a
-    /// kernel that has them.
+    /// Emits a node without a recorded duration, with memory changes and labels, and with kernel class and shape if it
+    /// has them.
     fn emit_with(
         &mut self,
         (op, kernel): (Op<'_>, Option<KernelShape>),
@@ -511,7 +513,8 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits the one node of a rank that takes no part: host work of no time, since a rank without nodes has no trace.
+    /// Emits the single node of a rank that does nothing: host work of zero duration, because a rank without nodes has
+    /// no trace.
     fn idle(&mut self) -> Result<(), TraceError> {
         self.name(format_args!("idle"));
         self.emit(Op::Host, None, Span::ZERO, &[]).map(drop)

@@ -1,22 +1,21 @@
 //! Models: networks of layers, independent of the number of NPUs that run them.
 //!
-//! A [`Model`] is a chain of [`ModelLayer`]s, a layer a chain of [`LayerOperator`]s. Sizes are those of one *sample*: a
-//! sequence of tokens, an image, a row of features. Nothing here knows of batches, ranks or time.
+//! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes are per *sample*: a
+//! sequence of tokens, an image, a row of features. This module knows nothing of batches, ranks or time.
 //!
-//! Models are described in TOML files, or are presets, or are made from a few numbers ([`TransformerModel`],
-//! [`VisionTransformer`]).
+//! A model comes from a TOML file, from a preset, or from a few numbers ([`TransformerModel`], [`VisionTransformer`]).
 //!
-//! Rules of counting:
+//! Counting rules:
 //!
-//! - *Parameters* are all weights that are trained: matrices, biases, gains of norms, tables. Weights that two
-//!   operators share count once, where they are picked from ([`OperatorKind::Embedding`]).
-//! - *Multiplications* are those of matrix products and convolutions in a forward pass of one sample; two FLOPs
-//!   each. What is done per element (norms, activations, softmax, sums) is left out, as papers do. Attention
-//!   counts the whole square of tokens, also where tokens look back only, as Megatron's formulas do; kernels
-//!   that skip the other half do [`OperatorKind::skippable_multiplications`] less.
-//! - *Kept bytes* are those that the backward pass needs ([`OperatorKind::saved_bytes`]).
+//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights shared by two operators
+//!   count once, at the operator that looks them up ([`OperatorKind::Embedding`]).
+//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample;
+//!   each is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not counted, as in most papers.
+//!   Attention counts the whole square of tokens even under a causal mask, as Megatron's formulas do;
+//!   [`OperatorKind::skippable_multiplications`] is the part that causal kernels skip.
+//! - *Kept bytes* are the bytes that the backward pass needs ([`OperatorKind::saved_bytes`]).
 //!
-//! Counts are whole numbers of 64 bits that stop at [`u64::MAX`]; a model's file that gets there is refused.
+//! Counts are 64-bit integers that saturate at [`u64::MAX`]; a model file that reaches it is rejected.
 
 mod architecture;
 mod build;
@@ -50,22 +49,22 @@ pub use vit::VisionTransformer;
 pub struct Model {
     /// Display name: `gpt3-175b`.
     pub name: String,
-    /// Publication that states its sizes.
+    /// Publication that gives its sizes.
     pub source: String,
-    /// Tokens of a sample; 1 where a sample is no sequence.
+    /// Tokens of a sample; 1 where a sample is not a sequence.
     pub sequence: u64,
-    /// First to last; the output of each layer is the input of the next.
+    /// In execution order: the output of each layer is the input of the next.
     pub layers: Vec<ModelLayer>,
 }
 
-/// A part of a model that stays together: the unit of pipelining, recomputation and sharding.
+/// A part of a model that is never split: the unit of pipelining, recomputation and sharding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelLayer {
     /// `embedding`, `layer17`, `head`, `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model, where kinds are treated differently.
+    /// Position of the layer in the model, because plans treat input, blocks and output differently.
     pub role: LayerRole,
-    /// First to last.
+    /// In execution order.
     pub operators: Vec<LayerOperator>,
 }
 
@@ -74,9 +73,9 @@ pub struct ModelLayer {
 pub enum LayerRole {
     /// Before the blocks: token and position embeddings, the stem of a network on images, embedding bags.
     Input,
-    /// One of the blocks, which a pipeline distributes evenly over stages.
+    /// One of the blocks, which a pipeline distributes evenly over its stages.
     Block,
-    /// Behind the blocks: the last norm, logits or classifier, and the loss.
+    /// After the blocks: the last norm, logits or classifier, and the loss.
     Output,
 }
 
@@ -85,30 +84,30 @@ pub enum LayerRole {
 pub struct LayerOperator {
     /// `attention.qkv`, `mlp.up`, `norm1`: unique within its layer.
     pub name: String,
-    /// The computation.
+    /// Kind of operator and its sizes.
     pub work: OperatorKind,
     /// Sharding under tensor parallelism.
     pub cut: TensorSplit,
-    /// True for an operator on the skip path, which joins the branch at a [`OperatorKind::Residual`].
+    /// True for an operator on the skip path, which joins the branch at an [`OperatorKind::Residual`].
     pub around: bool,
 }
 
 /// Sharding of an operator under tensor parallelism (Shoeybi et al., "Megatron-LM", 2019, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
-    /// Every member does all of it; with sequence parallelism, each its part of the tokens.
+    /// Every member computes the whole operator; with sequence parallelism, each computes its share of the tokens.
     Replicated,
-    /// By outputs: each member has some columns of the weights, needs the whole input, and its part of the
-    /// input's gradient is summed over members.
+    /// Split by outputs: each member has some columns of the weights and needs the whole input; the input's gradient is
+    /// summed over members.
     ColumnParallel,
-    /// By inputs: each member has some rows of the weights, and outputs are summed over members.
+    /// Split by inputs: each member has some rows of the weights, and the outputs are summed over members.
     RowParallel,
-    /// Inside a sharded region, between an operator sharded by outputs and one sharded by inputs: heads, columns of
-    /// an activation.
+    /// Between an operator sharded by outputs and one sharded by inputs: each member computes its heads, or its columns
+    /// of an activation.
     InsideRegion,
 }
 
-/// Computation of an operator with its sizes per sample.
+/// Kind of operator, with its sizes per sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum OperatorKind {
@@ -122,18 +121,18 @@ pub enum OperatorKind {
         outputs: u64,
         /// True if a vector is added to each row.
         bias: bool,
-        /// True if the weights are those of the embedding, where they are counted.
+        /// True if the weights belong to the embedding, which counts them.
         tied: bool,
     },
     /// Products of queries and keys, softmax, and products with values.
     Attention {
-        /// Tokens of a sample, whose keys and values queries are multiplied with.
+        /// Tokens of a sample: the number of keys and values that each query meets.
         tokens: u64,
-        /// Tokens whose queries, keys and values come in: all of a sample, but for a shard of context parallelism.
+        /// Tokens whose queries, keys and values are inputs: all of a sample, except in a shard of context parallelism.
         queries: u64,
         /// Query heads.
         heads: u64,
-        /// Heads of keys and of values; `heads` unless they are shared.
+        /// Heads of keys and values; equal to `heads` unless query heads share them.
         kv_heads: u64,
         /// Columns of a head.
         width: u64,
@@ -141,18 +140,18 @@ pub enum OperatorKind {
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
-        /// True if queries and keys are turned by their positions first (rotary position embedding).
+        /// True if queries and keys are first rotated by their positions (rotary position embedding).
         rotary: bool,
-        /// True if each head of queries and of keys is scaled to length 1 before that, then by a gain that all heads of queries
-        /// share, and another one of keys.
+        /// True if each query head and key head is first normalised to length 1, then scaled by a gain. All query heads
+        /// share one gain, and all key heads another.
         qk_norm: bool,
     },
-    /// The same where heads of values have another width than those of queries and keys, tokens attend to some of the others, or
-    /// each head has a score besides those of tokens.
+    /// Attention whose value heads have another width than its query and key heads, or whose tokens attend to only some
+    /// of the others, or whose heads have a score of their own (a sink).
     ShapedAttention {
-        /// Tokens of a sample, whose keys and values queries are multiplied with.
+        /// Tokens of a sample: the number of keys and values that a query can meet.
         tokens: u64,
-        /// Tokens whose queries, keys and values come in: all of a sample, but for a shard of context parallelism.
+        /// Tokens whose queries, keys and values are inputs: all of a sample, except in a shard of context parallelism.
         queries: u64,
         /// Query heads.
         heads: u64,
@@ -162,38 +161,39 @@ pub enum OperatorKind {
         width: u64,
         /// Columns of a head of values.
         value_width: u64,
-        /// Columns of a head that are turned by positions; with latent vectors all heads of keys share one set of them.
+        /// Columns of a head that rotary embedding rotates; with latent vectors all key heads share one set of them.
         turned: u64,
-        /// Numbers of the latent vector from which a token's keys and values are found; 0 where there is none.
+        /// Elements of the latent vector from which a token's keys and values are computed; 0 without one.
         latent: u64,
-        /// Tokens that a token attends to.
+        /// Earlier tokens that a token attends to.
         span: AttentionSpan,
-        /// True if each head has a weight that its softmax counts as a score.
+        /// True if each head has a trained weight that its softmax includes as one more score.
         sinks: bool,
         /// True if tokens attend to earlier ones only.
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
-        /// True if heads of queries and of keys are scaled, as in [`OperatorKind::Attention`].
+        /// True if query heads and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// Two products side by side: from latent vectors of `query_rank` and `kv_rank` numbers to heads of queries, and of keys and values.
+    /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to the query heads,
+    /// and from one of `kv_rank` elements to the heads of keys and values.
     LatentUp {
         /// Rows: tokens.
         rows: u64,
-        /// Numbers from which queries are found.
+        /// Elements of the latent vector of queries.
         query_rank: u64,
-        /// Numbers from which keys and values are found.
+        /// Elements of the latent vector of keys and values.
         kv_rank: u64,
         /// Heads.
         heads: u64,
-        /// Columns of queries of a head.
+        /// Query columns per head.
         query_width: u64,
-        /// Columns of keys and values of a head.
+        /// Columns of keys and values together, per head.
         kv_width: u64,
     },
-    /// Scores of each token for each expert, their softmax, and a copy of the token for each expert with one of the
-    /// `chosen` highest scores (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
+    /// The router: a score of each token for each expert, their softmax, and one copy of the token for each of its
+    /// `chosen` best experts (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
     ExpertDispatch {
         /// Tokens of a sample.
         tokens: u64,
@@ -203,13 +203,13 @@ pub enum OperatorKind {
         experts: u64,
         /// Experts that each token is sent to.
         chosen: u64,
-        /// How scores become a choice.
+        /// How the router turns scores into a choice.
         form: RouterForm,
     },
-    /// A product for each expert: `rows` copies of tokens, shared out evenly among experts, by `inputs x outputs` of the
-    /// expert, with a bias of `outputs` each if `bias`.
+    /// One product per expert: `rows` copies of tokens, divided evenly among the experts, by the expert's `inputs x
+    /// outputs`, with a bias of `outputs` per expert if `bias`.
     ExpertLinear {
-        /// Copies of tokens, of all experts together.
+        /// Copies of tokens, summed over experts.
         rows: u64,
         /// Experts, each with weights of its own.
         experts: u64,
@@ -229,8 +229,8 @@ pub enum OperatorKind {
         /// Copies of each token.
         chosen: u64,
     },
-    /// Each row is scaled to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then by a
-    /// gain of `width`, and shifted by a bias of `width` if `bias`.
+    /// Normalises each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then multiplies by
+    /// a gain of `width` and, if `bias`, adds a bias of `width`.
     Norm {
         /// Rows: tokens, or pixels.
         rows: u64,
@@ -239,7 +239,8 @@ pub enum OperatorKind {
         /// True if there is a bias.
         bias: bool,
     },
-    /// A function of each element. If `gated`, of one half of `2 width` inputs, times the other.
+    /// An element-wise function. If `gated`, it applies to one half of `2 width` inputs and multiplies by the other
+    /// half.
     Activation {
         /// The function.
         function: ActivationFunction,
@@ -250,23 +251,23 @@ pub enum OperatorKind {
         /// True for a gate (SwiGLU).
         gated: bool,
     },
-    /// Adds the branch's output to the skip path (or, in front of the blocks, the embeddings of an input), with
-    /// dropout if `dropout`.
+    /// Adds the branch's output to the skip path (or, before the blocks, sums the embeddings of an input), with dropout
+    /// if `dropout`.
     Residual {
         /// Rows.
         rows: u64,
         /// Columns.
         width: u64,
-        /// True if dropout precedes the sum.
+        /// True if dropout is applied before the sum.
         dropout: bool,
     },
-    /// Picks a row of a table for each token: words, positions, kinds of token.
+    /// Looks up a row of a table for each token: words, positions, token types.
     Embedding {
         /// Rows of the table.
         vocabulary: u64,
         /// Columns of the table.
         width: u64,
-        /// Rows picked.
+        /// Rows looked up.
         tokens: u64,
     },
     /// Cross entropy over classes.
@@ -276,7 +277,7 @@ pub enum OperatorKind {
         /// Classes.
         classes: u64,
     },
-    /// A convolution of two dimensions.
+    /// A two-dimensional convolution.
     Convolution {
         /// Channels of the input.
         inputs: u64,
@@ -290,12 +291,12 @@ pub enum OperatorKind {
         stride: u64,
         /// Pixels added on each side.
         padding: u64,
-        /// Parts that channels fall into; 1 unless it is a grouped or depthwise one.
+        /// Groups of channels; 1 unless the convolution is grouped or depthwise.
         groups: u64,
         /// True if each output channel has a bias.
         bias: bool,
     },
-    /// The largest or the mean of each window.
+    /// The maximum or the mean of each window.
     Pool {
         /// Channels.
         channels: u64,
@@ -314,33 +315,33 @@ pub enum OperatorKind {
         rows: u64,
         /// Columns of the table.
         width: u64,
-        /// Rows picked for each sample.
+        /// Rows looked up per sample.
         lookups: u64,
     },
-    /// Products of each two of `vectors` vectors, appended to the first of them unchanged (DLRM).
+    /// Dot products of all pairs of `vectors` vectors, appended to the first vector (DLRM).
     Interaction {
         /// Number of vectors.
         vectors: u64,
-        /// Numbers of one.
+        /// Elements of one vector.
         width: u64,
     },
 }
 
-/// Tokens of a sequence that a token attends to, of those that a causal mask leaves.
+/// Earlier tokens that a token attends to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionSpan {
-    /// All.
+    /// All earlier tokens.
     #[default]
     All,
-    /// The last so many.
+    /// The last so many tokens.
     Window(u64),
-    /// Those of its own piece of the sequence, each of so many.
+    /// The tokens of its own chunk of the sequence; all chunks have this length.
     Piece(u64),
 }
 
 impl AttentionSpan {
-    /// Pairs of tokens of a sequence of `tokens` that meet, with a causal mask.
+    /// Pairs of tokens that attend to each other in a sequence of `tokens`, under a causal mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {
@@ -357,16 +358,16 @@ impl AttentionSpan {
     }
 }
 
-/// How a router makes a choice of scores.
+/// How a router turns scores into a choice of experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RouterForm {
-    /// True if scores have a bias that is trained with them.
+    /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if the choice adds a bias of each expert, which balances loads and is in no gradient.
+    /// True if the choice adds a bias per expert that balances loads and has no gradient.
     pub correction: bool,
-    /// True if scores are logistic functions; of a softmax otherwise.
+    /// True if scores are logistic functions; otherwise they are a softmax.
     pub sigmoid: bool,
-    /// Groups of experts, of which the best are chosen first; 0 or 1 for none.
+    /// Groups of experts, of which the best are chosen first; 0 or 1 without groups.
     pub groups: u64,
     /// Groups that a token may choose from.
     pub chosen_groups: u64,
@@ -378,14 +379,14 @@ pub struct RouterForm {
 pub enum ActivationFunction {
     /// Negative elements become 0.
     Relu,
-    /// x times the normal distribution's share below x.
+    /// x times the normal distribution function at x.
     Gelu,
-    /// x times its logistic function, in SwiGLU.
+    /// x times the logistic function of x, used in SwiGLU.
     Silu,
 }
 
 impl ActivationFunction {
-    /// Every function with its name.
+    /// Every function with its name in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Relu, "relu"),
         (Self::Gelu, "gelu"),
@@ -394,7 +395,7 @@ impl ActivationFunction {
 }
 
 impl ModelLayer {
-    /// A layer of `operators`.
+    /// Creates a layer; `operators` are in execution order.
     pub fn new(name: impl Into<String>, role: LayerRole, operators: Vec<LayerOperator>) -> Self {
         Self {
             name: name.into(),
@@ -405,7 +406,7 @@ impl ModelLayer {
 }
 
 impl ModelLayer {
-    /// Returns true if operator `index` is one of experts, or what sends tokens to them and adds up their results.
+    /// Returns true if operator `index` belongs to the experts, or to the dispatch or combine around them.
     pub fn stands_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();
@@ -419,7 +420,7 @@ impl ModelLayer {
 }
 
 impl LayerOperator {
-    /// An operator called `name`.
+    /// An operator on the branch.
     pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
         Self {
             name: name.into(),
@@ -429,7 +430,7 @@ impl LayerOperator {
         }
     }
 
-    /// The same on the way around the branch.
+    /// Moves the operator to the skip path.
     pub fn around(mut self) -> Self {
         self.around = true;
         self

@@ -1,10 +1,10 @@
-//! Data-parallel training of a transformer: every rank holds a replica and sees its own tokens.
+//! Data-parallel training of a transformer: every rank has a replica and processes its own tokens.
 //!
 //! # Work
 //!
-//! With `t` tokens per rank in sequences of `s`, hidden size `h`, and numbers of `d` bytes, a layer
-//! runs six kernels. A product of an `a x b` and a `b x c` matrix is `2abc` FLOPs, a multiplication
-//! and an addition each, and moves `ab + bc + ac` numbers, each once.
+//! With `t` tokens per rank in sequences of `s`, hidden size `h`, and numbers of `d` bytes, a layer runs six kernels. A
+//! product of an `a x b` and a `b x c` matrix is `2abc` FLOPs (a multiplication and an addition each) and moves `ab +
+//! bc + ac` numbers, each once.
 //!
 //! | kernel | forward FLOPs | forward bytes | what it does |
 //! |---|---|---|---|
@@ -15,20 +15,19 @@
 //! | `mlp1` | `2 t h 4h = 8th²` | `d (5th + 4h²)` | `t x h` by `h x 4h`; the activation is fused |
 //! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
 //!
-//! A backward kernel is twice its forward one: gradients of the input and of the weights are a
-//! product each, of the same size. Parameters of a layer are the matrices above:
-//! `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes. The optimizer is
-//! Adam with two moments and a master copy in single precision: `12p` FLOPs (3 for the first
-//! moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and `p (2d + 24)`
+//! A backward kernel is twice its forward one: the gradients of the input and of the weights each take one product of
+//! the same size. Parameters of a layer are the matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient
+//! all-reduce has `12h²d` bytes. The optimizer is Adam with two moments and a master copy in single precision: `12p`
+//! FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and `p (2d + 24)`
 //! bytes (reads the gradient, writes the weight, reads and writes three numbers of 4 bytes).
 //!
 //! # Order
 //!
 //! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after another. A layer's
-//! all-reduce starts when its backward is done, on a lane of its own, overlapping the backward of the layers below.
-//! The layer's optimizer waits for it, and the next step's forward of the layer waits for the optimizer. A step of
-//! `L` layers has `6L + 6L + L + L = 14L` nodes: the forward, then the backward with the all-reduces, then the
-//! optimizers from the top layer down.
+//! all-reduce starts when its backward pass is done, on a separate lane, and overlaps the backward pass of the layers
+//! below. The layer's optimizer waits for it, and the layer's forward pass in the next step waits for the optimizer. A
+//! step of `L` layers has `6L + 6L + L + L = 14L` nodes: the forward passes, then the backward passes with the
+//! all-reduces, then the optimizers from the top layer down.
 
 use super::{
     GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
@@ -48,34 +47,34 @@ pub const NODES_PER_LAYER: u32 = 14;
 const KERNELS: [&str; 6] = ["qkv", "attention", "projection", "norm", "mlp1", "mlp2"];
 const K: u64 = KERNELS.len() as u64;
 
-/// Training steps, the same on every rank. The module's page derives all of its numbers.
+/// Training steps, the same on every rank. The module's documentation derives all of its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataParallelPattern {
-    /// Number of ranks, each with a replica.
+    /// Number of ranks; each has a replica.
     pub ranks: u32,
     /// Layers of the model.
     pub layers: u32,
-    /// Numbers per token between layers.
+    /// Hidden size.
     pub hidden: u32,
     /// Tokens per rank and step; a multiple of `sequence`.
     pub tokens: u32,
-    /// Tokens that attend to each other.
+    /// Sequence length: tokens that attend to each other.
     pub sequence: u32,
-    /// The format of weights, gradients and everything between. Optimizers say it too although they
-    /// compute in single precision: memory bounds them, and some NPUs publish no other peak.
+    /// The format of weights, activations and gradients. Optimizer nodes use it too although they compute in single
+    /// precision: memory bounds them, and some NPUs publish no other peak.
     pub dtype: Dtype,
     /// Training steps.
     pub steps: u32,
     /// Peak rate of the reference NPU, from which the recorded durations of kernels are derived.
     pub reference_flops: FlopRate,
-    /// Memory bandwidth of the reference NPU. A kernel is recorded to last as long as the slower of the two allows,
-    /// to the nearest nanosecond and at least one.
+    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the longer of its compute and memory
+    /// times, rounded to nanoseconds and at least one.
     pub reference_bandwidth: Bandwidth,
 }
 
 impl DataParallelPattern {
-    /// One step of a model with 32 layers of 4,096 in bf16 on 4,096 tokens, a sequence of its own,
-    /// recorded on an A100 with 80 GB (312 TFLOP/s dense, 2.039 TB/s).
+    /// One step of a model with 32 layers of 4,096 in bf16 on one sequence of 4,096 tokens, recorded on an A100 with 80
+    /// GB (312 TFLOP/s dense, 2.039 TB/s).
     pub fn new(ranks: u32) -> Self {
         Self {
             ranks,
@@ -90,8 +89,8 @@ impl DataParallelPattern {
         }
     }
 
-    /// The defaults with the fewest whole steps that have `nodes` nodes per rank or more, and with
-    /// fewer layers, down to one, where a step of 32 has more.
+    /// The defaults with the fewest steps that have at least `nodes` nodes per rank. If one step of 32 layers has more,
+    /// the number of layers is reduced, down to one.
     pub fn with_nodes(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -128,7 +127,7 @@ impl DataParallelPattern {
         )?;
         let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
         let (th, hh) = (t * h, h * h);
-        // FLOPs and numbers moved by each of KERNELS.
+        // FLOPs and moved numbers of each of KERNELS.
         let forward = [
             (6 * t * hh, 4 * th + 3 * hh),
             (4 * th * s, 4 * th),
@@ -154,7 +153,7 @@ impl DataParallelPattern {
         })
     }
 
-    /// The bytes of `numbers` in the model's format.
+    /// Bytes of `numbers` values in the model's format.
     fn bytes(&self, numbers: u128) -> u128 {
         let bits = match self.dtype {
             Dtype::Fp64 => 64,
@@ -179,7 +178,7 @@ impl DataParallelPattern {
             let hint = "a faster reference";
             check_limit("picoseconds of a kernel", found, u64::MAX - 1, hint)?;
         }
-        // Files carry nanoseconds, so the recorded duration is rounded to them, and never to zero.
+        // Files store nanoseconds, so the recorded duration is rounded to them, and never to zero.
         let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
         Ok(KernelCost {
             flops,
@@ -199,7 +198,7 @@ struct KernelCost {
     recorded: Span,
 }
 
-/// Training steps whose options make sense.
+/// Training steps with checked options.
 #[derive(Debug)]
 pub(super) struct DataParallelGenerator {
     options: DataParallelPattern,
@@ -258,13 +257,12 @@ impl TraceGenerator for DataParallelGenerator {
     fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let layers = u64::from(self.options.layers);
         for step in 0..self.options.steps {
-            // Ids count on through the step, so those of earlier nodes are computed, not kept.
+            // Ids are consecutive within the step, so the ids of earlier nodes are computed instead of stored.
             let first = out.last + 1;
             for layer in 0..layers {
                 for (k, (kernel, [cost, _])) in KERNELS.iter().zip(self.kernels).enumerate() {
                     out.name(format_args!("step{step}/layer{layer}/fwd/{kernel}"));
-                    // The last step's optimizers, if there was one, end with that of layer 0 just
-                    // before `first`.
+                    // The previous step's optimizers, if any, end with the optimizer of layer 0 just before `first`.
                     let data = [out.last, (first - 1).saturating_sub(layer)];
                     let data = match (k, layer, step) {
                         (0, 0, 0) => &[],
@@ -286,7 +284,7 @@ impl TraceGenerator for DataParallelGenerator {
             }
             for (above, layer) in (0..layers).rev().enumerate() {
                 out.name(format_args!("step{step}/layer{layer}/optimizer"));
-                // After the forward, each layer from the top has its backward and an all-reduce.
+                // After the forward pass, each layer from the top has its backward kernels and an all-reduce.
                 let reduced = first + layers * K + (above as u64 + 1) * (K + 1) - 1;
                 self.kernel(self.optimizer, &[reduced], out)?;
             }
@@ -378,7 +376,7 @@ mod tests {
             &[id("step0/layer1/fwd/projection")],
         );
         waits("step0/layer1/bwd/mlp2", &[id("step0/layer1/fwd/mlp2")]);
-        // The backward of the layer below goes on beside the all-reduce.
+        // The backward pass of the layer below overlaps the all-reduce.
         waits("step0/layer0/bwd/mlp2", &[id("step0/layer1/bwd/qkv")]);
         for step in 0..2 {
             for layer in 0..2 {
@@ -399,8 +397,8 @@ mod tests {
 
     #[test]
     fn node_targets_are_met_in_whole_steps() {
-        // A step of 32 layers has 448 nodes: 23 of them have 10,304, 22 only 9,856.
-        // 100 nodes are 7 layers (98) and then some: 2 steps. 0 nodes are one layer, one step.
+        // A step of 32 layers has 448 nodes: 23 of them have 10,304, 22 only 9,856. 100 nodes need more than one step
+        // of 7 layers (98), so 2 steps. 0 nodes give one layer, one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::with_nodes(8, nodes),

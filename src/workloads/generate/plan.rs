@@ -1,7 +1,7 @@
-//! Plans: the number of NPUs on which a model runs, and the distribution of its operators and state over them.
+//! Plans: how many NPUs run a model, and how its operators and state are distributed over them.
 //!
-//! A [`ParallelismPlan`] says nothing of a model and nothing of a machine. [`TrainingPattern`](super::TrainingPattern) brings it
-//! together with a model and refuses what does not fit.
+//! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern) combines it with
+//! a model and rejects plans that do not fit.
 
 use super::schedule::PipelineSchedule;
 use super::{GenerateError, refused};
@@ -47,18 +47,18 @@ impl ParallelismPlan {
         u64::from(self.tensor_of(stage)).saturating_mul(self.replicas().into())
     }
 
-    /// Ranks that have the same weights: replicas of the model, and in each as many as share the tokens of a sequence.
+    /// Ranks with the same weights: data-parallel replicas times the ranks that share a sequence (context parallelism).
     pub fn replicas(&self) -> u32 {
-        // Numbers of ranks are checked before they are multiplied anywhere.
+        // The number of ranks is checked before this product is used.
         self.data.saturating_mul(self.context)
     }
 
-    /// The stages that have the first and the last part of a model; where each part is on two stages, one that has both.
+    /// The stages with the first and the last part of a model. Where two stages have each part, a stage that has both.
     pub fn end_stages(&self) -> [u32; 2] {
         self.schedule.ends(self.pipeline)
     }
 
-    /// Ranks that have the same weights, with those that have them on another stage.
+    /// Ranks with the same weights, including copies on another stage.
     pub fn copies(&self) -> u32 {
         self.replicas().saturating_mul(self.schedule.copies())
     }
@@ -68,24 +68,25 @@ impl ParallelismPlan {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
     }
 
-    /// Returns true if members of a tensor group have different experts, or copies of different tokens for the same ones.
+    /// Returns true if members of a tensor group have different experts, or process different tokens with the same
+    /// experts.
     pub fn shares_out_experts(&self) -> bool {
         self.tensor_of_experts() != self.tensor
     }
 
-    /// Ranks of a stage with the same shard of experts, of the same or of different ones.
+    /// Ranks of a stage with the same shard of any expert.
     pub fn expert_ranks(&self) -> u32 {
         self.replicas()
             .saturating_mul(self.tensor / self.tensor_of_experts())
     }
 
-    /// Ranks of a stage that have the same shard of the same experts.
+    /// Ranks of a stage with the same shard of the same experts.
     pub fn expert_replicas(&self) -> u32 {
-        // Degrees of 0 are refused, but files are read before that.
+        // Degrees of 0 are rejected, but files are read before that check.
         self.expert_ranks() / self.expert.max(1)
     }
 
-    /// Ranks that have the same shard of the same experts, with those that have them on another stage.
+    /// Ranks with the same shard of the same experts, including copies on another stage.
     pub fn expert_copies(&self) -> u32 {
         self.expert_replicas()
             .saturating_mul(self.schedule.copies())
@@ -97,17 +98,17 @@ impl ParallelismPlan {
         own.copied().unwrap_or(self.tensor)
     }
 
-    /// Those of all stages, at least once each.
+    /// The tensor-parallel degrees of all stages, each at least once.
     pub fn tensor_degrees(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::once(self.tensor).chain(self.stage_tensor.iter().copied())
     }
 
-    /// Returns true if stages have unlike tensor degrees.
+    /// Returns true if stages have different tensor-parallel degrees.
     pub fn is_uneven(&self) -> bool {
         self.stage_tensor.iter().any(|own| *own != self.tensor)
     }
 
-    /// Returns true if ranks are numbered otherwise than by default.
+    /// Returns true if ranks are not numbered in the default order.
     fn numbers_ranks(&self) -> bool {
         let usual = Self::new();
         self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
@@ -118,7 +119,7 @@ impl ParallelismPlan {
         self.schedule.trains()
     }
 
-    /// Micro-batches of a replica in a step; what is left over is refused elsewhere.
+    /// Micro-batches of a replica in a step, rounded down; another check rejects a remainder.
     pub fn micro_batches(&self) -> u64 {
         let at_once = u64::from(self.data).saturating_mul(self.micro_batch);
         self.batch / at_once.max(1)
@@ -131,7 +132,7 @@ impl Default for ParallelismPlan {
     }
 }
 
-/// An enum of words: each with the one that files and options have for it.
+/// Defines an enum whose variants each have the word that files and options use for them.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -139,7 +140,7 @@ macro_rules! words {
         pub enum $name { $($(#[$of])* $variant,)* }
 
         impl $name {
-            /// All of them, with their words.
+            /// All variants, with their words.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)*];
         }
 
@@ -156,77 +157,77 @@ use words;
 words! {
     /// An axis of parallelism, along which ranks differ.
     ParallelAxis {
-        /// Shard of a matrix.
+        /// Tensor parallelism: ranks have different shards of a matrix.
         Tensor = "tp",
-        /// The samples.
+        /// Data parallelism: ranks have different samples.
         Data = "dp",
-        /// The layers.
+        /// Pipeline parallelism: ranks have different layers.
         Pipeline = "pp",
     }
 }
 
 words! {
-    /// State of training that is sharded over replicas instead of being replicated (Rajbhandari et al., "ZeRO",
-    /// 2020): each stage shares what those before it do.
+    /// Training state that is sharded over replicas instead of replicated (Rajbhandari et al., "ZeRO", 2020). Each
+    /// stage includes the previous ones.
     ZeroStage {
-        /// Nothing: every replica has all of it.
+        /// Nothing: every replica has the whole state.
         None = "0",
         /// State of the optimizer.
         Optimizer = "1",
-        /// And gradients.
+        /// State of the optimizer and gradients.
         Gradients = "2",
-        /// And parameters, as FSDP does.
+        /// State of the optimizer, gradients and parameters, as in FSDP.
         Parameters = "3",
     }
 }
 
 words! {
-    /// Activations that are recomputed for the backward pass instead of being saved.
+    /// Activations that the backward pass recomputes instead of reading saved ones.
     RecomputePolicy {
         /// Nothing.
         None = "none",
-        /// Scores of attention, from queries and keys to what they weigh.
+        /// Attention scores: everything from queries and keys to the product with values.
         Selective = "selective",
         /// Every block, from its input.
         Full = "full",
-        /// The least of these with which the plan fits into the NPU's memory.
+        /// The least recomputation of these with which the plan fits into the NPU's memory.
         AsNeeded = "as-needed",
-        /// Operator by operator: all but attention and every other product.
+        /// Chosen per operator: all except attention and every second product.
         Operators = "operators",
     }
 }
 
 words! {
-    /// Rule by which a stage's operands stay in SRAM or are loaded and stored.
+    /// Rule that decides which of a stage's operands stay in SRAM and which are loaded and stored.
     ResidencyRule {
         /// Everything is in the NPU's memory.
         None = "none",
-        /// Both, weights, activations or neither, whatever takes least.
+        /// Weights and activations, either, or neither: the combination that takes least time.
         Corrected = "corrected",
-        /// Algorithm 1 of PALM, to the letter.
+        /// Algorithm 1 of PALM, exactly as printed.
         AsPrinted = "as-printed",
     }
 }
 
 words! {
-    /// Unit by which gradients are put into buckets.
+    /// Unit in which gradients are put into buckets.
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",
-        /// Weights and biases one by one, as PyTorch's `DistributedDataParallel` does; a bucket is reduced when
-        /// the last of its gradients is found, in the middle of a layer too.
+        /// Single weights and biases, as in PyTorch's `DistributedDataParallel`; a bucket is reduced when its last
+        /// gradient is computed, even in the middle of a layer.
         Parameters = "parameters",
     }
 }
 
 words! {
-    /// The optimizer, which turns gradients into steps.
+    /// The optimizer, which determines state and update cost.
     Optimizer {
-        /// Nobody.
+        /// No optimizer step.
         None = "none",
-        /// Plain descent, without memory.
+        /// Plain gradient descent, without state.
         Sgd = "sgd",
-        /// Two moments of every parameter.
+        /// Adam: two moments of every parameter.
         Adam = "adam",
     }
 }
@@ -234,10 +235,10 @@ words! {
 words! {
     /// Implementation of attention.
     AttentionKernel {
-        /// In one kernel; scores stay on chip and are found again by the backward one (Dao et al.,
-        /// "FlashAttention", 2022).
+        /// One kernel; scores stay on chip, and the backward kernel recomputes them (Dao et al., "FlashAttention",
+        /// 2022).
         Flash = "flash",
-        /// Product, softmax, dropout, product, each a kernel that reads and writes all scores.
+        /// Product, softmax, dropout, product: separate kernels that each read and write all scores.
         Unfused = "unfused",
     }
 }
@@ -247,9 +248,10 @@ words! {
     SoftmaxKernel {
         /// One kernel that also scales and masks.
         Fused = "fused",
-        /// Kernel by kernel in single precision: cast, scale, mask, softmax, cast.
+        /// Separate kernels in single precision: cast, scale, mask, softmax, cast.
         Unfused = "unfused",
-        /// As Megatron-LM chooses: fused where the sequences and heads of a micro-batch on an NPU are a multiple of 4.
+        /// Megatron-LM's choice: fused if the product of sequences and heads of a micro-batch on an NPU is a multiple
+        /// of 4.
         Megatron = "megatron",
     }
 }
@@ -257,40 +259,40 @@ words! {
 words! {
     /// Implementation of the cross entropy of logits.
     LossKernel {
-        /// Kernel by kernel in single precision, as PyTorch and Megatron-LM do.
+        /// Separate kernels in single precision, as in PyTorch and Megatron-LM.
         Composite = "composite",
-        /// One kernel each way, which leaves gradients in place of logits, as Transformer Engine's does.
+        /// One kernel per direction that overwrites logits with their gradients, as in Transformer Engine.
         Fused = "fused",
     }
 }
 
 words! {
-    /// Kernels beside products.
+    /// Kernels other than products.
     ElementwiseKernels {
-        /// One for each operator, as hand-written kernels and compilers make them.
+        /// One for each operator, as in hand-written kernels and compilers.
         Fused = "fused",
-        /// Megatron-LM's: also sums for biases, copies around unfused attention, a sum of weights' gradients apart from
-        /// their product, and the passes of its optimizer.
+        /// Megatron-LM's kernels, including bias sums, copies around unfused attention, separate sums for weight
+        /// gradients, and the passes of its optimizer.
         Megatron = "megatron",
-        /// PyTorch's operations one by one: RMSNorm, rotary positions, and gates of activations.
+        /// PyTorch's operations, unfused: RMSNorm, rotary positions and gated activations take several kernels each.
         Eager = "eager",
-        /// PyTorch's, fused within a block as `torch.compile` does.
+        /// PyTorch's operations, fused within a block as by `torch.compile`.
         Compiled = "compiled",
     }
 }
 
 impl ElementwiseKernels {
-    /// Returns whether the framework is PyTorch itself: heads of keys and values are repeated for all query heads, and
-    /// FSDP2 copies parameters and gradients out of and into the buffers of its collectives.
+    /// Returns true if the framework is PyTorch itself: it repeats heads of keys and values for all query heads, and
+    /// FSDP2 copies parameters and gradients to and from the buffers of its collectives.
     pub fn is_pytorch(self) -> bool {
         matches!(self, Self::Eager | Self::Compiled)
     }
 }
 
 words! {
-    /// Exchange by which tokens of a sequence that ranks share meet in attention.
+    /// Exchange in attention between ranks that share the tokens of a sequence.
     ContextExchange {
-        /// Keys and values of all tokens are gathered (Llama 3).
+        /// Every rank gathers keys and values of all tokens (Llama 3).
         AllGather = "all-gather",
         /// Each rank gets all tokens of some heads (DeepSpeed Ulysses).
         AllToAll = "all-to-all",
@@ -298,13 +300,13 @@ words! {
 }
 
 words! {
-    /// Kernels of experts' products, where a rank has several experts.
+    /// Kernels for the products of experts, where a rank has several experts.
     ExpertProducts {
-        /// One for each expert, each launched by itself.
+        /// One launch per expert.
         OneByOne = "one-by-one",
         /// One for all experts of a rank.
         Grouped = "grouped",
-        /// The same, with copies of tokens, gates and casts on their way in and out.
+        /// One for all experts, including token copies, gates and casts of inputs and outputs.
         Fused = "fused",
     }
 }
@@ -312,86 +314,86 @@ words! {
 words! {
     /// Exchange of tokens between ranks that have different experts.
     ExpertExchangeForm {
-        /// All-to-all of a copy for each expert of a token.
+        /// All-to-all with one copy per chosen expert of a token.
         Copies = "copies",
-        /// All-to-all of a copy for each rank that has an expert of a token.
+        /// All-to-all with one copy per rank that has a chosen expert of a token.
         Ranks = "ranks",
-        /// All tokens of all ranks are gathered, and results reduced and scattered.
+        /// All-gather of all tokens, then reduce-scatter of results.
         AllGather = "all-gather",
     }
 }
 
 words! {
-    /// Scaling of numbers of 8 bits for products.
+    /// Scaling of 8-bit numbers for products.
     ScalingRecipe {
-        /// By the largest number of steps before.
+        /// By the maximum in earlier steps.
         Delayed = "delayed",
-        /// By the largest number of the tensor, which is found first.
+        /// By the maximum of the current tensor, which is computed first.
         Current = "current",
-        /// By the largest of each 32 numbers (MXFP8).
+        /// By the maximum of each 32 numbers (MXFP8).
         Block = "block",
     }
 }
 
 words! {
-    /// Units of a model that are dealt out evenly to the stages of a pipeline.
+    /// Unit of a model that is divided evenly among pipeline stages.
     SplitUnit {
-        /// The blocks; what is before goes with the first, what is behind with the last.
+        /// The blocks; input layers go to the first stage and output layers to the last.
         Blocks = "blocks",
-        /// All layers, among which embedding and head count as one each.
+        /// All layers; embedding and head count as one layer each.
         Layers = "layers",
-        /// Multiplications, as far as whole layers go: no cut has a largest stage with fewer.
+        /// Multiplications, in whole layers: the largest stage has the fewest possible.
         Multiplications = "multiplications",
     }
 }
 
 words! {
-    /// Operators of a layer that do not depend on one another, such as a branch and what goes around it.
+    /// Order of independent operators of a layer, such as a branch and its skip path.
     BranchOrder {
-        /// One after another, as the model lists them.
+        /// One after another, in the model's order.
         InOrder = "in-order",
-        /// Side by side, on lanes of their own.
+        /// In parallel, on separate lanes.
         Parallel = "parallel",
     }
 }
 
 words! {
-    /// Place at which the sum that a stage's last product leaves is formed, with adapters (PALM, Fig. 11).
+    /// Where adapters sum the partial results of a stage's last product (PALM, Fig. 11).
     AdapterSums {
-        /// In the tensor group that has its parts, before it is sent (strategy 1, Eq. 7).
+        /// In the tensor group that has the partial results, before they are sent (strategy 1, Eq. 7).
         Source = "source",
-        /// By each adapter over its share, then by adapters of the destination (strategy 2, Eq. 8).
+        /// By each adapter over its share, then by the adapters of the destination (strategy 2, Eq. 8).
         Destination = "destination",
     }
 }
 
 words! {
-    /// An effect that can be left out, to see its share.
+    /// An effect that a run can leave out, to measure its share.
     AblationEffect {
-        /// Stages wait for one another.
+        /// Waiting of stages for one another.
         Bubble = "bubble",
-        /// Logits and the loss, with other products behind the blocks.
+        /// Logits, the loss, and other products after the blocks.
         Logits = "logits",
         /// Kernels that only move bytes: norms, activations, residuals, softmax, dropout, pools.
         MemoryBound = "memory-bound",
         /// Collectives of tensor groups.
         TensorCommunication = "tensor-communication",
-        /// Exchange of tokens between ranks that have different experts.
+        /// Exchange of tokens between ranks with different experts.
         ExpertCommunication = "expert-communication",
-        /// Exchange of keys, values and heads between ranks that have different tokens of a sequence.
+        /// Exchange of keys, values and heads between ranks with different tokens of a sequence.
         ContextCommunication = "context-communication",
-        /// Collectives of replicas, and the sum of tied weights over the first and the last stage.
+        /// Collectives of replicas, and the sum of tied weights over the first and last stages.
         DataCommunication = "data-communication",
-        /// The bytes between stages.
+        /// Transfers between stages.
         PipelineCommunication = "pipeline-communication",
-        /// The optimizer's step.
+        /// The optimizer step.
         Optimizer = "optimizer",
         /// Recomputation.
         Recompute = "recompute",
     }
 }
 
-/// Effects that are left out.
+/// The effects that a run leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AblationSet(u16);
 
@@ -408,31 +410,31 @@ impl AblationSet {
 }
 
 words! {
-    /// Schedules by name.
+    /// Pipeline schedules by name.
     ScheduleName {
         /// All forward passes, then all backward ones.
         GPipe = "gpipe",
-        /// One forward, one backward.
+        /// One forward, one backward (1F1B).
         OneForwardOneBackward = "1f1b",
-        /// The same with several chunks on a stage.
+        /// 1F1B with several chunks on a stage.
         Interleaved = "interleaved",
         /// Layer by layer.
         LayerWise = "layer-wise",
         /// Forward passes only.
         Inference = "inference",
-        /// Gradients of weights apart and late.
+        /// Weight gradients are separate passes that run late.
         ZeroBubbleH1 = "zb-h1",
-        /// The same with two chunks on a stage, in the shape of a V.
+        /// ZB-H1's split passes with two chunks per stage, in a V.
         ZeroBubbleV = "zb-v",
-        /// Micro-batches from both ends, forward passes beside backward ones.
+        /// Micro-batches enter at both ends, and forward passes overlap backward ones.
         DualPipe = "dualpipe",
-        /// The same with two chunks on a stage, in the shape of a V.
+        /// DualPipe with two chunks per stage, in a V.
         DualPipeV = "dualpipe-v",
     }
 }
 
 impl ScheduleName {
-    /// The name of `schedule`; orders that are listed have none.
+    /// The name of `schedule`; `None` for explicitly listed orders.
     pub fn of(schedule: &PipelineSchedule) -> Option<Self> {
         Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,
@@ -448,11 +450,11 @@ impl ScheduleName {
         })
     }
 
-    /// The schedule of this name, with `chunks` of layers on a stage.
+    /// The schedule with this name, with `chunks` of layers per stage.
     ///
     /// # Errors
     ///
-    /// Chunks of a schedule that has none, or none of the one that needs them.
+    /// `chunks` is given for a schedule that takes none, or missing for one that needs it.
     pub fn schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, GenerateError> {
         let schedule = match (self, chunks) {
             (Self::Interleaved, Some(chunks)) => {
@@ -464,7 +466,7 @@ impl ScheduleName {
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
-            // A layer is a chunk; how many there are, the model says.
+            // Each layer is a chunk; the model sets their number later.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
             (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,

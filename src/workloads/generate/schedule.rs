@@ -1,14 +1,15 @@
-//! Pipeline schedules: in which order a stage runs the forward and backward passes of its micro-batches.
+//! Pipeline schedules: the order in which a stage runs the forward and backward passes of its micro-batches.
 //!
-//! Most schedules differ in four parameters only: the number of chunks of a stage's layers, the number of micro-batches
+//! Most schedules differ in only four parameters: the number of chunks of a stage's layers, the number of micro-batches
 //! that pass a chunk before the next chunk, the number of forward passes before the first backward one, and the
-//! presence of backward passes. After the warm-up, forward and backward passes alternate; when no forward pass is
-//! left, the remaining backward ones follow. Backward passes keep the order of micro-batches (Narayanan et al.,
-//! "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures 3 and 4), and
-//! reverse that of chunks. Others are lists of steps: those that find gradients of weights apart ([`zero_bubble`]), those that
-//! run two passes beside one another ([`dual_pipe`]), and orders that a file says ([`PassOrders`]).
+//! presence of backward passes. After the warm-up, forward and backward passes alternate; when no forward pass is left,
+//! the remaining backward ones follow. Backward passes keep the order of micro-batches and reverse the order of chunks
+//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures
+//! 3 and 4). Other schedules are lists of steps: schedules that compute weight gradients in separate passes
+//! ([`zero_bubble`]), schedules that run two passes at once ([`dual_pipe`]), and orders given in a file
+//! ([`PassOrders`]).
 //!
-//! Dependencies between stages are the same in all of them: [`PipelineSchedule::predecessor`]. With buffered sends no
+//! Dependencies between stages are the same in all schedules: [`PipelineSchedule::predecessor`]. With buffered sends no
 //! order of passes deadlocks, even if receives block.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit, refused};
@@ -31,14 +32,14 @@ pub use ideal::PassTimes;
 pub use pass_orders::{PassOrderError, PassOrders};
 pub use passes::StepIter;
 
-/// Order of the passes in a pipeline.
+/// A pipeline schedule, which fixes the order of each stage's passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes.
     GPipe,
     /// One forward, one backward, after a warm-up.
     OneForwardOneBackward,
-    /// The same with several chunks of layers on every stage.
+    /// 1F1B with several chunks of layers on every stage.
     Interleaved {
         /// Chunks of a stage, at least 2.
         chunks: u32,
@@ -50,33 +51,33 @@ pub enum PipelineSchedule {
     },
     /// Forward passes only.
     Inference,
-    /// 1F1B with gradients of weights apart and late (ZB-H1).
+    /// 1F1B with weight gradients as separate, late passes (ZB-H1).
     ZeroBubbleH1,
-    /// The same with two chunks on every stage, in the shape of a V (ZB-V).
+    /// ZB-H1 with two chunks on every stage, in a V (ZB-V).
     ZeroBubbleV,
-    /// Micro-batches from both ends of the pipeline, forward passes beside backward ones.
+    /// Micro-batches enter at both ends of the pipeline, and forward passes overlap backward ones.
     DualPipe,
-    /// The same with two chunks on every stage, in the shape of a V.
+    /// DualPipe with two chunks on every stage, in a V.
     DualPipeV,
-    /// As a file says.
+    /// Orders given in a file.
     Listed(Arc<PassOrders>),
 }
 
-/// What a pass through the layers is for.
+/// The values that a pass computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
     /// Activations, from the first layer to the last.
     Forward,
     /// All gradients, from the last layer to the first.
     Backward,
-    /// Gradients of activations alone, from the last layer to the first.
+    /// Only gradients of activations, from the last layer to the first.
     InputGradient,
-    /// Gradients of weights alone, after those of activations.
+    /// Only gradients of weights, after the gradients of activations.
     WeightGradient,
 }
 
 impl PassKind {
-    /// Returns true if it finds gradients of weights.
+    /// Returns true if the pass computes weight gradients.
     pub fn finds_weights(self) -> bool {
         matches!(self, Self::Backward | Self::WeightGradient)
     }
@@ -85,28 +86,28 @@ impl PassKind {
 /// A pass of one micro-batch through one chunk of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PipelinePass {
-    /// What it is for.
+    /// The values that it computes.
     pub kind: PassKind,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
-    /// Index of the chunk among the stage's layers, from 0; [`PipelineSchedule::part`] says which part of the model it is.
+    /// Index of the chunk among the stage's layers, from 0; [`PipelineSchedule::part`] maps it to a part of the model.
     pub chunk: u32,
 }
 
-/// What a stage does at a time: one pass, or two that wait for nothing of one another.
+/// A unit of a stage's order: one pass, or two passes that do not depend on each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStep {
-    /// The pass; the forward one of two.
+    /// The pass; if there are two, the forward pass.
     pub pass: PipelinePass,
-    /// The backward pass beside it.
+    /// The backward pass that runs at the same time.
     pub beside: Option<PipelinePass>,
-    /// True if no later step of the stage finds gradients of the same weights; of a schedule without backward passes, if none uses
-    /// them.
+    /// True if no later step of the stage computes gradients of the same weights; in a schedule without backward
+    /// passes, if no later step uses these weights.
     pub completes: bool,
 }
 
 impl PipelineStep {
-    /// A pass with nothing beside it, and others of its chunk behind it.
+    /// A single pass that does not complete its chunk.
     fn alone(pass: PipelinePass) -> Self {
         Self {
             pass,
@@ -115,13 +116,13 @@ impl PipelineStep {
         }
     }
 
-    /// Its passes.
+    /// Its one or two passes.
     pub fn passes(self) -> impl Iterator<Item = PipelinePass> {
         [Some(self.pass), self.beside].into_iter().flatten()
     }
 }
 
-/// Marks the steps that complete the gradients of a chunk, or are its last.
+/// Marks each step that is the last to compute a chunk's gradients, or the last to use the chunk.
 fn mark_completed(steps: &mut [PipelineStep]) {
     let trains = steps
         .iter()
@@ -141,23 +142,23 @@ fn mark_completed(steps: &mut [PipelineStep]) {
     }
 }
 
-/// Where the chunks of stages lie in the model.
+/// Which part of the model each chunk of a stage is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkPlacement<'o> {
     /// Chunk c of stage s of S is part c S + s.
     Cyclic,
     /// Chunk 0 of stage s of S is part s, and chunk 1 part 2 S - 1 - s.
     Folded,
-    /// The same of a model of S parts, all of which two stages have: part S - 1 - s.
+    /// Each of S parts is on two stages: chunk 1 of stage s is part S - 1 - s.
     Mirrored,
-    /// As orders say.
+    /// As the listed orders say.
     Listed(&'o PassOrders),
 }
 
-/// Parameters in which schedules differ.
+/// The parameters in which schedules differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleShape {
-    /// Parts of a stage's layers.
+    /// Chunks of a stage's layers.
     chunks: u32,
     /// Number of micro-batches that pass a chunk before the next chunk is scheduled.
     micro_batches_per_turn: u32,
@@ -184,7 +185,7 @@ impl PipelineSchedule {
             | Self::ZeroBubbleH1
             | Self::ZeroBubbleV => {}
         }
-        // Each pass is at least one node of a trace.
+        // Each pass is at least one node of a trace, so this bounds the size of a trace.
         let each = if self.splits_backward() { 3 } else { 2 };
         let passes = each * u128::from(micro_batches) * u128::from(self.chunks());
         check_limit(
@@ -196,8 +197,8 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage; every micro-batch passes each of them separately, or one of the two in the two directions of
-    /// DualPipe.
+    /// Number of model chunks on a stage. Every micro-batch passes each chunk separately; in DualPipe it passes only
+    /// the chunk of its direction.
     pub fn chunks(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,
@@ -208,7 +209,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Parts of the model, over which its layers are distributed.
+    /// Number of parts into which the model's layers are divided.
     pub fn parts(&self, stages: u32) -> u32 {
         match self {
             Self::DualPipe => stages,
@@ -216,7 +217,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The stages that have the first and the last part; where each part is on two stages, one that has both.
+    /// The stages with the first and the last part. Where two stages have each part, a stage that has both.
     pub fn ends(&self, stages: u32) -> [u32; 2] {
         match self.placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -239,7 +240,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if it says itself which gradients of weights are found apart from those of inputs.
+    /// Returns true if the schedule itself splits backward passes into input gradients and weight gradients.
     pub fn splits_backward(&self) -> bool {
         matches!(
             self,
@@ -251,8 +252,8 @@ impl PipelineSchedule {
         )
     }
 
-    /// Micro-batches after which the steps of a stage repeat themselves, and the least number of them with which they do; `None` where
-    /// nothing is known of that.
+    /// Number of micro-batches after which the steps of a stage repeat, and the smallest number of micro-batches for
+    /// which they do; `None` if unknown.
     pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -268,10 +269,10 @@ impl PipelineSchedule {
         }
     }
 
-    /// The passes of stage `stage` of `stages` in the order in which it runs them.
+    /// The passes of stage `stage` of `stages`, in execution order.
     ///
     /// # Panics
-    /// As [`PipelineSchedule::steps`].
+    /// Panics as [`PipelineSchedule::steps`] does.
     pub fn passes(
         &self,
         stage: u32,
@@ -282,10 +283,10 @@ impl PipelineSchedule {
         steps.flat_map(PipelineStep::passes)
     }
 
-    /// The steps of stage `stage` of `stages` in the order in which it runs them.
+    /// The steps of stage `stage` of `stages`, in execution order.
     ///
     /// # Panics
-    /// Panics where [`PipelineSchedule::check`] refuses, or if `stage` is not below `stages`.
+    /// Panics if [`PipelineSchedule::check`] rejects the arguments, or if `stage` is not below `stages`.
     pub fn steps(&self, stage: u32, stages: u32, micro_batches: u32) -> StepIter {
         match self.shape(stage, stages, micro_batches) {
             Some(shape) => StepIter::counted(shape, micro_batches),
@@ -293,7 +294,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The steps of a schedule that is a list of them.
+    /// The steps of a schedule that is given as a list.
     fn list(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
         let alone = |passes: Vec<PipelinePass>| {
             let steps = passes.into_iter().map(PipelineStep::alone);
@@ -311,10 +312,10 @@ impl PipelineSchedule {
         steps
     }
 
-    /// The steps of all stages as a file says them, a line for each; see [`PassOrders`].
+    /// The steps of all stages in the format of order files, one line per stage; see [`PassOrders`].
     ///
     /// # Panics
-    /// As [`PipelineSchedule::steps`].
+    /// Panics as [`PipelineSchedule::steps`] does.
     pub fn to_lines(&self, stages: u32, micro_batches: u32) -> Vec<String> {
         let line = |stage| {
             let steps = self.steps(stage, stages, micro_batches);
@@ -325,14 +326,14 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Maximum number of passes whose activations stage `stage` holds: forward passes whose gradients are not
-    /// all found. Each is 1/[`chunks`](PipelineSchedule::chunks) of the activations of a micro-batch on the stage.
+    /// Maximum number of passes whose activations stage `stage` stores: forward passes whose gradients are incomplete.
+    /// Each is 1/[`chunks`](PipelineSchedule::chunks) of the activations of a micro-batch on the stage.
     ///
-    /// These are the passes of the warm-up and the one behind it: min(m, S - i) for 1F1B on stage i of S, m for
-    /// GPipe, none for inference, which saves nothing.
+    /// These are the passes of the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, m for GPipe, none for
+    /// inference, which saves nothing.
     ///
     /// # Panics
-    /// As [`PipelineSchedule::passes`].
+    /// Panics as [`PipelineSchedule::passes`] does.
     pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
         match self.shape(stage, stages, micro_batches) {
             Some(shape) if shape.training => shape.forwards(micro_batches).min(shape.warm_up + 1),
@@ -379,7 +380,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The part of the model that is chunk `chunk` of stage `stage` of `stages`.
+    /// The part of the model in chunk `chunk` of stage `stage` of `stages`.
     pub fn part(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
@@ -389,7 +390,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The stage and chunk of part `part`; the first of two stages that have it.
+    /// The stage and chunk of part `part`; the first of two stages if two have it.
     pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
@@ -398,18 +399,19 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if results go from each stage to the next and from the last to the first, as they do in most schedules.
+    /// Returns true if results go from each stage to the next and from the last to the first, as in most schedules.
     pub fn is_cyclic(&self) -> bool {
         self.placement() == ChunkPlacement::Cyclic
     }
 
-    /// Returns the stage and the pass there whose output is the input of `pass` on stage `stage` of `stages`:
-    /// activations of the layers in front, or gradients of the layers behind. `None` if there are no such layers, and for gradients of
-    /// weights, which begin with what is on the stage. Of a backward pass that may be in two, it is said as `pass` is.
+    /// Returns the stage and pass whose output is the input of `pass` on stage `stage` of `stages`: activations from
+    /// the layers before, or gradients from the layers after. Returns `None` if there are no such layers, and for
+    /// weight gradients, whose inputs are on the stage. A backward pass that the schedule may split is returned with
+    /// the kind of `pass`.
     ///
-    /// From the last stage it goes on with the next chunk on the first, and back likewise, unless chunks lie otherwise; with one stage
-    /// that is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the
-    /// same stage and earlier in its order.
+    /// The next chunk after the last stage is on the first stage, and the reverse for backward passes, unless the
+    /// schedule places chunks otherwise; with one stage both are the same stage and no message is sent. A backward pass
+    /// also needs its own forward pass, which is earlier in the order of the same stage.
     pub fn predecessor(
         &self,
         pass: PipelinePass,
@@ -423,8 +425,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// The stage and the pass there that begins with the result of `pass` on stage `stage` of `stages`: the
-    /// other side of [`PipelineSchedule::predecessor`].
+    /// The stage and pass that use the result of `pass` on stage `stage` of `stages`: the inverse of
+    /// [`PipelineSchedule::predecessor`].
     pub fn successor(
         &self,
         pass: PipelinePass,
@@ -438,7 +440,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The pass of the same micro-batch through the part behind, or else in front.
+    /// The pass of the same micro-batch through the next part, or else the previous part.
     fn beside(
         &self,
         pass: PipelinePass,
@@ -452,7 +454,7 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.placement() == ChunkPlacement::Mirrored {
-            // Who goes the other way stays in the chunks of that way.
+            // A micro-batch of the other direction stays in that direction's chunks.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {
@@ -465,7 +467,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Refuses orders of other stages or micro-batches than a plan has.
+/// Rejects orders whose stages or micro-batches differ in number from the plan's.
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let lines = orders.stages();
     if lines != stages {

@@ -1,8 +1,8 @@
-//! Operators that several NPUs share, each with degrees of its own (PALM, Table III).
+//! Operators shared by several NPUs, each operator with its own degrees (PALM, Table III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for
-//! each combination of shards, which multiplies what it has. If an operator is sharded along an axis over which a
-//! result is summed, each device has a partial sum:
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each combination of
+//! shards has one device, which multiplies its shards. If an operator is sharded along an axis over which a result is
+//! summed, each device has a partial sum:
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -10,18 +10,18 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each is an all-reduce of one device's shard of the result. PALM's prose has the input as `N x K`; the table and
-//! the code have it as here, which products of small matrices confirm. A bias, which Table III leaves out, adds its
-//! part, `N / n`, to the update.
+//! Each is an all-reduce of one device's shard of the result. PALM's prose gives the input as `N x K`; the table and
+//! the code use the form here, which products of small matrices confirm. A bias, which Table III omits, adds `N / n` to
+//! the update.
 //!
 //! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`ShardingDegrees`]. The
-//! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
-//! the output has its own size, with stride and padding, in FLOPs too, and a device gets from its neighbours
-//! the rows that its windows reach into ([`OperatorSharding::rows`]); their gradients go
-//! back the same way before they are summed over k, and are not counted in that sum. The gradient of the input has its
-//! own channels (`B H W C`; in print it is `B H W K`).
+//! table uses the input's size for FLOPs, and windows without padding that stay within a device's rows. Here the output
+//! has its own size, from stride and padding, also for FLOPs, and a device receives from its neighbours the rows that
+//! its windows reach ([`OperatorSharding::rows`]). The gradients of these rows return the same way before they are
+//! summed over k, and that sum does not count them. The gradient of the input has the input's channels (`B H W C`; the
+//! paper prints `B H W K`).
 //!
-//! Shards are equal: sizes that do not divide are refused.
+//! Shards are equal: sizes that degrees do not divide are rejected.
 
 use super::{GenerateError, MOST_WORK, check_limit, refused};
 use crate::model::{OperatorKind, OperatorSpec};
@@ -53,9 +53,9 @@ pub use layout::{
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// with the letters of Table III, one of which is used twice there; plans and messages call them b, m, n and k for
-/// all. Devices are numbered in the order in which the table writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and
-/// `(b, c, i)`, the last one fastest.
+/// with the letters of Table III, which uses one of them twice; plans and messages use b, m, n and k for all operators.
+/// Devices are numbered in the table's order of degrees, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, with the last
+/// one fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
     /// Parts of the samples.
@@ -64,7 +64,7 @@ pub struct ShardingDegrees {
     pub m: u32,
     /// Parts of the outputs.
     pub n: u32,
-    /// Parts of the inputs, over which products are summed.
+    /// Parts of the inputs, over which products sum.
     pub k: u32,
 }
 
@@ -100,7 +100,7 @@ impl ShardingDegrees {
         }
     }
 
-    /// Devices that it takes, if they can be counted.
+    /// Number of devices: the product of the degrees.
     pub fn devices(&self) -> u128 {
         OperatorAxis::ALL
             .iter()
@@ -109,14 +109,14 @@ impl ShardingDegrees {
     }
 }
 
-/// Parts of a result that have to be summed, each device of a group having one.
+/// Partial sums of a result: each device of a group has one, and they must be added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
-    /// Elements that a device has of it; 0 where there is no such result.
+    /// Elements of the result on one device; 0 without such a result.
     pub elements: u64,
     /// Number of devices in the sum; 1 for no communication.
     pub size: u32,
-    /// Axes in which these devices differ.
+    /// Axes along which these devices differ.
     pub over: &'static [OperatorAxis],
 }
 
@@ -126,8 +126,8 @@ pub struct OperatorSharding {
     grid: DeviceGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
-    /// FLOPs of a device's forward pass, two for each multiplication, products with padding among them. As in
-    /// [`OperatorKind::multiplications`], only matrix products count, and Table III's windows of a pooling.
+    /// FLOPs of a device's forward pass, two for each multiplication, including products with padding. As in
+    /// [`OperatorKind::multiplications`], only matrix products count, and also Table III's windows of a pooling.
     pub flops: u64,
     /// Sum after a forward pass.
     pub forward: ShardReduction,
@@ -138,7 +138,7 @@ pub struct OperatorSharding {
 }
 
 impl OperatorSharding {
-    /// Shards `work` on `batch` samples by `degrees` over `devices` devices; the error states possible degrees.
+    /// Shards `work` on `batch` samples by `degrees` over `devices` devices; the error lists possible degrees.
     pub fn new(
         work: &OperatorKind,
         batch: u64,
@@ -148,7 +148,7 @@ impl OperatorSharding {
         Self::of(&work.spec(), batch, degrees, devices)
     }
 
-    /// The same of an operator as data.
+    /// As `new`, for an operator that is already a spec.
     pub(super) fn of(
         spec: &OperatorSpec,
         batch: u64,
@@ -175,12 +175,12 @@ impl OperatorSharding {
         for axis in OperatorAxis::ALL {
             sizes.check(axis, degrees.along(axis))?;
         }
-        // The degrees divide, so the divisions are exact; none is above the number of devices.
+        // The degrees divide the sizes, so these divisions are exact; no degree exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [OperatorAxis]| {
             let elements = limit("elements of a device", amount)?;
-            // No result, no sum.
+            // Without a result there is no sum.
             let over = if elements == 0 { &[] } else { over };
             Ok(ShardReduction {
                 elements,
@@ -203,7 +203,7 @@ impl OperatorSharding {
         })
     }
 
-    /// Shard along `axis` that the device at `position` has.
+    /// Index of the shard along `axis` on the device at `position`.
     pub fn part(&self, position: u32, axis: OperatorAxis) -> u32 {
         self.digit(axis).part(position)
     }
@@ -213,11 +213,11 @@ impl OperatorSharding {
         self.grid.digit(axis)
     }
 
-    /// Groups of `devices`, given in the order of their positions, that sum `reduction` together. Groups are ordered
-    /// by their first members, members by their positions.
+    /// Groups of `devices`, given in the order of their positions, that sum `reduction` together. Groups are ordered by
+    /// their first member, members by position.
     ///
     /// # Panics
-    /// Panics if there are not as many `devices` as positions.
+    /// Panics if the number of `devices` differs from the number of positions.
     pub fn groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
         assert_eq!(devices.len() as u128, self.degrees.devices());
         let groups = self.grid.groups(reduction.over);
@@ -227,13 +227,13 @@ impl OperatorSharding {
             .collect()
     }
 
-    /// Rows of the image that the device at `position` has, and those that its windows reach; none if the
-    /// operator has no windows.
+    /// Rows of the image on the device at `position`, and the rows that its windows reach; `None` for an operator
+    /// without windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.part(position, OperatorAxis::M))
     }
 
-    /// The same for the devices with shard `part` of the rows.
+    /// As [`rows`](Self::rows), for the devices with shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

@@ -1,8 +1,8 @@
 //! Operators as data: axes, tensors over them, products, and tensors that the backward pass keeps.
 //!
 //! Axes and tensors are written as letters, as in `einsum`: a linear operator multiplies `mk` by `kn` to `mn`. An
-//! operator is one entry of [`OperatorKind::spec`]; parameters, multiplications, elements, kept bytes, the volumes of
-//! PALM's Table III, shards, layouts and kernels follow from it.
+//! operator is one entry of [`OperatorKind::spec`]. Parameters, multiplications, elements, kept bytes, the volumes of
+//! PALM's Table III, shards, layouts and kernels are derived from it.
 //!
 //! | operator | input | weights | output | products, and what they sum over | kept |
 //! |---|---|---|---|---|---|
@@ -23,9 +23,10 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Samples, the axis `b`, stand in front of every input and output. Letters that are not `b`, `m`, `n` or `k` are sizes
-//! that no degree cuts, or that are cut along with one of these: rows `h` of an image's output and `i` of its input by
-//! m, copies `c` of tokens by m, heads `g` of keys and values by n. In a grouped convolution a filter sees `c` channels in place of `k`.
+//! Every input and output has the sample axis `b` in front of the letters shown. Letters other than `b`, `m`, `n` and
+//! `k` are sizes that no degree cuts, or sizes cut together with one of these: rows `h` of an image's output and `i` of
+//! its input with m, copies `c` of tokens with m, heads `g` of keys and values with n. In a grouped convolution a
+//! filter sees `c` channels instead of `k`.
 
 mod kernels;
 mod operators;
@@ -46,7 +47,7 @@ pub enum OperatorAxis {
 }
 
 impl OperatorAxis {
-    /// All of them, in the order of degrees.
+    /// All axes, in the order of degrees.
     pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
 }
 
@@ -57,40 +58,40 @@ pub struct AxisSpec {
     pub letter: char,
     /// Size.
     pub extent: u64,
-    /// Degree that cuts it, if one does.
+    /// Degree that cuts the axis, if any.
     pub cut: AxisCut,
 }
 
 /// Degree by which an axis is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// Cut by a degree; what there is of it, for messages.
+    /// Cut by this degree; the noun names the units of the axis in messages.
     By(OperatorAxis, &'static str),
-    /// Not to be cut by this degree; the reason.
+    /// Cannot be cut by this degree; the text gives the reason.
     Whole(OperatorAxis, &'static str),
-    /// Of no degree.
+    /// No degree applies.
     Never,
 }
 
-/// Weights of an operator that have one gradient.
+/// Weights of an operator that share one gradient tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
     /// Axes.
     pub axes: &'static str,
-    /// True if they are another operator's, where they are counted.
+    /// True if the weights belong to another operator, which counts them.
     pub tied: bool,
 }
 
-/// Multiplications for each element of a result, summed.
+/// A sum of products: one multiplication for each element of the result and of the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
     /// Axes of the result.
     pub result: &'static str,
     /// Axes that are summed over.
     pub over: &'static str,
-    /// Axes of multiplications that a causal kernel skips, if there are any.
+    /// Axes of the multiplications that a causal kernel skips; empty if none.
     pub skipped: &'static str,
-    /// False for comparisons, which count in Table III alone.
+    /// False for comparisons, which only Table III counts.
     pub multiplies: bool,
 }
 
@@ -99,24 +100,24 @@ pub struct ProductSpec {
 pub struct KeptTensor {
     /// Axes.
     pub axes: &'static str,
-    /// Bytes of an element; none for those of the number format.
+    /// Bytes of an element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
-    /// Kernels of attention with which it is kept.
+    /// Attention kernels that keep it.
     pub with: KeptWith,
 }
 
-/// Kernels with which a tensor is kept.
+/// Attention kernels that keep a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptWith {
     /// All of them.
     Any,
-    /// Fused attention alone.
+    /// Only fused attention.
     Fused,
-    /// Unfused attention alone; selective recomputation finds it again.
+    /// Only unfused attention; selective recomputation recomputes it.
     Unfused,
 }
 
-/// Windows over an image.
+/// Sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSpec {
     /// Rows of a window.
@@ -127,27 +128,27 @@ pub struct WindowSpec {
     pub padding: u64,
 }
 
-/// Place of an operator in the chain of its layer.
+/// How an operator takes its inputs from the chain of its layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainRole {
-    /// Takes the result of the operator before it.
+    /// Takes the output of the operator before it.
     Next,
-    /// Takes the skip path too, or tables beside the chain.
+    /// Also takes the skip path, or tables outside the chain.
     Join,
-    /// Takes all that stands beside the chain.
+    /// Takes all results outside the chain.
     Collect,
-    /// Begins the chain anew; what it held waits beside it.
+    /// Starts the chain again; its current result waits outside the chain.
     Table,
-    /// Stands beside the chain.
+    /// Produces a result outside the chain.
     Beside,
 }
 
-/// Place of the exchange of tokens between the ranks that have a layer's experts.
+/// On which side of an operator tokens are exchanged between the ranks that have a layer's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
-    /// Behind the operator: copies go to their experts.
+    /// After the operator: copies go to their experts.
     Dispatch,
-    /// In front of it: results come back.
+    /// Before the operator: results return.
     Combine,
 }
 
@@ -158,11 +159,11 @@ pub struct OperatorSpec {
     pub name: &'static str,
     /// Axes.
     pub axes: Vec<AxisSpec>,
-    /// Inputs, which come from the layer before.
+    /// Inputs, which are outputs of earlier operators or of the layer before.
     pub inputs: Vec<&'static str>,
     /// Outputs.
     pub outputs: Vec<&'static str>,
-    /// Weights in the order in which their gradients are found.
+    /// Weights in the order in which the backward pass computes their gradients.
     pub weights: Vec<WeightSpec>,
     /// Products.
     pub products: Vec<ProductSpec>,
@@ -170,36 +171,36 @@ pub struct OperatorSpec {
     pub kept: Vec<KeptTensor>,
     /// Axes of rows and pixels, as opposed to columns and channels.
     pub rows: &'static str,
-    /// Windows over an image, if it has any.
+    /// Sliding windows over an image, if any.
     pub windows: Option<WindowSpec>,
-    /// Place in its layer.
+    /// How it takes its inputs from the chain of its layer.
     pub role: ChainRole,
     /// Kernels.
     pub kernels: KernelSpec,
-    /// Exchange of tokens under expert parallelism, if it is at one end of it.
+    /// Exchange of tokens under expert parallelism, if the operator starts or ends one.
     pub exchange: Option<ExpertExchange>,
 }
 
 impl OperatorSpec {
-    /// Returns true if it has an axis called `letter`.
+    /// Returns true if the operator has an axis called `letter`.
     pub fn has(&self, letter: char) -> bool {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis called `letter`; 0 where there is none.
+    /// Size of the axis called `letter`; 0 without such an axis.
     pub fn extent(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
     }
 
-    /// Elements of a tensor over `axes`, or the largest number there is.
+    /// Elements of a tensor over `axes`, saturating.
     pub fn volume(&self, axes: &str) -> u128 {
         axes.chars().fold(1, |all: u128, letter| {
             all.saturating_mul(self.extent(letter).into())
         })
     }
 
-    /// The sum over tensors.
+    /// Sum of the volumes of `tensors`.
     pub fn volumes<'a>(&self, tensors: impl IntoIterator<Item = &'a &'static str>) -> u128 {
         let each = tensors.into_iter().map(|axes| self.volume(axes));
         each.fold(0, u128::saturating_add)
@@ -212,7 +213,7 @@ impl OperatorSpec {
         all.any(|one| axes.contains(one.letter))
     }
 
-    /// Sizes that a degree of `axis` has to divide, each with what there is of it.
+    /// Sizes that a degree of `axis` must divide, each with the noun of its units.
     pub fn sizes(&self, axis: OperatorAxis) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
             AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
@@ -226,56 +227,56 @@ impl OperatorSpec {
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
 
-    /// Returns true for products that are summed over columns of the input.
+    /// Returns true for products that sum over columns of the input.
     pub fn sums(&self) -> bool {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
 
-    /// Returns true for a product of matrices, and not of windows.
+    /// Returns true for a matrix product, but not for sliding windows.
     pub fn is_linear(&self) -> bool {
         self.sums() && self.windows.is_none()
     }
 
-    /// Returns the number of experts that have weights of their own in it; 0 where there are none.
+    /// Returns the number of experts with separate weights; 0 for operators without experts.
     pub fn expert_weights(&self) -> u64 {
         let own = self.weights.iter().any(|one| one.axes.starts_with('e'));
         if own { self.extent('e') } else { 0 }
     }
 
-    /// Returns true if tokens are multiplied with tokens, over heads of keys and values.
+    /// Returns true for attention: tokens are multiplied with tokens.
     pub fn attends(&self) -> bool {
         self.axes.iter().any(|axis| axis.letter == 'g')
     }
 
-    /// Returns true if each row of the input is reduced to a number: by a loss, over classes.
+    /// Returns true if each row of the input is reduced to a number, as a loss does over classes.
     pub fn reduces_columns(&self) -> bool {
         let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
         has(&self.inputs) && !has(&self.outputs)
     }
 
-    /// Returns true for functions of each row or element in the chain: norms and activations.
+    /// Returns true for functions of each row or element on the chain: norms and activations.
     pub fn is_elementwise(&self) -> bool {
         self.is_by_column() && self.products.is_empty() && self.role == ChainRole::Next
     }
 
-    /// Elements of weights that are another operator's.
+    /// Elements of the weights that belong to another operator.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
         tied.map(|one| amount(self.volume(one.axes)))
     }
 
-    /// Returns true if rows of a table are picked.
+    /// Returns true if the operator looks up rows of a table.
     pub fn looks_up(&self) -> bool {
         matches!(self.role, ChainRole::Table | ChainRole::Beside)
     }
 
-    /// Returns true if each column of the output, a head or a channel, needs only the input's.
+    /// Returns true if each column of the output (a head or a channel) depends only on the same column of the input.
     pub fn is_by_column(&self) -> bool {
         let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
         has(&self.inputs) && has(&self.outputs)
     }
 
-    /// Columns of the output: channels of an image.
+    /// Columns of the output; channels for an image.
     pub fn columns(&self) -> u64 {
         let each = |axes: &&'static str| {
             let columns = axes.chars().filter(|letter| !self.rows.contains(*letter));
@@ -284,7 +285,7 @@ impl OperatorSpec {
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
-    /// Rows of a sample, if they can be cut: tokens, as opposed to rows of images.
+    /// Rows of a sample if they can be cut: tokens, but not rows of images.
     pub fn token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes(OperatorAxis::M);
         sizes
@@ -293,7 +294,7 @@ impl OperatorSpec {
             .map(|(size, _)| size)
     }
 
-    /// Lets columns be cut where each is computed by itself: of a norm, those over the channels of images.
+    /// Makes columns cuttable where each is computed separately, as in a norm over the channels of images.
     pub fn free_columns(mut self) -> Self {
         let alone = self.is_by_column();
         for axis in &mut self.axes {
@@ -304,13 +305,13 @@ impl OperatorSpec {
         self
     }
 
-    /// Elements of weights, those of other operators included or not, one gradient after the other.
+    /// Elements of each gradient, with the weights of other operators if `tied`.
     pub fn gradients(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
         own.map(|one| self.volume(one.axes))
     }
 
-    /// Kept bytes of one sample: of all tensors, and of those that selective recomputation finds again.
+    /// Kept bytes of one sample: of all tensors, and of the tensors that selective recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
             let each = one.bytes.unwrap_or(element);
@@ -339,7 +340,7 @@ pub(in crate::model) fn windows(size: u64, kernel: u64, stride: u64, padding: u6
     }
 }
 
-/// As many as 64 bits hold.
+/// Converts to 64 bits, saturating.
 pub(in crate::model) fn amount(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

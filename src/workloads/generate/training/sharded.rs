@@ -1,48 +1,49 @@
 //! Layers as the members of a tensor group run them.
 //!
-//! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine what it does:
+//! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine computation and communication:
 //!
 //! | | forward | backward |
 //! |---|---|---|
-//! | into an operator | a layout other than the needed one is redistributed | the gradient of the input is redistributed back |
-//! | its products | terms over `k` are summed behind it, with an all-reduce | terms of the input's gradient are summed over `n` |
+//! | into an operator | an input in another layout than the needed one is redistributed | the gradient of the input is redistributed back |
+//! | its products | terms over `k` are summed after it, with an all-reduce | terms of the input's gradient are summed over `n` |
 //! | … | a sum of which each member needs only its shard is a reduce-scatter | the same |
-//! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows go back |
+//! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
-//! In bytes, for `B` samples of `M` rows in numbers of `d` bytes and gradients of `g`:
+//! Bytes for `B` samples of `M` rows, with `d` bytes per number and `g` bytes per gradient:
 //!
-//! | | buffer of a member | among those that differ in |
+//! | | buffer of a member | exchanged between members that differ in |
 //! |---|---|---|
 //! | sum of an output of `N` columns (FD) | `d BMN / bmn` | k |
 //! | sum of an input's gradient of `K` columns (BD) | `d BMK / bmk` | n |
 //! | sum of weights' gradients (GU) | `g (NK / nk + N / n)`, the bias being the last term | b and m |
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
-//! | a loss over classes that are sharded, three times | `4 BM / bm` | n |
+//! | a loss over sharded classes, three times | `4 BM / bm` | n |
 //!
 //! (PALM, Table III.) Communication is minimal: an all-gather or an all-to-all where possible, messages otherwise.
 //!
-//! With Megatron-LM's cut these are its sums (Shoeybi et al., 2019): an all-reduce behind a product by inputs, and of the
-//! gradient in front of one by outputs. With sequence parallelism (Korthikanti et al., 2022, section 4.2.2), where
-//! operators that are not cut have shards of the tokens, both become an all-gather and a reduce-scatter:
+//! With Megatron-LM's cut these are its sums (Shoeybi et al., 2019): an all-reduce after a product cut by inputs, and
+//! an all-reduce of the gradient before a product cut by outputs. With sequence parallelism (Korthikanti et al., 2022,
+//! section 4.2.2), where uncut operators have shards of the tokens, both become an all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
-//! | in front of a product by outputs | all-gather of the input | all-gather of the input again, of which a member keeps its tokens, and reduce-scatter of its gradient |
-//! | behind one by inputs | reduce-scatter of the output | all-gather of the output's gradient |
+//! | before a product cut by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
+//! | after a product cut by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
 //! The sum of the input's gradient overlaps the product that computes the gradient of the weights, and the second
-//! all-gather of the input overlaps the product before. DTensor, which torchtitan builds on, keeps the gathered input
+//! all-gather of the input overlaps the product before. DTensor, which torchtitan uses, keeps the gathered input
 //! instead.
 //!
-//! Under expert parallelism ranks of different tensor groups exchange copies of tokens, all of their own at once: `d`
-//! bytes for each number of the copies, one for each expert of a token or for each rank that has one. An all-to-all stands behind what makes copies and in front of what adds up their
-//! results; backwards it stands on the other side of each.
+//! Under expert parallelism, ranks of different tensor groups exchange copies of tokens, each rank all of its copies in
+//! one collective: `d` bytes per element, with one copy for each expert of a token, or for each rank that has such an
+//! expert. The forward all-to-alls come after the operator that makes the copies and before the operator that combines
+//! their results; backward, each comes on the other side of its operator.
 //!
-//! Under context parallelism they exchange keys and values, or heads, around attention
+//! Under context parallelism ranks exchange keys and values, or heads, around attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
+//! A matrix tied to a table is sharded like the table. On one stage both share one gradient, which is summed once.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -69,14 +70,14 @@ mod tests;
 
 use redistribution_cache::RedistributionCache;
 
-/// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
+/// Nodes of all distinct members and layers, where members send each other messages: about 200 bytes each.
 const MOST_ITEMS: u64 = 1 << 23;
 
-/// The programs of one member, in construction.
+/// Builds the programs of one member.
 struct MemberProgramWriter<'w> {
     lowering: &'w mut ShardedLowering,
     member: u32,
-    /// Messages so far.
+    /// Messages written so far.
     slot: u32,
 }
 
@@ -86,43 +87,43 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Lowers layers, and collects the groups of members that communicate.
+/// Lowers layers, and collects the groups of communicating members.
 pub(super) struct ShardedLowering {
     pub context: LoweringContext,
-    /// True if the first and the last stage have a copy each of a tied matrix.
+    /// True if the first and the last stage each have a copy of a tied matrix.
     pub copies: bool,
     /// Groups within a tensor group, in the order of [`ParallelGroupKind::Operator`].
     pub partitions: Vec<MemberPartition>,
-    /// Messages of a layer that the same two members may send each other, at most.
+    /// Maximum number of messages of a layer between the same two members.
     pub slots: u32,
     known: RedistributionCache,
-    /// Nodes so far.
+    /// Nodes written so far.
     items: u64,
 }
 
-/// An operator as a member has it.
+/// An operator as one member runs it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
     spec: OperatorSpec,
     kernels: OperatorKernels,
-    /// Part that is done again, where that is chosen operator by operator.
+    /// The recomputed part, where it is chosen per operator.
     again: RecomputedPart,
-    /// True if its input, of which it keeps a shard, is gathered again backwards.
+    /// True if the member keeps only its shard of the gathered input and gathers it again in the backward pass.
     regathers: bool,
     parameters: u64,
-    /// Weights in the order in which their gradients are found.
+    /// Elements of weights, in the order in which their gradients are computed.
     found: [u64; 2],
-    /// True if they are those of experts that other ranks do not have.
+    /// True if the weights belong to experts that other ranks do not have.
     of_experts: bool,
     /// Bytes of its output.
     output_bytes: u64,
-    /// Numbers that are exchanged with ranks that have other experts.
+    /// Elements exchanged with ranks that have other experts.
     exchanged: u64,
-    /// Bytes that are exchanged with ranks that have other tokens: of queries, and of keys and values.
+    /// Bytes exchanged with ranks that have other tokens: of queries, and of keys and values.
     context_bytes: [u64; 2],
     /// True if the gradient of its input is needed.
     wanted: bool,
-    /// True if the plan leaves it out entirely: nothing is moved for it.
+    /// True if the plan leaves the operator out entirely, communication included.
     idle: bool,
 }
 
@@ -140,11 +141,11 @@ impl ShardedLowering {
     }
 
     fn members(&self) -> u32 {
-        // The degree is one of a plan's, which has 32 bits.
+        // The degree is from a plan, so it fits in 32 bits.
         self.context.tensor as u32
     }
 
-    /// Returns the group kind of the partition `among`, which is added if it is new.
+    /// Returns the group kind of the partition `among`, and adds it if it is new.
     fn family(&mut self, among: &MemberPartition) -> ParallelGroupKind {
         if among.is_all() {
             return ParallelGroupKind::Tensor;
@@ -154,13 +155,13 @@ impl ShardedLowering {
             self.partitions.push(among.clone());
             self.partitions.len() - 1
         });
-        // Numbers out of range are refused once all layers are lowered.
+        // Indices out of range are rejected after all layers are lowered.
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Shards of the input of a product cut by outputs that members gather, and gather again backwards: with sequence
-    /// parallelism each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2). Copies of tokens for
-    /// experts are kept as they were gathered, as Megatron-LM's dispatcher leaves them.
+    /// Elements of the input of a product cut by outputs, if members gather it from shards and gather it again in the
+    /// backward pass: with sequence parallelism each member keeps only its own tokens (Korthikanti et al., 2022,
+    /// section 4.2.2). Token copies for experts are kept gathered, as Megatron-LM's dispatcher does.
     fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
@@ -171,7 +172,8 @@ impl ShardedLowering {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Numbers of tokens, or their copies, that a member with the shard `spec` of an operator exchanges with other ranks.
+    /// Elements of tokens, or of their copies, that a member with the shard `spec` of an operator exchanges with other
+    /// ranks.
     fn exchanged(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
@@ -186,7 +188,7 @@ impl ShardedLowering {
             return 0;
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // Gathered tokens are whole, whatever is chosen for them.
+        // This exchange gathers each token once, however many experts it chooses.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent('c') / spec.extent('m').max(1);
@@ -203,8 +205,8 @@ impl ShardedLowering {
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of queries, and of keys and values, that a member with the shard `spec` of an operator exchanges with ranks that have
-    /// other tokens.
+    /// Bytes of queries, and of keys and values, that a member with the shard `spec` of an operator exchanges with
+    /// ranks that have other tokens.
     fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let silent = self
             .context
@@ -216,7 +218,7 @@ impl ShardedLowering {
         context_shards::exchanged(spec, u128::from(sizes.samples) * u128::from(sizes.number))
     }
 
-    /// Bytes that an operator keeps over the forward pass, unless its layer is run again as a whole.
+    /// Bytes that an operator keeps after the forward pass, unless its whole layer is recomputed.
     fn kept(&self, one: &MemberOperator<'_>) -> u64 {
         self.context.keeps(&one.kernels) - one.again.dropped
     }
@@ -248,10 +250,10 @@ impl ShardedLowering {
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
-            // On one stage both operators add to one gradient, which is summed for the table.
+            // On one stage both operators share one gradient, which is summed with the table.
             let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
-            // Heads that share a gain add to its gradient, as samples and rows do to that of every weight.
+            // Heads that share a gain add to its gradient, just as samples and rows add to every weight's gradient.
             let shared = spec
                 .weights
                 .iter()
@@ -262,7 +264,7 @@ impl ShardedLowering {
             };
             let digits = [cutting.samples, cutting.rows, outputs];
             let apart = MemberPartition::over(&digits, self.members());
-            // Gradients of experts are summed with those of other replicas.
+            // Gradients of experts are summed later, with the expert's other replicas.
             if gradient > 0 && apart.size() > 1 && !of_experts {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
