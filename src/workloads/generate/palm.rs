@@ -1,25 +1,26 @@
-//! Training of a transformer on a wafer by the rules of PALM's public code, as they are: a compatibility pattern, to be
-//! held against the numbers that were published with them. `generate MODEL` has chakram's own rules.
+//! Training of a transformer on a wafer by the exact rules of PALM's public code: a compatibility pattern for
+//! comparison with the numbers published with it. `generate MODEL` uses chakram's own rules.
 //!
-//! Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training", Tables VI
-//! and VII; what the paper does not state is read from the public code. With b samples of a micro-batch, s tokens, h and
-//! H = 4h numbers, a heads, D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
+//! Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training",
+//! Tables VI and VII; rules that the paper does not state are from the public code. With b samples of a micro-batch, s
+//! tokens, h and H = 4h numbers, a heads, D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
 //!
 //! | what | rule |
 //! |---|---|
 //! | input, output of a layer on a core | i = o = 2 bsh / D bytes |
 //! | kept intermediates | r = 2 (3 bsh / D + (2 bsH + 4 bsh) / DT + 2.5 bs²a / DT) bytes |
 //! | weights with master copy, w | 6 (h / T) (4h + 2H) bytes |
-//! | kernel of a layer | 2 (4 bsh² + 2 bshH + 2 bs²h) / DT FLOPs forward, three times that backward, which recomputes |
+//! | kernel of a layer | 2 (4 bsh² + 2 bshH + 2 bs²h) / DT FLOPs forward, three times that backward, because it recomputes |
 //! | memory traffic forward | f p (o + r + i + w + r), with p = ⌈i / SRAM⌉ and the "error correction factor" f = 0.005 |
-//! | memory traffic backward | f^p (r + i + i + w + 2r), a power where forward has a product: next to nothing |
-//! | a layer | kernel and, after it, one all-reduce of i bytes over the tensor group; traffic beside both; over for all 16 cores when the last of them has ended |
-//! | a boundary | the last core of a stage sends i bytes to the first of the next; then the first to the last |
-//! | update | all-reduce of 2 (4h² + 2hH / T) bytes over replicas, beside traffic of 28 / 6 w |
-//! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, of all replicas together |
+//! | memory traffic backward | f^p (r + i + i + w + 2r), with a power where forward has a product: almost nothing |
+//! | a layer | kernel, then one all-reduce of i bytes over the tensor group, with traffic in parallel to both; it ends for all 16 cores when the last of them has ended |
+//! | a boundary | the last core of a stage sends i bytes to the first core of the next; the first core then sends them to the last |
+//! | update | all-reduce of 2 (4h² + 2hH / T) bytes over replicas, in parallel to traffic of 28 / 6 w |
+//! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
-//! Bytes are divided by 2^20 where rates are in 10^6 bytes per ms, so they count as fewer here. What a core writes and reads
-//! is one access. Cores follow one another to and fro within a die, and dies in columns. There is no head, no embedding.
+//! Where rates are in 10^6 bytes per ms, bytes are divided by 2^20, so they count as fewer here. All reads and writes
+//! of a core are one access. Cores follow a serpentine path within a die, and so do dies within a column. There is no
+//! head and no embedding.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit, refused,
@@ -37,11 +38,11 @@ const CORES: [u32; 2] = [4, 4];
 const STAGE: u32 = CORES[0] * CORES[1];
 /// Stages of the pipeline.
 const STAGES: u32 = DIES[0] * DIES[1];
-/// The factor on memory traffic of the wafer.
+/// PALM's correction factor on the memory traffic of the wafer.
 const FACTOR: f64 = 0.005;
 /// SRAM of a core, in bytes.
 const SRAM: u128 = 3 << 20;
-/// Part of bytes that is left where a rate of 10^6 bytes per ms divides 2^20 of them.
+/// Fraction of bytes that remains when counts in units of 2^20 meet rates of 10^6 bytes per ms.
 const COUNTED: f64 = 1e6 / 1_048_576.0;
 
 /// Lanes of a core.
@@ -49,7 +50,7 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// From here on: messages and what orders them, by direction and micro-batch.
+/// From this lane on: messages and their ordering nodes, by direction and micro-batch.
 const PASSES: i64 = 4;
 
 /// A model and its degrees on the published wafer.
@@ -65,9 +66,9 @@ pub struct PalmPattern {
     pub sequence: u32,
     /// Samples of a step.
     pub batch: u32,
-    /// Samples of a micro-batch, all replicas together.
+    /// Samples of a micro-batch, over all replicas.
     pub micro_batch: u32,
-    /// Members of a tensor group; a divisor of 16, the rest of a stage is replicas.
+    /// Members of a tensor group; a divisor of 16. The rest of a stage is replicas.
     pub tensor: u32,
 }
 
@@ -145,7 +146,7 @@ impl Default for PalmPattern {
     }
 }
 
-/// Checks that sizes which are multiplied on stay far below what numbers hold.
+/// Checks that sizes stay far below the range of integers when they are multiplied later.
 fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     let product = factors.iter().product();
     check_limit(
@@ -157,26 +158,26 @@ fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     .map(u128::from)
 }
 
-/// A pattern whose options make sense.
+/// A pattern with checked options.
 #[derive(Debug)]
 pub(super) struct PalmGenerator {
     options: PalmPattern,
-    /// Micro-batches.
+    /// Number of micro-batches.
     passes: u32,
-    /// Forward and backward, of a layer: FLOPs of its kernel, and bytes of its access.
+    /// Forward and backward, of a layer: FLOPs of its kernel, and bytes of its memory access.
     flops: [u64; 2],
     access: [u64; 2],
-    /// Bytes of the access of a layer's update.
+    /// Bytes of the memory access of a layer's update.
     update: u64,
     /// Bytes between layers, on one core.
     activations: u64,
-    /// Bytes that replicas sum for a layer.
+    /// Gradient bytes that replicas sum for a layer.
     gradients: u64,
-    /// FLOPs of the model for a micro-batch, forward and backward.
+    /// Model FLOPs of a micro-batch, forward and backward.
     model_flops: u128,
 }
 
-/// A core: its stage and its place there.
+/// A core: its stage and its index in the stage.
 #[derive(Clone, Copy)]
 struct StageCore {
     stage: u32,
@@ -208,7 +209,8 @@ struct StagePass {
 }
 
 impl PalmGenerator {
-    /// Passes of a stage in order: 1F1B, with as many micro-batches in flight as there are stages from it on.
+    /// Passes of a stage in order: 1F1B, where the number of micro-batches in flight is the number of stages from this
+    /// one to the last.
     fn order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {
@@ -227,7 +229,7 @@ impl PalmGenerator {
         all
     }
 
-    /// The stage that a pass of `stage` comes from, and the one that it goes to.
+    /// The stage before `stage` in the pass's direction, and the stage after it.
     fn neighbours(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
@@ -238,7 +240,8 @@ impl PalmGenerator {
         }
     }
 
-    /// Numbers of the groups of a core: its stage, the two cores that pass on, its tensor group, its replicas.
+    /// Numbers of the groups of a core: its stage, the two cores that forward activations, its tensor group, its
+    /// replicas.
     fn group_numbers(&self, core: StageCore) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
@@ -278,7 +281,7 @@ impl PalmGenerator {
         Self::collective((CollectiveKind::Barrier, 0), group, lane, data, out)
     }
 
-    /// Half of a message of `pass` between the core and the core at `place` of another stage.
+    /// One side of a message of `pass` between the core and the core at `place` of another stage.
     fn message(
         &self,
         core: StageCore,
@@ -299,12 +302,12 @@ impl PalmGenerator {
         out.emit(op, lane, Span::ZERO, data)
     }
 
-    /// Lane of what passes on a micro-batch: one that waits for its links holds up no other of the next few.
+    /// Lane of a micro-batch's messages: a message that waits for links does not delay the next few micro-batches.
     fn lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// A layer, or its update: what computes and sums, the access beside it, and the end for all cores of the stage.
+    /// A layer, or its update: kernel and sum, the memory access in parallel, and the end for all cores of the stage.
     fn layer(
         &self,
         core: StageCore,
@@ -356,7 +359,7 @@ impl PalmGenerator {
         Self::barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// A pass through the core's stage, after node `before`; returns its last node for the core.
+    /// A pass through the core's stage, after node `before`; returns its last node on the core.
     fn pass(
         &self,
         core: StageCore,
@@ -451,7 +454,7 @@ impl TraceGenerator for PalmGenerator {
         rank
     }
 
-    /// To and fro over the rows of a die, and over the dies of a column, from one to the next.
+    /// A serpentine path over the rows of a die and over the dies of a column.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         let core = StageCore::of(rank);
         let column = core.stage / DIES[1];
@@ -459,9 +462,9 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows go to and fro all the way; their number over the whole wafer is even at each turn.
+        // Rows alternate in direction over the whole wafer; each column begins at a row of the same parity.
         let back = (core.place / CORES[0]) % 2 == 1;
-        // The lowest row of the wafer goes forth whatever its turn.
+        // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;
         let x = along(core.place % CORES[0], CORES[0], back && !lowest);
         Some([column * CORES[0] + x, row * CORES[1] + y])

@@ -149,7 +149,7 @@ enum ChunkPlacement<'o> {
     Cyclic,
     /// Chunk 0 of stage s of S is part s, and chunk 1 part 2 S - 1 - s.
     Folded,
-    /// Each of S parts is on two stages: chunk 1 of stage s is part S - 1 - s.
+    /// Chunk 0 of stage s of S is part s, and chunk 1 part S - 1 - s, so each of the S parts is on two stages.
     Mirrored,
     /// As the listed orders say.
     Listed(&'o PassOrders),

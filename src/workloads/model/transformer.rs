@@ -1,4 +1,4 @@
-//! Transformers from a few numbers: GPT, BERT, Llama, Mixtral and their kin.
+//! Transformers described by a few numbers: GPT, BERT, Llama, Mixtral and similar models.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
@@ -11,21 +11,21 @@ pub struct TransformerModel {
     pub layers: u64,
     /// Sizes of each block.
     pub block: TransformerBlock,
-    /// Words of the table of tokens.
+    /// Rows of the token table.
     pub vocabulary: u64,
     /// Position encoding.
     pub positions: PositionEncoding,
-    /// Rows of the table of kinds of token (BERT's sentences A and B); 0 where there is none.
+    /// Rows of the table of token types (BERT's sentences A and B); 0 without one.
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
     /// True if a norm follows the last block.
     pub final_norm: bool,
-    /// Head on the last block's output.
+    /// Output head.
     pub head: OutputHead,
 }
 
-/// A block: attention and a perceptron, each with a norm and a way around it.
+/// A block: attention and a perceptron, each with a norm and a skip path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerBlock {
     /// Rows: tokens of a sample.
@@ -40,14 +40,13 @@ pub struct TransformerBlock {
     pub head_width: u64,
     /// Columns between the two products of the perceptron.
     pub ffn: u64,
-    /// The perceptron's function.
+    /// The perceptron's activation function.
     pub function: ActivationFunction,
     /// True if half of the first product gates the other half.
     pub gated: bool,
     /// True if norms have a bias, as in LayerNorm but not in RMSNorm.
     pub norm_bias: bool,
-    /// True for post-norm, behind the residual sums (BERT); false for pre-norm, in front of attention and perceptron
-    /// (GPT-2).
+    /// True for post-norm, after the residual sums (BERT); false for pre-norm, before attention and perceptron (GPT-2).
     pub norm_after: bool,
     /// True if matrix products have biases.
     pub biases: bool,
@@ -55,15 +54,15 @@ pub struct TransformerBlock {
     pub causal: bool,
     /// True if training uses dropout.
     pub dropout: bool,
-    /// True if queries and keys are turned by their positions.
+    /// True if queries and keys are rotated by their positions.
     pub rotary: bool,
-    /// True if heads of queries and keys are scaled to length 1.
+    /// True if query heads and key heads are normalised to length 1.
     pub qk_norm: bool,
-    /// Experts in place of one perceptron, each with `ffn` columns between its products.
+    /// Experts instead of one perceptron, each with `ffn` columns between its products.
     pub experts: Option<ExpertRouting>,
 }
 
-/// Experts of a block, and how many of them each token is sent to.
+/// Experts of a block, and the number of experts per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRouting {
     /// Number of experts.
@@ -77,28 +76,28 @@ pub struct ExpertRouting {
 pub enum PositionEncoding {
     /// A table with this number of rows, one per position.
     Learned(u64),
-    /// Queries and keys are turned, which takes no weights.
+    /// Rotary embedding of queries and keys, without weights.
     Rotary,
-    /// Not at all, or as a fixed function that is added.
+    /// None, or a fixed function that is added.
     None,
 }
 
-/// Head of a transformer: the operators behind its last block.
+/// Head of a transformer: the operators after its last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputHead {
     /// Scores of all words for each token, and their cross entropy.
     Logits {
-        /// True if the weights of the logits are those of the embedding.
+        /// True if the logits share the embedding's weights.
         tied: bool,
     },
-    /// Logits behind one more product, function and norm, with tied weights and a bias: BERT's masked words.
+    /// Logits after one more product, activation and norm, with tied weights and a bias: BERT's masked words.
     Masked,
-    /// One product for the first token: BERT's pooler.
+    /// One product on the first token: BERT's pooler.
     Pooler,
 }
 
 impl TransformerBlock {
-    /// The operators of one block, first to last.
+    /// The operators of one block in execution order.
     pub fn operators(&self) -> Vec<LayerOperator> {
         let attention = vec![
             self.linear(
@@ -151,7 +150,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Experts, with what sends tokens to them and adds up their results.
+    /// Operators of the experts, including dispatch and combine.
     fn experts(&self, routing: ExpertRouting) -> Vec<LayerOperator> {
         let (tokens, width) = (self.tokens, self.hidden);
         let ExpertRouting { experts, chosen } = routing;
@@ -193,7 +192,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Inputs and outputs of both products of a perceptron.
+    /// Inputs and outputs of each product of a perceptron.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);
@@ -245,7 +244,7 @@ impl TransformerBlock {
         LayerOperator::new(name, work, cut)
     }
 
-    /// A norm over all tokens.
+    /// A norm over the hidden size of all tokens.
     pub(super) fn norm(&self, name: &str) -> LayerOperator {
         let work = OperatorKind::Norm {
             rows: self.tokens,
@@ -255,7 +254,7 @@ impl TransformerBlock {
         LayerOperator::new(name, work, TensorSplit::Replicated)
     }
 
-    /// A sum over all tokens.
+    /// A residual sum over all tokens.
     pub(super) fn residual(&self, name: &str) -> LayerOperator {
         let work = OperatorKind::Residual {
             rows: self.tokens,
@@ -267,7 +266,7 @@ impl TransformerBlock {
 }
 
 impl TransformerModel {
-    /// Its layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    /// The model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let operators = self.block.operators();
         let block = |index| {
@@ -293,7 +292,7 @@ impl TransformerModel {
             };
             LayerOperator::new(name, work, cut)
         };
-        // Sharded by words: each member looks up those that it has, and rows are summed over members.
+        // Sharded by words: each member looks up its own words, and rows are summed over members.
         let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
         if let PositionEncoding::Learned(rows) = self.positions {
             operators.push(table("positions", rows, TensorSplit::Replicated));

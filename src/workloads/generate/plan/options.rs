@@ -1,4 +1,4 @@
-//! The options of a plan, each declared once: its field, its key in files, its flag, default, help and checks.
+//! The options of a plan. Each is declared once: its field, key in files, flag, default, help and checks.
 
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
@@ -19,46 +19,46 @@ use value::{OptionValue, PlaceWord};
 
 mod value;
 
-/// Headings of help.
+/// Help headings.
 const PARALLELISM: &str = "Parallelism and batch";
 const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
-/// Returns degrees as their flag takes them: `4,2`.
+/// Formats degrees as their flag takes them: `4,2`.
 pub fn listed(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
 }
 
-/// An option of a plan: a key of its files, and a flag of the same name.
+/// An option of a plan: a key of plan files, and a flag of the same name.
 #[derive(Debug)]
 pub struct PlanOption {
     /// Key in files.
     pub key: &'static str,
-    /// Another name of the flag.
+    /// Alternative name of the flag.
     pub alias: Option<&'static str>,
-    /// Name of the flag's value in help; empty where there is no flag.
+    /// Placeholder for the flag's value in help; empty without a flag.
     pub value: &'static str,
-    /// Meaning, for help, with the key of another option in braces: `with {zero} 3`.
+    /// Help text, with keys of other options in braces: `with {zero} 3`.
     pub help: &'static str,
-    /// Heading of its group in help.
+    /// Help heading of its group.
     pub heading: &'static str,
-    /// Value that it has by default, as its flag takes it; empty where another default or none is.
+    /// Default value in the flag's syntax; empty if the default is computed or there is none.
     pub default: &'static str,
-    /// Whether short help leaves it out.
+    /// True if short help leaves it out.
     pub is_rare: bool,
-    /// Words that the flag takes.
+    /// Syntax of the flag's value.
     pub syntax: ValueSyntax,
-    /// Whether the flag takes several words, with commas.
+    /// True if the flag takes a comma-separated list.
     pub is_list: bool,
-    /// Whether the flag by itself means true.
+    /// True if the flag without a value means true.
     pub is_switch: bool,
-    /// Options that cannot be given beside it, by key.
+    /// Keys of options that cannot be combined with it.
     pub excludes: &'static [&'static str],
-    /// Least number that it takes.
+    /// Smallest valid number.
     least: u64,
-    /// A quantity that it takes, for messages.
+    /// Example of a valid quantity, for messages.
     example: &'static str,
     /// Sets it to what a field of a file says.
     pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
@@ -68,7 +68,7 @@ pub struct PlanOption {
     refusals: &'static [OptionConflict],
 }
 
-/// A case in which the value of an option is refused for what the others are: when, the value, what is expected.
+/// A conflict of an option with others: condition, rejected value, expectation.
 type OptionConflict = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -106,7 +106,7 @@ impl PlanOption {
     }
 }
 
-/// A plan while its options are set.
+/// A plan under construction.
 pub struct PlanDraft {
     pub(super) plan: ParallelismPlan,
     pub(super) schedule: Option<ScheduleName>,
@@ -114,7 +114,7 @@ pub struct PlanDraft {
 }
 
 impl PlanDraft {
-    /// Begins with the options of `plan`.
+    /// Starts from the options of `plan`.
     pub fn new(plan: ParallelismPlan) -> Self {
         Self {
             plan,
@@ -123,11 +123,11 @@ impl PlanDraft {
         }
     }
 
-    /// Returns the plan.
+    /// Returns the finished plan.
     ///
     /// # Errors
     ///
-    /// Chunks of a schedule that has none, or none of the one that needs them.
+    /// Chunks are given for a schedule that takes none, or missing for one that needs them.
     pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
         if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
             (&self.plan.schedule, self.schedule, self.chunks)
@@ -144,7 +144,7 @@ impl PlanDraft {
         Ok(self.plan)
     }
 
-    /// Makes the passes of each stage those of `orders`.
+    /// Sets the passes of each stage to `orders`.
     pub fn list_passes(&mut self, orders: PassOrders) {
         self.schedule = None;
         self.plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
@@ -158,7 +158,7 @@ impl PlanDraft {
 }
 
 impl ParallelismPlan {
-    /// Refuses options that no plan can have.
+    /// Rejects options with values that no plan can have.
     pub(in crate::generate) fn check_values(&self) -> Result<(), GenerateError> {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
@@ -231,18 +231,19 @@ macro_rules! plan_option {
 }
 
 /// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the
-/// field's; `, and NAME, …` is an option that says more of the same field.
+/// field's; `, and NAME, …` is a further option for the same field.
 macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*
         $name:ident: $Field:ty = $default:expr, $help:literal { $($given:tt)* } $(as $Value:ty => $set:expr)?
         $(, and $more:ident, $more_help:literal { $($more_given:tt)* } as $More:ty => $more_set:expr)*;
     )*) => {
-        /// A plan of how a model is trained, or asked, on many NPUs.
+        /// How a model is trained, or run for inference, on many NPUs.
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
-            /// Remote memory of the machine, in which plans with residency keep what NPUs do not hold; no option: binding sets it.
+            /// Remote memory of the machine for state beyond the NPUs' memory, under a residency rule; not an option:
+            /// binding sets it.
             pub shared_memory: Option<SharedMemory>,
         }
 
@@ -253,7 +254,7 @@ macro_rules! plan_options {
             }
         }
 
-        /// Every option, in the order of help.
+        /// Every option, in help order.
         pub static OPTIONS: &[PlanOption] = &[$(
             plan_option!($name, $help, { $($given)* }, [$Field], [$($Value, $set)?]),
             $(plan_option!($more, $more_help, { $($more_given)* }, [$More], [$More, $more_set]),)*
@@ -264,7 +265,7 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
-    /// All have `tensor`, which is the largest of them, where this is empty. Read it through
+    /// If empty, all stages have `tensor`, which is otherwise the maximum. Read it through
     /// [`ParallelismPlan::tensor_of`].
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
@@ -285,7 +286,8 @@ plan_options! {
         ]
     };
     pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
-    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`: neighbouring ranks share the experts of a layer.
+    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`: the experts of a layer are divided among
+    /// neighbouring ranks.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
             (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
@@ -297,8 +299,8 @@ plan_options! {
                 "1 where operators have degrees of their own"),
         ]
     };
-    /// So many neighbours of a tensor group cut each expert; where it is absent, all of them do, as in Megatron-LM. The others have
-    /// other experts, or copies of other tokens.
+    /// This number of neighbours of a tensor group share each expert; if absent, all of them do, as in Megatron-LM. The
+    /// other members have other experts, or copies of other tokens.
     expert_tensor: Option<u32> = None,
     "Tensor-parallel degree of experts; {tensor} by default" {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
@@ -339,7 +341,7 @@ plan_options! {
     "Tokens of experts: balanced, or skewed:POWER or skewed:POWER:SEED, by a power law over experts" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// The load of experts is that of these counts where it is not empty.
+    /// If not empty, these counts are the load of the experts.
     expert_counts: Vec<u32> = Vec::new(), "Tokens of each expert as they were counted: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
@@ -352,7 +354,7 @@ plan_options! {
     "Places of each expert over its mean tokens; tokens beyond are dropped, and free places padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
-    /// Replicas next to one another share the tokens of their sequences.
+    /// Neighbouring replicas share the tokens of their sequences.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[
             (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
@@ -400,7 +402,7 @@ plan_options! {
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
-        // A flag of the command line names a file of them.
+        // A command-line flag names a file with them.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
         as PassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
@@ -422,14 +424,14 @@ plan_options! {
             draft.plan.order = order;
             draft.plan.place.clear();
         };
-    /// Every rank is at its own where this is empty.
+    /// If empty, each rank is at its own position.
     ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
         value: "RANKS", least: 0, is_rare: true
     } as Vec<u32> => |draft, ranks| {
             draft.plan.ranks = ranks;
             draft.plan.place.clear();
         };
-    // Each of these numbers ranks, so what is set later goes before what was said of the others.
+    // Each of these options numbers ranks, so a later one overrides the earlier ones.
     place: Vec<AxisMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
@@ -496,7 +498,7 @@ plan_options! {
     prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
-    /// Otherwise they stay for the step.
+    /// If false, they stay gathered for the step.
     reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
@@ -504,7 +506,7 @@ plan_options! {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };
     optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
-    /// It is beside weights of 16 bits.
+    /// The weights themselves have 16 bits.
     mixed: bool = true, "Mixed precision: Adam keeps fp32 master weights" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
@@ -538,7 +540,7 @@ plan_options! {
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
         ]
     };
-    /// All of them, each for itself, where it is absent (PALM's Fig. 11, strategy 1).
+    /// If absent, all members send their own share (PALM's Fig. 11, strategy 1).
     adapters: Option<u32> = None,
     "Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them by default" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
@@ -562,7 +564,7 @@ plan_options! {
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
-    /// The gradient that fills a bucket up to these bytes is its last.
+    /// The gradient that reaches this size is the bucket's last one.
     bucket: u64 = 40_000_000, "Gradient bucket size" {
         value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
@@ -614,11 +616,11 @@ plan_options! {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
     };
     steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
-    /// They are dealt out evenly where this is empty. With several chunks on a stage, all first chunks come before all
-    /// second ones.
+    /// If empty, layers are divided evenly. With several chunks on a stage, all first chunks come before all second
+    /// ones.
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
-    /// Of several that speak of one, the last counts.
+    /// If several entries match an operator, the last one applies.
     operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),

@@ -1,45 +1,44 @@
-//! Placement of ranks along the axes of parallelism, and the groups that they form.
+//! Placement of ranks along the axes of parallelism, and the groups they form.
 
 use super::{ParallelAxis, ParallelismPlan};
 use crate::generate::sharding::MemberPartition;
 use chakram_trace::format::GroupName;
 use chakram_trace::format::groups::DeclaredGroups;
 
-/// Coordinates of a rank: its place along each axis.
+/// Coordinates of a rank: its index along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCoordinates {
-    /// Along the tensor group.
+    /// Index in the tensor group.
     pub tensor: u32,
-    /// Among the replicas; those next to one another share the tokens of a sequence, if any do.
+    /// Index among the replicas; neighbouring replicas share the tokens of a sequence under context parallelism.
     pub data: u32,
-    /// In the pipeline.
+    /// Index of the pipeline stage.
     pub stage: u32,
 }
 
 /// A group of ranks by what its members share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParallelGroupKind {
-    /// Those that share a replica's stage.
+    /// Ranks that share a replica's stage.
     Tensor,
-    /// Those that have the same part of the same stage.
+    /// Ranks with the same part of the same stage.
     Data,
-    /// The first and the last stage of a replica, the same part: they have the word embedding.
+    /// The ranks with the same part on the first and last stage of a replica: both have the word embedding.
     Embedding,
-    /// All of a replica.
+    /// All ranks of a replica.
     Model,
-    /// Neighbours that have the experts of a layer between them, the same shard of each on the same stage.
+    /// Neighbours among which the experts of a layer are divided, with the same shard of each on the same stage.
     Expert,
-    /// Those that have the same shard of the same experts on the same stage.
+    /// Ranks with the same shard of the same experts on the same stage.
     ExpertData,
-    /// Neighbouring replicas that have the tokens of a sequence between them, the same part of the same stage.
+    /// Neighbouring replicas that share the tokens of a sequence, with the same part of the same stage.
     Context,
-    /// Members of a tensor group that share operators with degrees of their own: the placement's partition
-    /// of this number.
+    /// Members of a tensor group that share operators with separate degrees: the placement's partition with this index.
     Operator(u16),
 }
 
 impl ParallelGroupKind {
-    /// Those that every plan may have, in the order in which groups are numbered.
+    /// The kinds that every plan may have, in the order in which groups are numbered.
     pub const COMMON: [Self; 7] = [
         Self::Tensor,
         Self::Data,
@@ -50,7 +49,7 @@ impl ParallelGroupKind {
         Self::Context,
     ];
 
-    /// Name for people.
+    /// Name in messages and reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -69,29 +68,30 @@ impl ParallelGroupKind {
 #[derive(Clone, Debug)]
 pub struct RankPlacement {
     degrees: [u32; 3],
-    /// Ranks that have the experts of a layer between them, and members of a tensor group that cut each, if not all of them do.
+    /// Expert-parallel degree: ranks among which the experts of a layer are divided.
     expert: u32,
     expert_tensor: Option<u32>,
-    /// Replicas that have the tokens of a sequence between them.
+    /// Context-parallel degree: replicas that share the tokens of a sequence.
     context: u32,
-    /// The stages that have the first and the last part of a model.
+    /// The stages with the first and the last part of a model.
     ends: [u32; 2],
-    /// True if each stage has the parts of the stage as far from the other end, and the same weights.
+    /// True if each stage has the same parts and weights as the stage at the same distance from the other end.
     mirrored: bool,
-    /// Members of a tensor group in the stages before each, and, last, in all; empty where all have as many.
+    /// Members of a tensor group in all stages before each stage, with the total last; empty if all stages have equally
+    /// many.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
-    /// The rank at each position, and the position of each rank; empty where they are the same.
+    /// The rank at each position, and the position of each rank; empty if they are equal.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
-    /// True for each common family that is used.
+    /// True for each common kind that is used.
     used: [bool; ParallelGroupKind::COMMON.len()],
-    /// Partitions of tensor groups for operators with degrees of their own.
+    /// Partitions of tensor groups, for operators with separate degrees.
     partitions: Vec<MemberPartition>,
 }
 
 impl RankPlacement {
-    /// The placement of a plan whose order and ranks were found to be permutations.
+    /// The placement of `plan`, whose order and ranks must be permutations.
     pub fn new(plan: &ParallelismPlan) -> Self {
         let mut position_of = vec![0; plan.ranks.len()];
         for (position, rank) in plan.ranks.iter().enumerate() {
@@ -132,29 +132,30 @@ impl RankPlacement {
         }
     }
 
-    /// Declares the groups of first and last stages, which sum gradients of the weights that both have.
+    /// Declares the groups of first and last stages, which sum gradients of their shared weights.
     pub fn use_embedding(&mut self) {
         self.used[2] = self.members(ParallelGroupKind::Embedding) > 1;
     }
 
-    /// Declares the groups of all ranks of a replica.
+    /// Declares the groups of whole replicas.
     pub fn use_model(&mut self) {
         self.used[3] = self.members(ParallelGroupKind::Model) > 1;
     }
 
-    /// Declares the partitions of tensor groups for operators, [`ParallelGroupKind::Operator`] in this order.
+    /// Declares the partitions of tensor groups for operators, indexed by [`ParallelGroupKind::Operator`].
     pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
 
-    /// All families, in the order in which groups are numbered.
+    /// All kinds, in the order in which groups are numbered.
     pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
         let operators =
             (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` for people. The members of a tensor group that cut an expert are a partition of it.
+    /// Name of `family` in messages and reports. Members of a tensor group that share an expert are one of its
+    /// partitions.
     pub fn word(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
@@ -183,7 +184,7 @@ impl RankPlacement {
         }
     }
 
-    /// Members of a tensor group of `stage`.
+    /// Tensor-parallel degree of `stage`.
     pub fn tensor_of(&self, stage: u32) -> u32 {
         self.members_until(stage + 1) - self.members_until(stage)
     }
@@ -191,7 +192,7 @@ impl RankPlacement {
     /// The rank at `place`.
     pub fn rank(&self, place: RankCoordinates) -> u32 {
         if !self.members_before.is_empty() {
-            // Replicas of a stage follow one another, and stages.
+            // Ranks are ordered by stage, then by replica.
             let own = place.data * self.tensor_of(place.stage) + place.tensor;
             return self.degrees[1] * self.members_until(place.stage) + own;
         }
@@ -236,7 +237,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of members of a group of `family`: of the largest, where stages have unlike degrees.
+    /// Number of members of a group of `family`; of the largest group, if stages have different degrees.
     pub fn members(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -252,7 +253,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of members of the group of `family` that `place` is in.
+    /// Number of members of the group of `family` at `place`.
     pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
@@ -260,7 +261,7 @@ impl RankPlacement {
         }
     }
 
-    /// Ranks of a stage that have the same shard of the same experts.
+    /// Ranks of a stage with the same shard of the same experts.
     fn expert_replicas(&self) -> u32 {
         let [tensor, data, _] = self.degrees;
         data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
@@ -271,7 +272,7 @@ impl RankPlacement {
         if self.mirrored { 2 } else { 1 }
     }
 
-    /// The stages that have the weights of `stage`, the nearer to the first one first.
+    /// The stages with the weights of `stage`, nearest to the first stage first.
     fn sides_of(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
         let other = match self.mirrored {
             true => self.degrees[2] - 1 - stage,
@@ -286,17 +287,17 @@ impl RankPlacement {
         .flatten()
     }
 
-    /// The first of the stages that have the weights of `stage`.
+    /// The first of the stages with the weights of `stage`.
     fn first_side(&self, stage: u32) -> u32 {
         self.sides_of(stage).next().unwrap_or(stage)
     }
 
-    /// Shards of an expert among members of a tensor group of `stage`.
+    /// Number of shards of an expert within a tensor group of `stage`.
     fn expert_shards(&self, stage: u32) -> u32 {
         self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
     }
 
-    /// Shards of an expert in the stages before `stage`.
+    /// Number of shards of an expert, summed over the stages before `stage`.
     fn expert_shards_until(&self, stage: u32) -> u32 {
         match self.expert_tensor {
             Some(shards) => shards * stage,
@@ -304,8 +305,8 @@ impl RankPlacement {
         }
     }
 
-    /// Place among the ranks of a stage that have experts: the shard of each, the experts, and which of those that have the same.
-    /// Ranks are counted by replicas and, within each, by members of the tensor group, as Megatron-LM does.
+    /// Index of the expert's shard, of the experts, and of the replica among ranks with the same experts. Ranks are
+    /// counted by replica and then by member of the tensor group, as in Megatron-LM.
     fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
         let shards = self.expert_shards(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -313,7 +314,7 @@ impl RankPlacement {
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// The coordinates of such a place.
+    /// The coordinates for the indices from [`expert_place`](Self::expert_place).
     fn place_of_expert(&self, stage: u32, [shard, expert, replica]: [u32; 3]) -> RankCoordinates {
         let tensor = self.tensor_of(stage);
         let rank = (replica * self.expert + expert) * self.expert_shards(stage) + shard;
@@ -324,8 +325,8 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if `place` may be in a group of `family`: a partition is of tensor groups of one size, and where these differ
-    /// stages between the first and the last have members that no group of embeddings has.
+    /// Returns true if `place` may be in a group of `family`. A partition applies to tensor groups of one size; if
+    /// these sizes differ, stages between the first and the last have members without an embedding group.
     pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
@@ -338,7 +339,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of groups of `family`, or of numbers that are kept for them.
+    /// Number of groups of `family`, or the number of indices reserved for them.
     pub fn count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {
@@ -353,7 +354,7 @@ impl RankPlacement {
         }
     }
 
-    /// Index of the group of `family` that `place` is in.
+    /// Index of the group of `family` at `place`.
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
@@ -388,7 +389,7 @@ impl RankPlacement {
         }
     }
 
-    /// The number of the first group of `family`: 1 for the first that is used. 0 stands for all ranks.
+    /// The number of the first group of `family`: 1 for the first used kind. 0 is the group of all ranks.
     fn first(&self, family: ParallelGroupKind) -> u32 {
         let before = self.families().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_declared(*other));
@@ -409,12 +410,12 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if groups of `family` have names of their own.
+    /// Returns true if groups of `family` are declared by name, because they are used and smaller than the world.
     pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.members(family) < self.ranks()
     }
 
-    /// Name by which nodes at `place` refer to their group of `family`.
+    /// Name that nodes at `place` use for their group of `family`.
     pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
         if self.is_declared(family) && self.has(family, place) {
             GroupName::from_number((self.first(family) + self.index(family, place)).into())
@@ -423,7 +424,7 @@ impl RankPlacement {
         }
     }
 
-    /// The members of the group of `family` that `place` is in.
+    /// The members of the group of `family` at `place`.
     pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank(place);

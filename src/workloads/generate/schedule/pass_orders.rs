@@ -1,15 +1,15 @@
-//! Orders of passes as a file says them: a line for each stage, in which commas separate steps, as PyTorch's pipelining reads and
-//! writes them.
+//! Orders of passes from a file: one line per stage, with steps separated by commas, in the format of PyTorch's
+//! pipelining.
 //!
 //! | cell | |
 //! |---|---|
 //! | `2F0` | forward pass of micro-batch 0 through part 2 of the model |
-//! | `2B0` | its backward pass, with the gradients of weights |
-//! | `2I0`, `2W0` | the gradients of its inputs, and apart from them those of weights |
-//! | `(0F4;3B0)OVERLAP_F_B` | a forward pass beside a backward one |
-//! | nothing | the stage waits, which a replay finds out by itself |
+//! | `2B0` | its backward pass, including the gradients of weights |
+//! | `2I0`, `2W0` | the gradients of its inputs, and separately the gradients of its weights |
+//! | `(0F4;3B0)OVERLAP_F_B` | a forward pass that overlaps a backward pass |
+//! | nothing | the stage waits; ignored, because the replay determines waiting |
 //!
-//! A stage has the parts that its line names; every part is on one stage.
+//! A stage has the parts that its line names; every part is on exactly one stage.
 
 use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
 use std::collections::BTreeMap;
@@ -28,12 +28,12 @@ pub struct PassOrders {
     trains: bool,
 }
 
-/// A cell, or a line, that orders cannot have.
+/// An invalid cell or line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Number of the line, from 1; that of all of them for what concerns the whole.
+    /// Line number, from 1; the number of lines for an error of the whole file.
     pub line: usize,
-    /// Number of the cell in its line, from 1, if it is one.
+    /// Cell number in its line, from 1, if the error is in a cell.
     pub cell: Option<usize>,
     /// What is there.
     pub found: String,
@@ -53,17 +53,17 @@ impl fmt::Display for PassOrderError {
 
 impl std::error::Error for PassOrderError {}
 
-/// Cells that orders may have, for messages.
+/// Valid cells, for messages.
 const CELLS: &str = "part, F, B, I or W, micro-batch, such as 2F0, or a pair such as (0F4;3B0)OVERLAP_F_B; where messages, gathers and \
                      reductions stand follows from the plan";
 
-/// The most parts, micro-batches and steps of a stage that orders may have.
+/// Maximum number of parts, micro-batches, and steps of a stage.
 const MOST: usize = 1 << 24;
 
-/// A cell before the chunk of its part is known: the kind, the part, the micro-batch.
+/// A cell before the chunk of its part is known: kind, part, micro-batch.
 type CellPass = (PassKind, u32, u32);
 
-/// A cell: its number in the line, the pass, and the one beside it.
+/// A cell: its number in the line, its pass, and the overlapping pass.
 type OrderCell = (usize, (CellPass, Option<CellPass>));
 
 fn parse_pass(text: &str) -> Option<CellPass> {
@@ -85,7 +85,7 @@ fn parse_pass(text: &str) -> Option<CellPass> {
     Some((kind, number(part)?, number(rest.as_str())?))
 }
 
-/// Reads a cell: a pass, and the one beside it.
+/// Parses a cell: a pass and the overlapping pass.
 fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
     let Some(pair) = text.strip_prefix('(') else {
         return Some((parse_pass(text)?, None));
@@ -97,25 +97,25 @@ fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
 }
 
 impl PassOrders {
-    /// Reads the lines of a file, the first stage first.
+    /// Parses a file, with the first stage in its first line.
     ///
     /// # Errors
     ///
-    /// A cell that says no pass, a pass that is missing, is there twice or precedes what it needs, a part on two stages, or an
-    /// order in which stages wait for one another for ever.
+    /// A cell without a valid pass; a pass that is missing, occurs twice, or precedes its inputs; a part on two stages;
+    /// or an order in which stages wait for one another forever.
     pub fn parse(text: &str) -> Result<Self, PassOrderError> {
         let lines: Vec<&str> = text.lines().collect();
-        // A last line that is empty ends the one before.
+        // Trailing empty lines are ignored.
         let blank = |line: &&&str| line.trim().is_empty();
         let count = lines.len() - lines.iter().rev().take_while(blank).count();
         Self::of_lines(&lines[..count])
     }
 
-    /// Reads the line of each stage.
+    /// Parses one line per stage.
     ///
     /// # Errors
     ///
-    /// As [`PassOrders::parse`].
+    /// Fails as [`PassOrders::parse`] does.
     pub fn of_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
         let whole = |found: String, expected: String| PassOrderError {
             line: lines.len(),
@@ -128,7 +128,7 @@ impl PassOrders {
         for (row, line) in (1..).zip(lines) {
             let mut own = Vec::new();
             for (column, text) in (1..).zip(line.as_ref().split(',')) {
-                // PyTorch quotes no cell, but other writers may.
+                // PyTorch does not quote cells, but other writers may.
                 let text = text.trim().trim_matches('"').trim();
                 if text.is_empty() {
                     continue;
@@ -193,7 +193,7 @@ impl PassOrders {
                 }
             }
         }
-        // As many distinct parts as there are.
+        // The parts are distinct, and each has a place, so none is lost here.
         let places: Vec<(u32, u32)> = places.into_iter().flatten().collect();
         let mut steps = Vec::with_capacity(cells.len());
         for own in &cells {
@@ -233,11 +233,11 @@ impl PassOrders {
         Ok(orders)
     }
 
-    /// Checks that a stage runs each pass once, after what it needs of its own.
+    /// Checks that a stage runs each pass once, after the passes of the same stage that it needs.
     fn check_stage(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
-        // Of each part and micro-batch, what is done: forward, gradients of inputs, of weights.
+        // Completed work by part and micro-batch: forward, gradients of inputs, gradients of weights.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
-        // The backward pass of a pair begins with the forward one, so it comes first here.
+        // The backward pass of a pair cannot use the forward pass of the same pair, so it is checked first.
         let passes = cells.iter().flat_map(|(column, (first, second))| {
             [second.map(|pass| (*column, pass)), Some((*column, *first))]
         });
@@ -284,10 +284,10 @@ impl PassOrders {
         Ok(())
     }
 
-    /// Checks that stages do not wait for one another for ever. A pair begins with all that both of it need.
+    /// Checks that stages do not wait for one another forever. A pair starts when the inputs of both passes are ready.
     fn check_progress(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
-        // Passes of other stages that are over, by what they make.
+        // Finished passes, by their results.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
         let last = self.places.len() as u32 - 1;
         loop {
@@ -389,7 +389,7 @@ fn letter(kind: PassKind) -> char {
     }
 }
 
-/// A step as a cell says it; `part` says which part of the model a chunk is.
+/// Formats a step as a cell; `part` maps a chunk to its part of the model.
 pub(super) fn cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
     let one = |pass: &PipelinePass| {
         format!(

@@ -1,28 +1,28 @@
 //! Layouts of results over the members of a tensor group, and the inputs of each operator.
 //!
-//! The sharding of an operator follows from the first of these that applies:
+//! An operator's sharding is determined by the first applicable rule:
 //!
-//! 1. the degrees that the plan has for it;
-//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are
-//!    members. Where neither the model nor the plan states any, it is derived: a product whose input lies by columns is
-//!    cut by inputs, another one by outputs, or by inputs where these alone divide; tables that are summed up are cut
-//!    by columns, whose gathering moves half of what summing over rows would;
-//! 3. with sequence parallelism, shards of its tokens, if these divide;
-//! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
-//!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
-//!    inside a sharded region).
+//! 1. the degrees that the plan gives for it;
+//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per member. If neither
+//!    the model nor the plan gives any, it is derived: a product whose input is split by columns is cut by inputs;
+//!    other products are cut by outputs, or by inputs if only these divide; tables whose rows are summed are cut by
+//!    columns, because gathering them moves half the bytes of summing over rows;
+//! 3. with sequence parallelism, shards of its tokens, if they divide;
+//! 4. the layout of its input: samples, and rows if they divide; also columns if columns are independent (activations,
+//!    residuals, pools, norms over the channels of images, heads of attention, and classes of a loss inside a sharded
+//!    region).
 //!
-//! Inputs whose layout does not fit are redistributed before the operator
-//! ([`moves`](crate::generate::sharding::moves)).
+//! Inputs in another layout are redistributed before the operator ([`moves`](crate::generate::sharding::moves)).
 //!
-//! The skip path around a branch carries the last residual sum. In a layer that does not begin with a norm or an
-//! activation, these stand behind sums (BERT, ResNet) and their output takes the skip path; else they are part of the
-//! branch (GPT-2, Llama). An embedding's tables stand side by side until a sum takes them all, those of bags until an
-//! interaction does. Residuals give each of their inputs its gradient, redistributed by itself.
+//! The skip path around a branch has the last residual sum. If a layer does not begin with a norm or an activation,
+//! norms and activations come after sums (BERT, ResNet) and their output takes the skip path; otherwise they are part
+//! of the branch (GPT-2, Llama). An embedding's tables remain separate results until a sum takes them all; tables of
+//! bags remain separate until an interaction. A residual passes its gradient to each of its inputs, and each gradient
+//! is redistributed separately.
 //!
-//! Results are tracked in fractions: an operator that needs the first token alone, as a classifier behind a
-//! transformer, receives all tokens where these are sharded. Norms over the channels of images take the samples and
-//! rows that a member has, like BatchNorm without synchronized statistics.
+//! Results are tracked in fractions: an operator that needs only the first token, such as a classifier after a
+//! transformer, receives all tokens if tokens are sharded. Norms over the channels of images use the samples and rows
+//! of the member, like BatchNorm without synchronized statistics.
 
 use super::layer::LoweringContext;
 use super::shard_spec::ShardSpec;
@@ -36,22 +36,22 @@ use crate::model::{
     ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
 
-/// A result on its way from operator to operator.
+/// An intermediate result between two operators.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Members that differ in this digit have terms of it that are still to be summed.
+    /// Members that differ in this digit have partial sums that must still be added.
     pub partial_over: Option<MeshAxis>,
-    /// Numbers of a sample, those of all members together.
+    /// Elements per sample, of all members together.
     pub elements: u64,
-    /// Columns of it: channels of an image.
+    /// Columns; channels of an image.
     pub columns: u64,
     pub image: bool,
-    /// The operator of the same layer that it is from.
+    /// The operator of the same layer that produced it.
     pub produced_by: Option<usize>,
 }
 
-/// An input of an operator: the layout in which it arrives, and the one that the operator needs.
+/// An input of an operator: the layout that it has, and the layout that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorInput {
     pub from: ShardedActivation,
@@ -63,11 +63,11 @@ pub(super) struct OperatorInput {
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
     pub cutting: ShardSpec,
-    /// None where samples come in, or numbers of tokens.
+    /// Empty for operators that take samples or token ids.
     pub inputs: Vec<OperatorInput>,
-    /// The operators of the layer whose results it takes, `None` for what comes into the layer.
+    /// The operators of the layer that produce the inputs; `None` for the input of the layer.
     pub sources: Vec<Option<usize>>,
-    /// The branch that it is on: 0 is the chain, 1 what goes around it, and tables side by side have one each.
+    /// The branch: 0 is the chain, 1 the skip path, and each table of several has a branch of its own.
     pub branch: u32,
     /// Rows that windows reach, for an image sharded by rows.
     pub windows: Option<OperatorSharding>,
@@ -80,26 +80,26 @@ pub(super) struct LayerDataflow<'l> {
     pub end: ShardedActivation,
 }
 
-/// Results in flight through a layer.
+/// Intermediate results at the current operator of a layer.
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results beside the chain until one operator takes them all: tables of an input.
+    /// Results outside the chain, such as tables of an input, until one operator takes them all.
     side: Vec<ShardedActivation>,
-    /// True if norms and activations stand behind residuals, so that their output takes the skip path around the next
+    /// True if norms and activations come after residuals, so that their output takes the skip path around the next
     /// branch.
     behind: bool,
 }
 
-/// Follows results through layers.
+/// Tracks layouts of results through layers.
 pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
-    /// Members that cut each expert, if not all do.
+    /// Members that share each expert; `None` if all members do.
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
-    /// True if the model states no cut and the plan no degrees, so that Megatron's cut is derived.
+    /// True if neither the model nor the plan gives a cut, so that Megatron's cut is derived.
     pub derives: bool,
 }
 
@@ -168,7 +168,7 @@ impl<'p> DataflowTracer<'p> {
             });
             last = Some(gives);
         }
-        // A layer that ends beside the chain passes the chain's result on.
+        // A layer that ends outside the chain returns the chain's result.
         let end = way
             .main
             .or(last)
@@ -182,8 +182,8 @@ impl<'p> DataflowTracer<'p> {
         Ok(LayerDataflow { steps, end })
     }
 
-    /// Layout in which the output of a layer is passed on: with sequence parallelism a sum over all members leaves each
-    /// its tokens.
+    /// Layout of a layer's output: with sequence parallelism, a sum over all members is scattered so that each has its
+    /// tokens.
     fn scattered(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -198,13 +198,13 @@ impl<'p> DataflowTracer<'p> {
         held.layout
     }
 
-    /// Megatron's cut of an operator of a model that states none.
+    /// Derives Megatron's cut of an operator, for a model that gives none.
     fn derived(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.divides(axis, members);
         let tied = spec.tied_weights().is_some();
-        // An image that becomes a row is cut by whole channels.
+        // An image that is flattened to a row is cut by whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
@@ -235,7 +235,7 @@ impl<'p> DataflowTracer<'p> {
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
             return self.by_default(operator, spec, before);
         };
-        // Channels of an image are normed each by itself.
+        // Channels of images are normalised independently.
         let image = before.is_some_and(|held| held.image);
         let free = image.then(|| spec.clone().free_columns());
         let whose = |error: GenerateError| match error {
@@ -295,7 +295,7 @@ impl<'p> DataflowTracer<'p> {
             true => self.derived(spec, before),
             false => operator.cut,
         };
-        // Neighbours cut an expert; the others have other copies of tokens.
+        // Neighbours share an expert; other members have other copies of tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);
@@ -336,7 +336,7 @@ impl<'p> DataflowTracer<'p> {
         if spec.attends() {
             tensor_cut::divides(operator, TensorSplit::InsideRegion, parts)?;
         }
-        // Vocabularies are padded.
+        // Vocabularies are padded, so classes always divide.
         let classes = spec.reduces_columns() && between;
         let by_column = if before.image {
             spec.clone().free_columns().divides(OperatorAxis::N, parts)
@@ -355,7 +355,7 @@ impl<'p> DataflowTracer<'p> {
                 n: 1,
                 k: 1,
             };
-            // An image whose windows cannot be shared out by rows is needed whole.
+            // An image whose windows cannot be divided by rows is needed whole.
             let cut = ShardSpec {
                 rows: layout.rows,
                 ..cutting
@@ -370,7 +370,7 @@ impl<'p> DataflowTracer<'p> {
     }
 }
 
-/// Returns true if Megatron's cut of `model` is derived, since neither the model nor the plan states one.
+/// Returns true if Megatron's cut of `model` is derived because neither the model nor the plan gives one.
 pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
@@ -378,7 +378,7 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 }
 
 impl DataflowCursor {
-    /// Where the inputs of `operator` come from, before it is passed.
+    /// The operators that produce the inputs of `operator`; call it before `pass`.
     fn sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -404,7 +404,7 @@ impl DataflowCursor {
         members: u32,
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
-        // Whether branch and skip path both consume the current result. Tables consume nothing.
+        // True if branch and skip path both use the current result. Tables use nothing.
         let fork = self.around == self.main && spec.role != ChainRole::Table;
         if operator.around {
             let input = take(self.around);
@@ -416,7 +416,7 @@ impl DataflowCursor {
         }
         let inputs = match spec.role {
             ChainRole::Table => {
-                // The result of an earlier table waits beside the chain.
+                // The result of an earlier table waits outside the chain.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
@@ -449,7 +449,7 @@ impl DataflowCursor {
     }
 }
 
-/// Completes the pending sum of `held` for its second consumer; after a reduce-scatter, in sharded layout.
+/// Completes the pending sum of `held` for its second consumer. After a reduce-scatter the layout is sharded.
 fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
@@ -459,13 +459,13 @@ fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32
     }
 }
 
-/// Returns true if a layer that begins with `operator` is pre-norm, as GPT-2 and Llama are; in BERT and ResNet the
-/// output of the norm behind a sum takes the skip path around the next branch.
+/// Returns true if a layer that begins with `operator` is pre-norm, as in GPT-2 and Llama. In BERT and ResNet the norm
+/// comes after a sum, and its output takes the skip path around the next branch.
 fn is_pre_norm(operator: &LayerOperator) -> bool {
     operator.work.spec().is_elementwise()
 }
 
-/// Results that lie alike, side by side as one.
+/// Merges results with identical layouts into one.
 fn merge_alike(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
     let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {

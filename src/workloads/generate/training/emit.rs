@@ -1,8 +1,8 @@
 //! The nodes of one rank, in the order in which its host would launch them.
 //!
-//! All kernels of a rank are one chain, pass after pass in the schedule's order, except weight gradients that overlap
+//! All kernels of a rank form one chain, pass after pass in the schedule's order, except weight gradients that overlap
 //! a sum over the tensor group. A pass begins with a receive from the previous stage, on which its chain depends, and
-//! ends with a send on which nothing depends. Gradients are reduced and parameters gathered on lanes of their own.
+//! ends with a send on which nothing depends. Gradient reductions and parameter gathers have separate lanes.
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add, merge};
@@ -35,11 +35,11 @@ pub const GRADIENT_LANE: i64 = 2;
 pub const PARAMETER_LANE: i64 = 3;
 /// The lane on which tokens are exchanged between experts.
 pub const EXPERT_LANE: i64 = 5;
-/// The lane on which ranks exchange what they need of one another's tokens.
+/// The lane on which ranks exchange tokens, keys, values or heads for context parallelism.
 pub const CONTEXT_LANE: i64 = 6;
-/// The lane of loads and stores of memory beyond SRAM.
+/// The lane of loads and stores beyond SRAM.
 pub const MEMORY_LANE: i64 = 4;
-/// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
+/// The first lane for kernels of parallel branches. If there are more branches than lanes, they share lanes.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
 
@@ -54,27 +54,28 @@ pub(super) struct RankEmitter<'w, 's> {
     chain_tail: Vec<u64>,
     /// Dependencies of the program in progress.
     entry: Vec<u64>,
-    /// Node ids of the current program, or of the last one.
+    /// Node ids of the current or the last program.
     ids: Vec<u64>,
-    /// The layer and item of a sum that adapters form instead, in the current pass.
+    /// The layer and item of a sum that adapters compute instead, in the current pass.
     handed: Option<(usize, usize)>,
-    /// What names of the nodes of the current program begin with.
+    /// Common start of the node names of the current program.
     common: String,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
-    /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of experts'.
+    /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of
+    /// experts' weights.
     unreduced_producers: [Vec<u64>; 2],
-    /// Reductions of this step.
+    /// Reductions of the current step.
     reduced: Vec<u64>,
-    /// Gathers of the parameters of layers that a forward pass still has to wait for.
+    /// Parameter gathers that a later forward pass of each layer must wait for.
     updated: BTreeMap<usize, Vec<u64>>,
-    /// Changes of memory that the next node makes.
+    /// Memory changes that the next node makes.
     pending_memory: MemoryChanges,
-    /// SRAM, and what of the stage stays there, if the plan has a rule.
+    /// SRAM, and the operands of the stage that stay in it, if the plan has a rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
 
-/// A node that is not of a layer.
+/// A node outside layers.
 struct StepNode<'n> {
     name: std::fmt::Arguments<'n>,
     op: Op<'n>,
@@ -121,11 +122,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let mut kept = vec![false; plan.chunks() as usize];
             for step in plan.steps(self.place.stage) {
-                // Two passes beside one another begin with the inputs of both, and send when both are over.
+                // Two overlapping passes start with the inputs of both, and send when both have ended.
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.passes() {
                     let chunk = &mut kept[pass.chunk as usize];
-                    // Parameters that stay are there after the first pass of a step.
+                    // Parameters that are not resharded are present after the first pass of a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.begin(pass, present)?));
                 }
@@ -151,7 +152,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.released()
     }
 
-    /// Frees what no node was left to free: memory of layers behind the last node, all of whose kernels are left out.
+    /// Frees memory that no node is left to free: layers after the last node whose kernels are all left out.
     fn released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
@@ -203,7 +204,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ..NodeLabels::default()
         };
         let (lane, memory) = (node.lane, node.memory);
-        // Beside layers there are the optimizer's kernel, and copies around collectives.
+        // Outside layers, compute nodes are the optimizer's kernel and copies around collectives.
         let kernel = match (node.phase, node.op) {
             (TrainingPhase::Optimizer, _) => Some(KernelShape::Moving(MovingKernel::Optimizer)),
             (_, Op::Compute { .. }) => Some(KernelShape::Moving(MovingKernel::ElementWise)),
@@ -214,7 +215,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             .emit_with((node.op, kernel), lane, memory, labels, &self.data)
     }
 
-    /// Layers of a pass in the order in which it goes through them.
+    /// Layers of a pass in execution order.
     fn layers_of(&self, pass: PipelinePass) -> impl Iterator<Item = usize> + Clone + use<> {
         let part = self.plan.part(self.place.stage, pass.chunk);
         let layers = self.plan.layers(part);
@@ -223,14 +224,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// The stage of `other`, if that is not this one: on the same stage a pass begins with the result of another without a message.
+    /// The stage of `other`, if it is another stage: within a stage no message is needed.
     fn elsewhere(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
 
-    /// Emits what a pass begins with: the first gathers of parameters, unless these are `present`, and the message that it waits
-    /// for.
+    /// Emits the start of a pass: the first parameter gathers, unless parameters are `present`, and the receive.
     fn begin(&mut self, pass: PipelinePass, present: bool) -> Result<ParameterGathers, TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
@@ -243,7 +243,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(gathers)
     }
 
-    /// Emits the message with the result of a pass, if another stage needs it.
+    /// Emits the send of a pass's result, if another stage needs it.
     fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
@@ -275,7 +275,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             self.chain_tail.extend(gathers.ids.get(k));
             if forward {
-                // Later micro-batches follow the first.
+                // Later micro-batches follow the first one, so only that one waits.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -284,7 +284,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let lowered = plan.lowered(layer);
             let program = lowered.program(pass.kind, self.place.tensor);
-            // What stays for the step goes with the last pass that needs it, or that one's gradients of weights.
+            // Parameters kept for the step are freed by the last pass that uses them, or by its weight gradients.
             let frees = plan.gathers_parameters()
                 && match plan.plan.reshard {
                     true => needs_weights(pass),
@@ -292,7 +292,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
-                // They are whole until they are reduced.
+                // Gradients are unsharded until they are reduced.
                 let whole = plan.gradient_bytes(layer);
                 add(
                     &mut self.pending_memory.allocates,
@@ -317,7 +317,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Copies the parameters of a layer out of the buffer in which they were gathered: read and written once.
+    /// Copies the parameters of a layer from the buffer in which they were gathered: one read and one write.
     fn copy_out(&mut self, layer: usize, pass: PipelinePass) -> Result<(), TraceError> {
         let plan = self.plan;
         self.data.clear();
@@ -340,7 +340,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program, with reductions of buckets that complete on the way; its last node frees `freed`
+    /// Emits a layer's program, with reductions of the buckets that complete within it; its last node frees `freed`
     /// bytes of gathered parameters.
     fn program(
         &mut self,
@@ -368,7 +368,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let handed = self.handed == Some((layer, i));
             let id = self.item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
-            // Gradients complete with the last node are handled after the loop, when the chain has moved on.
+            // Gradients that complete with the last node are handled after the loop, when the chain has advanced.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.reduce_complete_buckets(finding, pass)?;
             }
@@ -391,7 +391,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Formats what names of a layer's nodes in a pass begin with.
+    /// Formats the common start of the names of a layer's nodes in a pass.
     fn begin_names(&mut self, layer: usize, pass: PipelinePass) {
         let layer = &self.plan.model.layers[layer].name;
         self.common.clear();
@@ -406,7 +406,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         written.expect("a string grows as needed");
     }
 
-    /// Adds to `self.data` the node ids that `after` stands for in the current program.
+    /// Adds to `self.data` the node ids for `after` in the current program.
     fn after(&mut self, after: &[ProgramDependency]) {
         for one in after {
             match one {
@@ -454,7 +454,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ProgramTask::Collective { bytes, .. } if handed => {
                 let shares = plan.adapters_of(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
-                // A share of one member has its sum.
+                // A share of one member already has its sum.
                 let reduce = |family| self.collective(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
@@ -522,7 +522,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.stream(own, moved, labels)
     }
 
-    /// Names each dependency of the next node once.
+    /// Removes duplicate dependencies of the next node.
     fn dedup_dependencies(&mut self) {
         if self.data.len() > 1 {
             self.data.sort_unstable();
@@ -546,7 +546,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Gathers the parameters of the layers up to the `k`-th of a pass and those that are gathered ahead.
+    /// Gathers the parameters of the pass's layers up to the `k`-th, and of the layers that are gathered ahead.
     fn gather(
         &mut self,
         gathers: &mut ParameterGathers,
@@ -583,7 +583,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 }
 
-/// Returns true if a pass multiplies with weights; their gradients are found of activations alone.
+/// Returns true if a pass multiplies with weights; weight gradients need only activations.
 fn needs_weights(pass: PipelinePass) -> bool {
     pass.kind != PassKind::WeightGradient
 }
@@ -596,7 +596,7 @@ fn direction_label(pass: PipelinePass) -> &'static str {
     }
 }
 
-/// The layers of a pass whose parameters are gathered, and the nodes that do.
+/// The layers of a pass whose parameters are gathered, and the gather nodes.
 struct ParameterGathers {
     order: Vec<usize>,
     ids: Vec<u64>,

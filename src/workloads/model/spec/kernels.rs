@@ -1,6 +1,6 @@
-//! Kernels of an operator as data: its products, or what each kernel reads and writes.
+//! Kernels of an operator as data: its products, or the reads and writes of each kernel.
 //!
-//! Operators without products move bytes, `d` of a number, `g` of a weight's gradient, for each element of a tensor:
+//! Operators without products move bytes for each element of a tensor: `d` per number, `g` per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|
@@ -11,15 +11,15 @@
 //! | residual | `3d` | `3d`: two gradients are added |
 //! | … with dropout | `3d + 1` | `5d + 1` |
 //! | embedding | `2d` | `d + 2g` |
-//! | embedding bag, of `l` rows, for each of its sum | `d (l + 1)` | `d + 2g l` |
+//! | embedding bag of `l` rows, for each element of its sum | `d (l + 1)` | `d + 2g l` |
 //! | loss, operation by operation | `d + 36` | `d + 12` |
-//! | … fused, which reads logits twice and leaves gradients in their place | `3d` | `2d`: scaled |
+//! | … fused: reads logits twice and overwrites them with gradients | `3d` | `2d`: scaled |
 //! | pool | `d` of input and output | the same |
 //! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
 //!
-//! The loss goes over its logits as Megatron-LM's vocabulary-parallel cross entropy does: to single precision (`d + 4`),
-//! maximum (4), difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits
-//! (`4 + d`).
+//! The loss processes its logits as Megatron-LM's vocabulary-parallel cross entropy does: conversion to single
+//! precision (`d + 4`), maximum (4), difference (8), exponential (8), sum (4), quotient (8); and backward: product (8),
+//! conversion to the format of logits (`4 + d`).
 
 use chakram_trace::format::MovingKernel::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
@@ -28,16 +28,16 @@ use chakram_trace::format::MovingKernel::{
 /// Bytes for each element of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementBytes {
-    /// Numbers of the model's format.
+    /// Numbers in the model's format.
     pub numbers: u8,
-    /// Numbers of the format of weights' gradients.
+    /// Numbers in the format of weight gradients.
     pub gradients: u8,
-    /// Bytes whatever the formats are: of masks, and of numbers in single precision.
+    /// Bytes independent of formats: masks, and numbers in single precision.
     pub fixed: u8,
 }
 
 impl ElementBytes {
-    /// Number of bytes, where a number has `number` and a weight's gradient `gradient`.
+    /// Number of bytes, with `number` bytes per number and `gradient` bytes per weight gradient.
     pub fn count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
@@ -67,36 +67,36 @@ pub struct MovingKernels {
     pub backward: &'static [MovingSpec],
 }
 
-/// Kernels of an operator; a plan says which of its frameworks' ways it takes.
+/// Kernels of an operator; where frameworks differ, the plan chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
-    /// A kernel for the products, one for the gradient of the input, and one for that of the weights.
+    /// One kernel each for the products, the gradient of the input, and the gradient of the weights.
     Products,
     /// Products of queries with keys and of scores with values, fused or not.
     Attention {
-        /// True if queries and keys are turned by their positions first.
+        /// True if queries and keys are first rotated by their positions.
         rotary: bool,
-        /// True with dropout of scores.
+        /// True if scores have dropout.
         dropout: bool,
-        /// True if heads of queries and keys are scaled before that.
+        /// True if query heads and key heads are normalised before that.
         qk_norm: bool,
     },
-    /// Product of tokens with scores' weights, softmax, and a copy of each token for each of its experts.
+    /// Product of tokens with the router's weights, softmax, and a copy of each token for each of its experts.
     Router {
-        /// True for logistic functions in place of the softmax.
+        /// True for logistic functions instead of the softmax.
         sigmoid: bool,
         /// True if a bias is added to scores.
         biased: bool,
         /// True if groups of experts are chosen first.
         grouped: bool,
     },
-    /// Two products of latent vectors, side by side.
+    /// Two independent products of latent vectors.
     LatentUp,
     /// Kernels that move bytes.
     Moving {
-        /// As few as there can be.
+        /// The smallest possible number of kernels.
         fused: MovingKernels,
-        /// One for each of a framework's operations, where these are more.
+        /// One kernel per framework operation, if there are more of these.
         one_by_one: Option<MovingKernels>,
     },
 }
@@ -164,8 +164,8 @@ impl KernelSpec {
         &[each("", Normalization, numbers(2), numbers(1))],
     );
 
-    /// In single precision between two casts, as PyTorch's composite function runs it. Casts and products with a number for
-    /// each row or column go by the rate of copies, sums of rows by that of a softmax.
+    /// In single precision between two casts, as in PyTorch's composite function. Casts and products with a number per
+    /// row or column run at the rate of copies; sums of rows run at the rate of a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.or(
         &[
             each(".single", Copy, numbers(1), fixed(4)),
@@ -223,7 +223,7 @@ impl KernelSpec {
         &[each("", Embedding, bytes(1, 1, 0), bytes(0, 1, 0))],
     );
 
-    /// Rows `ln` of its table, and their sum `n`.
+    /// Reads rows `ln` of its table and sums them to `n`.
     pub(super) const EMBEDDING_BAG: Self = Self::moving(
         &[moved("", Embedding, ("ln", numbers(1)), ("n", numbers(1)))],
         &[moved(
@@ -243,7 +243,7 @@ impl KernelSpec {
         &[each("", CrossEntropy, fixed(8), bytes(1, 0, 4))],
     );
 
-    /// Copies `cn` of tokens `mn`.
+    /// Sums copies `cn` to tokens `mn`.
     pub(super) const EXPERT_COMBINE: Self = Self::moving(
         &[moved("", Copy, ("cn", numbers(1)), ("mn", numbers(1)))],
         &[

@@ -1,50 +1,51 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider an axis that is split into `f` shards and needed in `t`. The boundaries of both coincide at every
-//! multiple of 1/gcd(f, t). Between two of these lies a *block* of f/gcd shards of one split and t/gcd of the other;
-//! shards of different blocks are disjoint. If one of the two numbers is 1, the axis is *nested*, and any two shards
-//! of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks of a result are the products of its
-//! axes' blocks.
+//! Consider an axis that is split into `f` shards and needed in `t` shards. Both splits have a boundary at every
+//! multiple of 1/gcd(f, t). Between two such boundaries is a *block* of f/gcd shards of one split and t/gcd shards of
+//! the other; shards of different blocks are disjoint. If one of these two numbers is 1, the axis is *nested*, and any
+//! two shards of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks of a result are the
+//! products of its axes' blocks.
 //!
-//! If all axes are nested and every member needs elements of the block that its shard is in, then it has one fragment
-//! of the elements that it needs, and receives each of the others from a member of its block: all fragments are equal.
-//! Among any group of members that have the block's shards, each shard once, that is a collective. If such groups can
-//! be formed of members with equal needs, it is an all-gather (of the needed elements of their shards), else an
-//! all-to-all. Members with the same shard are assigned to groups in ascending order.
+//! If all axes are nested and every member needs elements only of its own shard's block, then it already has one
+//! fragment of the needed elements and receives each other fragment from a member of its block. All fragments are
+//! equal. Within a group of members that together have each shard of the block once, this is a collective. If such
+//! groups can be formed from members with equal needs, it is an all-gather (of the needed elements of their shards),
+//! otherwise an all-to-all. Members with the same shard are assigned to groups in ascending order.
 //!
-//! Otherwise fragments differ in size, or a member has nothing of what it needs: point-to-point messages.
+//! Otherwise fragments differ in size, or a member has none of the elements that it needs, and point-to-point messages
+//! are used.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
 
-/// Communication that gives every member what it needs.
+/// The communication that gives every member the elements it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Redistribution {
-    /// Everyone has it already.
+    /// Every member has them already.
     Nothing,
-    /// All-gather: the members of each group have one shard each of what they need, and all need all of them.
-    /// Elements that they have but do not need are left out.
+    /// All-gather: the members of each group have one shard each of the needed elements, and all need all shards.
+    /// Elements that are not needed are not sent.
     AllGather {
-        /// Groups that gather.
+        /// Groups of the all-gather.
         among: MemberPartition,
-        /// A member has 1/share of the whole afterwards.
+        /// Each member has 1/share of the whole afterwards.
         share: u64,
     },
-    /// All-to-all: each member of a group has an equal fragment for every other and itself. Elements that nobody in the
-    /// group needs are left out, and those that two need are in the fragments of both.
+    /// All-to-all: each member of a group has an equal fragment for every member, including itself. Elements that no
+    /// member needs are not sent, and elements that two members need are in both of their fragments.
     AllToAll {
-        /// Groups that exchange.
+        /// Groups of the all-to-all.
         among: MemberPartition,
-        /// A member brings 1/share of the whole into it, and takes as much out of it.
+        /// Each member sends 1/share of the whole, and receives the same amount.
         share: u64,
     },
-    /// Fragments from one to another.
+    /// Point-to-point messages.
     Messages {
-        /// Ascending by sender and receiver, at most one for each two of them.
+        /// Ascending by sender and receiver, at most one for each pair.
         messages: Vec<ShardMessage>,
-        /// Equal fragments of the whole.
+        /// Number of equal fragments in the whole result.
         of: u64,
     },
 }
@@ -56,17 +57,18 @@ pub struct ShardMessage {
     pub from: u32,
     /// Receiver.
     pub to: u32,
-    /// Size in fragments, of which [`Redistribution::Messages`] states the total.
+    /// Size in fragments; [`Redistribution::Messages`] has their total.
     pub pieces: u64,
 }
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// A fragment that several members have comes from the nearest one if it is a message, the lower one of two; see the
-/// head of this file for groups. There are at most as many messages as members times parts of `from`.
+/// In messages, a fragment that several members have comes from the nearest of them, or from the lower of two equally
+/// near; the module documentation describes groups. The number of messages is at most the number of members times the
+/// number of shards of `from`.
 ///
 /// # Panics
-/// Panics if the digits of one of them are not digits of one grid of `members`, each in a place of its own.
+/// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
 pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
     if !change.in_blocks() {
@@ -79,20 +81,22 @@ pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redis
     if let Some(among) = change.partition_by_class(|member| to.part(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // A block's parts are all there, equally often, and only its own members have them.
+    // All shards of a block exist equally often, and only the block's members have them.
     let among = change
         .partition_by_class(|member| change.block(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups of a reduce-scatter, if a sum over `over` followed by the move from `from` to `to` is one.
+/// Returns the groups of a reduce-scatter, if a sum over `over` followed by the redistribution from `from` to `to` is
+/// one.
 ///
-/// Members that differ in `over` only have partial sums of the same shard of `from`. It is a reduce-scatter if `to`
-/// gives each of them an equal and distinct share of that shard: say, columns split by 4, and 4 members that sum.
+/// Members that differ only in `over` have partial sums of the same shard of `from`. It is a reduce-scatter if `to`
+/// gives each of them an equal and distinct share of that shard: for example, columns split by 4, and 4 members that
+/// sum.
 ///
 /// # Panics
-/// Panics if `over` or the digits of a layout are not digits of one grid of `members`, each in a place of its own.
+/// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or share a position in it.
 pub fn reduce_scatter_groups(
     from: &ShardLayout,
     over: &[MeshAxis],
@@ -124,7 +128,7 @@ struct LayoutChange<'a> {
     axes: [AxisSplits; 3],
 }
 
-/// Two splits of an axis.
+/// The two splits of one axis.
 #[derive(Clone, Copy)]
 struct AxisSplits {
     from: u64,
@@ -173,7 +177,7 @@ impl<'a> LayoutChange<'a> {
         self.axes.iter().map(AxisSplits::pieces).product()
     }
 
-    /// Parts of `from` in a block.
+    /// Shards of `from` in a block.
     fn senders(&self) -> u64 {
         self.axes
             .iter()
@@ -181,39 +185,39 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Parts of `to` in a block.
+    /// Shards of `to` in a block.
     fn receivers(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
-    /// The block in which `member` has its part.
+    /// The block of `member`'s shard of `from`.
     fn block(&self, member: u32) -> [u64; 3] {
         let part = self.from.part(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// The block of which `member` needs elements.
+    /// The block whose elements `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.part(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
     }
 
-    /// Returns true if all axes are nested and every member needs elements of its own block only.
+    /// Returns true if all axes are nested and every member needs only elements of its own block.
     fn in_blocks(&self) -> bool {
         let nested = |cuts: &AxisSplits| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
             && (0..self.members).all(|member| self.block(member) == self.needed_block(member))
     }
 
-    /// Groups of members of one class that have a block's shards of `from`, each shard once, if all classes can be
-    /// partitioned into such groups.
+    /// Partitions the members of each class into groups that have each shard of a block of `from` once, if all classes
+    /// allow it.
     fn partition_by_class(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);
         for member in 0..self.members {
             let class = class(member);
             let earlier = holders.entry((class, self.from.part(member))).or_default();
-            // The k-th holder of each shard goes to the k-th group of its class.
+            // The k-th member with a shard goes to the k-th group of its class.
             groups.push((class, *earlier));
             *earlier += 1;
         }
