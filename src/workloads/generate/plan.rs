@@ -202,7 +202,7 @@ words! {
     ResidencyRule {
         /// Everything is in the NPU's memory.
         None = "none",
-        /// Weights and activations, either, or neither: the combination that takes least time.
+        /// Weights and activations, either, or neither: the combination with the least memory traffic.
         Corrected = "corrected",
         /// Algorithm 1 of PALM, exactly as printed.
         AsPrinted = "as-printed",

@@ -1,8 +1,8 @@
 //! A model under a plan, as the nodes of its ranks.
 //!
-//! The pages of this module derive each number: costs of kernels (`cost`), collectives of tensor and expert parallelism
-//! (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`, and `rank_state` for those of a rank),
-//! and the order of a rank's nodes (`emit`).
+//! The documentation of its submodules derives each number: costs of kernels (`cost`), collectives of tensor and expert
+//! parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`) and per rank
+//! (`rank_state`), and the order of a rank's nodes (`emit`).
 
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, Optimizer, ParallelGroupKind,
@@ -59,10 +59,10 @@ use layer::{LoweredLayer, LoweringContext};
 use model_chunks::ModelChunks;
 use ranks::NodeCounts;
 
-/// Numbers of groups.
+/// Maximum number of groups.
 const MOST_GROUPS: u64 = i32::MAX as u64;
 
-/// A model and the plan by which it is trained or served.
+/// A model and the plan for its training or inference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingPattern {
     /// The model.
@@ -72,7 +72,7 @@ pub struct TrainingPattern {
 }
 
 impl TrainingPattern {
-    /// Checks that the model can be distributed as the plan says, and prepares the data that all ranks share.
+    /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare(mut self) -> Result<TrainingGenerator, GenerateError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
@@ -89,7 +89,7 @@ impl TrainingPattern {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// The first recomputation, from least to most, with which every stage fits.
+    /// Tries recomputation policies from the least to the most, and returns the first with which every stage fits.
     fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
         let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
         let capacity = memory.capacity(true);
@@ -137,16 +137,16 @@ pub(super) struct TrainingGenerator {
     placement: RankPlacement,
     micro_batches: u32,
     sizes: CostParameters,
-    /// Layers that differ, and which of them each layer is.
+    /// The distinct layers, and the index into them for each layer.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelChunks,
-    /// Messages of a layer in a pass that the same two members may send each other, at most; 0 if members of a tensor
-    /// group are all alike.
+    /// Maximum number of messages between the same two members for a layer in a pass; 0 if all members of a tensor
+    /// group are identical.
     slots: u32,
-    /// Groups that exchange activations with other stages, if not every member does for itself.
+    /// Groups that exchange activations with other stages, if members do not each do so themselves.
     adapters: Option<AdapterGroups>,
-    /// Nodes of a rank on each stage, for each member of a tensor group if these differ.
+    /// Nodes of a rank on each stage, and for each member of a tensor group if members differ.
     counts: Vec<NodeCounts>,
 }
 
@@ -223,7 +223,7 @@ impl TrainingGenerator {
         if plan.clip && plan.trains() {
             placement.use_model();
         }
-        // Node counts take long to find, so they are kept for each class of ranks.
+        // Node counts are slow to compute, so they are cached for each class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
@@ -270,17 +270,17 @@ impl TrainingGenerator {
         self.plan.schedule.chunks()
     }
 
-    /// Number of parts of the model, over which layers are distributed.
+    /// Number of parts into which the model's layers are divided.
     fn parts(&self) -> u32 {
         self.plan.schedule.parts(self.plan.pipeline)
     }
 
-    /// The part that is chunk `chunk` of `stage`.
+    /// The part of chunk `chunk` of `stage`.
     fn part(&self, stage: u32, chunk: u32) -> u32 {
         self.plan.schedule.part(stage, chunk, self.plan.pipeline)
     }
 
-    /// Parts of a stage and their chunks, in the order of the model, which is that of all stages that have them.
+    /// Parts of a stage and their chunks, in model order; all stages with the same parts use the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunks();
         let mut parts: Vec<_> = chunks
@@ -313,8 +313,8 @@ impl TrainingGenerator {
         self.plan.zero == ZeroStage::Parameters && self.communicates()
     }
 
-    /// Returns true if parameters are copied out of the buffers in which they are gathered, and gradients into those in
-    /// which they are reduced, as FSDP2 does.
+    /// Returns true if parameters are copied from the buffers in which they are gathered, and gradients into the
+    /// buffers in which they are reduced, as in FSDP2.
     fn copies_parameters(&self) -> bool {
         self.gathers_parameters() && self.plan.elementwise.is_pytorch()
     }
@@ -324,19 +324,19 @@ impl TrainingGenerator {
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if those gathers run beside the forward pass of the next step: a step begins with those of the
-    /// step before, so that one step alone costs as much as each of many.
+    /// Returns true if these gathers overlap the next step's forward pass. A step then begins with the gathers of the
+    /// step before, so that a single step costs as much as one of many.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
 
-    /// Returns true if a backward pass ends with reductions; `complete` for the pass that completes its gradients.
+    /// Returns true if a backward pass ends with reductions; `complete` if the pass completes its gradients.
     fn reduces(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
         self.communicates() && self.plan.trains() && (complete || each)
     }
 
-    /// Bytes of a layer's parameters when they are gathered.
+    /// Bytes of a layer's gathered parameters.
     fn gathered_bytes(&self, layer: usize) -> u64 {
         self.parts.weights(layer) * self.sizes.number
     }
@@ -350,12 +350,12 @@ impl TrainingGenerator {
         }
     }
 
-    /// Gradients that are reduced when they are found in `layer`.
+    /// Buckets that are reduced when their last gradient is produced in `layer`.
     fn buckets(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets(layer)
     }
 
-    /// Name of the place where a bucket ends, in parts: layer, slash, operator.
+    /// Name of the operator that completes a bucket, in parts: layer, slash, operator.
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
@@ -375,13 +375,13 @@ impl TrainingGenerator {
         bucket.weights * self.sizes.gradient
     }
 
-    /// Bytes of the parameters of a bucket that one replica has stepped.
+    /// Parameter bytes of a bucket that one replica has updated.
     fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
         bytes.div_ceil(self.placement.members(bucket.among).into())
     }
 
-    /// Bytes between part `below` and the next, for a member of a tensor group.
+    /// Bytes sent between part `below` and the next part, by one member of a tensor group.
     fn boundary(&self, below: u32) -> u64 {
         if self.plan.without.has(AblationEffect::PipelineCommunication) {
             return 0;
@@ -395,10 +395,10 @@ impl TrainingGenerator {
         self.parts.boundary(below).div_ceil(among)
     }
 
-    /// Sums at the end of a step, in order: (name, bytes, group).
+    /// Reductions at the end of a step, in order: name, bytes, group.
     fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
         let mut sums = Vec::new();
-        // Ordered by group kind, so that all members of a group emit sums in one order.
+        // Ordered by group kind, so that all members of a group emit their sums in the same order.
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for layer in self.stage_layers(stage) {
             for (family, weights) in &self.lowered(layer).partial {
@@ -425,7 +425,7 @@ impl TrainingGenerator {
             sums.push(("embedding/all-reduce", bytes, ParallelGroupKind::Embedding));
         }
         if self.plan.clip && self.placement.members(ParallelGroupKind::Model) > 1 {
-            // The norm of all gradients is one number in single precision.
+            // The norm of all gradients is one single-precision number.
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {

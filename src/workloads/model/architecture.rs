@@ -1,68 +1,69 @@
-//! Transformers whose blocks differ, or whose attention and experts have more parts than a [`TransformerBlock`] says.
+//! Transformers with blocks that differ, or with more parts in attention and experts than a [`TransformerBlock`] can
+//! describe.
 //!
 //! | part | operators |
 //! |---|---|
-//! | latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1) | one product to both latent vectors and the turned key, norms of the two, products to heads, attention of heads whose values are narrower than their keys |
-//! | shared experts | a perceptron that every token passes, around the routed experts |
-//! | dense layers | a perceptron in place of experts |
-//! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block behind the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
+//! | latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1) | one product to both latent vectors and the rotary key, norms of the two, products to heads, attention of heads whose values are narrower than their keys |
+//! | shared experts | a perceptron for every token, in parallel to the routed experts |
+//! | dense layers | a perceptron instead of experts |
+//! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
 //!
-//! In training and prefill latent attention runs expanded, each head with keys and values of its own. Decoding keeps the latent vectors
-//! alone: see [`OperatorKind::cached_elements`] and [`OperatorKind::decode_multiplications`].
+//! In training and prefill, latent attention runs expanded: each head has its own keys and values. Decoding caches only
+//! the latent vectors: see [`OperatorKind::cached_elements`] and [`OperatorKind::decode_multiplications`].
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
     AttentionSpan, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
 };
 
-/// A transformer with parts beside those of a [`TransformerModel`].
+/// A transformer with parts that a [`TransformerModel`] does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without them: its block's experts, if it has any, are those of layers that are not dense.
+    /// The model without these parts. Its block's experts, if any, apply to layers that are not dense.
     pub base: TransformerModel,
-    /// Attention over latent vectors, in place of heads of keys and values.
+    /// Latent attention instead of heads of keys and values.
     pub latent: Option<LatentAttention>,
-    /// True if the products in front of attention have biases, whatever the others have.
+    /// True if the products before attention have biases, whatever other products have.
     pub qkv_biases: bool,
-    /// True if each head has a score that no token has, which its softmax counts.
+    /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
-    /// Tokens that others attend to in layers of which not all attend to everything.
+    /// Earlier tokens that a token attends to, in layers without full attention.
     pub span: AttentionSpan,
-    /// Of so many layers the last attends to everything; 0 if none does.
+    /// The last of each such number of layers has full attention; 0 if none has.
     pub full_every: u64,
-    /// True if there is a norm behind attention and perceptron as well as in front of each.
+    /// True if attention and perceptron each have a norm before and after them.
     pub sandwich_norm: bool,
-    /// Columns of the shared experts' perceptron; 0 where there are none.
+    /// Columns of the shared experts' perceptron; 0 without shared experts.
     pub shared_ffn: u64,
-    /// The router.
+    /// How the router chooses experts.
     pub router: RouterForm,
-    /// Layers at the front whose perceptron is dense.
+    /// Number of first layers that are dense.
     pub dense_layers: u64,
-    /// Of so many layers the last has experts; the others are dense.
+    /// The last of each such number of layers has experts; the others are dense.
     pub experts_every: u64,
     /// Columns of the perceptron of dense layers.
     pub dense_ffn: u64,
-    /// Blocks that predict further tokens.
+    /// Number of blocks that predict further tokens.
     pub more_predictions: u64,
 }
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttention {
-    /// Numbers of the vector from which queries are found; 0 where they are found from the hidden state.
+    /// Elements of the latent vector of queries; 0 if queries are computed from the hidden state.
     pub query_rank: u64,
-    /// Numbers of the vector from which keys and values are found.
+    /// Elements of the latent vector of keys and values.
     pub kv_rank: u64,
-    /// Columns of a head of queries and keys that are not turned.
+    /// Columns of a query or key head without rotary embedding.
     pub plain: u64,
-    /// Columns that are turned by positions, of which all heads of keys share one set.
+    /// Columns with rotary embedding; all key heads share one set of them.
     pub turned: u64,
     /// Columns of a head of values.
     pub values: u64,
 }
 
 impl TransformerArchitecture {
-    /// `base` without any other part.
+    /// `base` without further parts.
     pub fn plain(base: TransformerModel) -> Self {
         Self {
             base,
@@ -81,7 +82,8 @@ impl TransformerArchitecture {
         }
     }
 
-    /// Its layers: `embedding`, `layer0`, `layer1`, …, those that predict further tokens, `predict0`, …, and `head`.
+    /// The model's layers: `embedding`, `layer0`, `layer1`, …, the blocks that predict further tokens, `predict0`, …,
+    /// and `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let mut layers = self.base.layers();
         let blocks = layers
@@ -90,7 +92,7 @@ impl TransformerArchitecture {
         for (index, layer) in (0..).zip(blocks) {
             layer.operators = self.operators(index);
         }
-        // All predictions pass the same matrix of logits.
+        // All predictions use the same logits matrix.
         let predictions = self.more_predictions.saturating_add(1);
         for operator in layers
             .iter_mut()
@@ -117,7 +119,7 @@ impl TransformerArchitecture {
         at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
     }
 
-    /// Tokens that those of block `index` attend to.
+    /// Earlier tokens that the tokens of block `index` attend to.
     fn span_of(&self, index: u64) -> AttentionSpan {
         match self.full_every {
             0 => self.span,
@@ -158,7 +160,7 @@ impl TransformerArchitecture {
         operators
     }
 
-    /// Products in front of attention: `qkv`, or those by way of latent vectors.
+    /// Products before attention: `qkv`, or the products of latent attention.
     fn before_attention(
         &self,
         block: &TransformerBlock,
@@ -263,7 +265,7 @@ impl TransformerArchitecture {
         dispatch
     }
 
-    /// The perceptron of the shared experts, around the routed ones.
+    /// The perceptron of the shared experts, on the skip path of the routed experts.
     fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
@@ -282,8 +284,8 @@ impl TransformerArchitecture {
         perceptron.collect()
     }
 
-    /// A block that predicts a further token: norms of the state and of the token's embedding, a product of both, and a block like
-    /// the last, with a norm in front of the model's logits.
+    /// A block that predicts a further token: norms of the state and of the token's embedding, a product of both, and a
+    /// block like the last, with a norm before the model's logits.
     fn prediction(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

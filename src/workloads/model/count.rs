@@ -3,19 +3,19 @@
 use super::spec::{ProductSpec, amount};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
-/// The sum, or the largest number there is.
+/// Saturating sum.
 pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
 
 impl OperatorKind {
-    /// Number of weights; 0 where they are tied to another operator's.
+    /// Number of weights; 0 if they are tied to another operator's.
     pub fn parameters(&self) -> u64 {
         amount(total(self.spec().gradients(false)))
     }
 
-    /// Multiplications of matrix products in a forward pass of one sample; elementwise work is left out, as in
-    /// papers. Attention counts the whole square of tokens.
+    /// Multiplications of matrix products in a forward pass of one sample; elementwise work is left out, as in papers.
+    /// Attention counts the whole square of tokens.
     pub fn multiplications(&self) -> u64 {
         let spec = self.spec();
         let products = spec.products.iter().filter(|one| one.multiplies);
@@ -26,16 +26,16 @@ impl OperatorKind {
         amount(total(products.map(each)))
     }
 
-    /// Number of its [`multiplications`](Self::multiplications) without effect: under a causal mask those of tokens
-    /// with later ones, `s (s - 1) / 2` of `s s` pairs.
+    /// The part of [`multiplications`](Self::multiplications) that has no effect: under a causal mask, the products of
+    /// tokens with later tokens, `s (s - 1) / 2` of `s s` pairs.
     pub fn skippable_multiplications(&self) -> u64 {
         let spec = self.spec();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
         amount(total(products.map(|one| spec.volume(one.skipped))))
     }
 
-    /// Numbers of a token that decoding keeps: its keys and values, or the latent vector and the turned key from which they are
-    /// found.
+    /// Elements per token in the decoding cache: its keys and values, or the latent vector and the rotary key from
+    /// which they are computed.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -54,8 +54,9 @@ impl OperatorKind {
         }
     }
 
-    /// Multiplications of a token that is decoded with each token before it: of its queries and their keys, and of scores and values.
-    /// With latent vectors, the products to heads act on queries and on the sum, and heads meet latent vectors (absorbed).
+    /// Multiplications of a decoded token with each earlier token: of queries with keys, and of scores with values.
+    /// With latent vectors, the products to heads are absorbed into the queries and the weighted sum, so heads multiply
+    /// with latent vectors directly.
     pub fn decode_multiplications(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -76,12 +77,12 @@ impl OperatorKind {
         heads.saturating_mul(keys.saturating_add(values))
     }
 
-    /// Weights of tables that rows are picked from.
+    /// Weights of tables whose rows are looked up.
     ///
-    /// LIGHTSPEED's Table 5.2 and the simulator that followed it count each of them as a multiplication, once a
-    /// sample, as if a row were picked by a product with a vector of zeros and a one. Add them to
-    /// [`multiplications`](Self::multiplications) for its counts of GPT-2, BERT and DLRM. What the table prints for
-    /// MegatronBERT (3.57e9) and DLRM (3.14e9) follows from no published sizes.
+    /// LIGHTSPEED's Table 5.2 and the simulator after it count each of them as a multiplication, once per sample, as if
+    /// a look-up were a product with a one-hot vector. Add them to [`multiplications`](Self::multiplications) to get
+    /// its counts of GPT-2, BERT and DLRM. The table's values for MegatronBERT (3.57e9) and DLRM (3.14e9) do not follow
+    /// from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.spec().looks_up() {
             self.parameters()
@@ -90,7 +91,7 @@ impl OperatorKind {
         }
     }
 
-    /// Elements read from the layer before, per sample: numbers of tokens where rows of a table are picked.
+    /// Elements read from the layer before, per sample: token ids for a look-up.
     pub fn input_elements(&self) -> u64 {
         let spec = self.spec();
         amount(spec.volumes(&spec.inputs))
@@ -108,7 +109,7 @@ impl OperatorKind {
     }
 }
 
-/// The sum, or the largest number there is.
+/// Saturating sum.
 fn total(counts: impl Iterator<Item = u128>) -> u128 {
     counts.fold(0, u128::saturating_add)
 }
@@ -142,12 +143,12 @@ impl ModelLayer {
         sum(self.operators.iter().map(each))
     }
 
-    /// Weights of its tables.
+    /// Weights of its look-up tables.
     pub fn table_weights(&self) -> u64 {
         sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
-    /// Elements that come from the layer before, per sample.
+    /// Elements of the input from the layer before, per sample.
     pub fn input_elements(&self) -> u64 {
         let first = self.operators.first();
         first.map_or(0, |operator| operator.work.input_elements())
@@ -161,13 +162,13 @@ impl ModelLayer {
 }
 
 impl Model {
-    /// Layers in order, those alike that follow one another together.
+    /// Runs of consecutive identical layers, in order.
     pub fn runs(&self) -> impl Iterator<Item = &[ModelLayer]> {
         self.layers
             .chunk_by(|one, other| (one.role, &one.operators) == (other.role, &other.operators))
     }
 
-    /// The sum of a count over layers.
+    /// Saturating sum of a count over layers.
     pub(super) fn over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
         let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
         sum(self.runs().map(each))
@@ -178,7 +179,7 @@ impl Model {
         self.over_layers(ModelLayer::parameters)
     }
 
-    /// Number of weights that a token passes: of experts, those that it is sent to.
+    /// Number of weights used for one token: of the experts, only the chosen ones.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.over_layers(|layer| {
@@ -192,7 +193,7 @@ impl Model {
         })
     }
 
-    /// Numbers of a token that decoding keeps in all layers.
+    /// Elements per token in the decoding cache of all layers.
     pub fn cached_elements(&self) -> u64 {
         self.over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
@@ -207,7 +208,7 @@ impl Model {
         self.over_layers(ModelLayer::skippable_multiplications)
     }
 
-    /// Weights of its tables.
+    /// Weights of its look-up tables.
     pub fn table_weights(&self) -> u64 {
         self.over_layers(ModelLayer::table_weights)
     }

@@ -1,4 +1,4 @@
-//! The models that come with the program, and the translation of a name to the text of a model's file.
+//! The built-in models, and the lookup of a model file by preset name or path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
@@ -6,7 +6,7 @@ use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read};
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
-/// A model that comes with the program.
+/// A built-in model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPreset {
     /// Name of the preset.
@@ -105,11 +105,11 @@ pub struct ModelSource {
 }
 
 impl ModelSource {
-    /// Finds the text of `name`: a path if it contains a `/` or ends in `.toml` or `.json`, otherwise a preset.
+    /// Finds the text of `name`: a file if the name contains a `/` or ends in `.toml` or `.json`, otherwise a preset.
     ///
     /// # Errors
     ///
-    /// If there is no such preset, or the file cannot be read.
+    /// If the preset does not exist, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
         let is_file = name.ends_with(".toml") || name.ends_with(".json");
         if name.contains('/') || is_file || name == STANDARD_INPUT {
@@ -142,30 +142,30 @@ impl ModelSource {
         }
     }
 
-    /// Parses the text, for samples of `tokens` tokens if that is given.
+    /// Parses the text, for samples of `tokens` tokens if given.
     ///
     /// # Errors
     ///
-    /// If the text is refused, or the model's samples cannot have that many tokens.
+    /// If the text is invalid, or the model's samples cannot have that many tokens.
     pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse(&self.text, &self.file, tokens)
     }
 
-    /// Parses the text, with other sizes where those are given.
+    /// Parses the text, with `sizes` in place of the file's sizes.
     ///
     /// # Errors
     ///
-    /// If the text is refused, or the model cannot have those sizes.
+    /// If the text is invalid, or the model cannot have those sizes.
     pub fn definition_of(&self, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::of_sizes(&self.text, &self.file, sizes)
     }
 
-    /// Returns the size `key` of a transformer over tokens or patches: of `hidden`, `heads`, `kv_heads`, `ffn` and
-    /// `vocabulary`, `None` where the model has none.
+    /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a transformer over tokens or
+    /// patches; `None` if the model does not have it.
     ///
     /// # Errors
     ///
-    /// If the text is refused.
+    /// If the text is invalid.
     pub fn size(&self, key: &str) -> Result<Option<u64>, ModelError> {
         let document = ConfigDocument::parse(&self.text, &self.file)?;
         let root = document.entries();
@@ -183,12 +183,13 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// If there is no such preset, or the file cannot be read or is refused.
+    /// If the preset does not exist, or the file cannot be read or is invalid.
     pub fn named(name: &str) -> Result<Self, ModelError> {
         Ok(ModelSource::find(name)?.definition(None)?.model)
     }
 
-    /// The same with samples of `tokens` tokens. A table of positions keeps its size, and cannot have fewer rows.
+    /// As [`Model::named`], with samples of `tokens` tokens. A position table keeps its size, and must have at least
+    /// that many rows.
     ///
     /// # Errors
     ///

@@ -193,7 +193,7 @@ impl PassOrders {
                 }
             }
         }
-        // The parts are distinct, and each has a place, so none is lost here.
+        // Every part has a place by now, so flattening drops none.
         let places: Vec<(u32, u32)> = places.into_iter().flatten().collect();
         let mut steps = Vec::with_capacity(cells.len());
         for own in &cells {

@@ -1,27 +1,29 @@
 //! Gradient buckets: gradients that are reduced together.
 //!
-//! Gradients go into buckets in the order in which a backward pass produces them. A bucket closes with the gradient
-//! that makes it as large as configured; the last bucket of a model chunk holds the remainder, however small. The
-//! first bucket of a chunk may have another size.
+//! Gradients enter buckets in the order in which a backward pass produces them. The gradient that brings a bucket to
+//! the configured size closes it; the last bucket of a model chunk has the remainder, however small. The first bucket
+//! of a chunk may have another size.
 //!
-//! By parameters these are the buckets of PyTorch's `DistributedDataParallel` from its second step on, when it has
-//! put them together anew in the order in which gradients were found (`Reducer::rebuild_buckets`,
+//! With single parameters, these are the buckets of PyTorch's `DistributedDataParallel` from its second step on, after
+//! it has rebuilt them in the order in which gradients were produced (`Reducer::rebuild_buckets`,
 //! `compute_bucket_assignment_by_size`):
 //!
-//! - Operators go last to first. Of a product with a bias, that of the bias comes first: it goes right to where it is
-//!   summed up, the matrix' by way of a transposition. Elsewhere the weights' comes first; those of a norm are alike.
+//! - Operators are processed last to first. In a product with a bias, the bias gradient comes first: it goes directly
+//!   to its accumulator, while the matrix gradient passes a transposition. In other operators the weight's gradient
+//!   comes first; the two gradients of a norm are interchangeable because they have the same size.
 //! - `bucket_cap_mb` is `bucket`, in MiB. Without it PyTorch has `bucket = "25 MiB"` and `first_bucket = "1 MiB"`. With
-//!   it, 2.3 has the same first bucket, and later ones (2.15 was looked at) have none of another size.
-//! - Buckets set out in this order, each when its last gradient is found; so each waits for all that found its
-//!   gradients, and for nothing behind them.
+//!   it, 2.3 has the same first bucket; later versions (checked: 2.15) have no first bucket of another size.
+//! - Buckets are reduced in this order, each when its last gradient is produced, so each waits only for the nodes up to
+//!   that one.
 //!
-//! Under expert parallelism gradients of experts go into buckets of their own, since fewer ranks have them; they close and are
-//! reduced by the same rules (`overlap_grad_reduce` of Megatron-LM, whose buffers of experts are apart).
+//! Under expert parallelism, gradients of experts have separate buckets, because fewer ranks have them; these close and
+//! are reduced by the same rules (`overlap_grad_reduce` of Megatron-LM, which has separate buffers for experts).
 //!
-//! One product of a model, such as that for queries, keys and values, has one matrix and one bias here, also where an
-//! implementation has several. Events that occur once in a run are left out: a first step with all gradients in one
-//! bucket, the two broadcasts by which ranks then agree on new buckets, and those by which replicas begin alike. So
-//! are broadcasts of buffers that are not trained, as the running means of batch norms before a forward pass.
+//! One product of a model, such as the product for queries, keys and values, has one matrix and one bias here, even
+//! where an implementation has several. Events that occur once per run are left out: a first step with all gradients in
+//! one bucket, the two broadcasts in which ranks then agree on new buckets, and the broadcasts that give replicas equal
+//! initial weights. Broadcasts of buffers that are not trained, such as running means of batch norms before a forward
+//! pass, are also left out.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
@@ -29,19 +31,19 @@ use crate::model::OperatorKind;
 /// Gradients that are reduced together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradientBucket {
-    /// The layer in which the last of them is found.
+    /// The layer in which the last of these gradients is produced.
     pub layer: usize,
-    /// Number of its operators, counted from the last, whose gradients are complete by then.
+    /// Number of the layer's operators, counted from the last, whose gradients are complete by then.
     pub operators: u32,
-    /// True if the last of these contributes to the next bucket too.
+    /// True if the last of these operators contributes to the next bucket too.
     pub divided: bool,
-    /// Weights that they are of.
+    /// Elements of the weights.
     pub weights: u64,
     /// Ranks that have these weights.
     pub among: ParallelGroupKind,
 }
 
-/// The weights of an operator that does `work`, as many as are found at once, in the order in which they are.
+/// The weights of an operator that does `work`, grouped and ordered as their gradients are produced.
 pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
     let spec = work.spec();
     let mut each = spec.gradients(false).map(|count| count as u64);
@@ -52,12 +54,12 @@ pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketAssigner {
     by: BucketPolicy,
-    /// Weights that fill the first bucket of a part, and the others.
+    /// Weights that fill the first bucket of a part, and the later buckets.
     sizes: [u64; 2],
 }
 
 impl BucketAssigner {
-    /// As in `plan`, with gradients of `gradient` bytes per weight.
+    /// The assignment for `plan`, with gradients of `gradient` bytes per weight.
     pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {
@@ -66,8 +68,9 @@ impl BucketAssigner {
         }
     }
 
-    /// Buckets, `among` ranks, of a model chunk with these layers, last to first: each with its number of weights and, from its last
-    /// operator to its first, the weights whose gradients each produces.
+    /// Buckets of a model chunk with these layers, last to first, summed over the ranks `among`. Each layer comes with
+    /// its number of weights and, from its last operator to its first, the weights whose gradients each operator
+    /// produces.
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
@@ -120,7 +123,7 @@ mod tests {
     fn buckets(by: BucketPolicy, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
         let mut plan = ParallelismPlan::new();
         (plan.buckets, plan.first_bucket, plan.bucket) = (by, first, bucket);
-        // Two layers; each has a bias of 4 and a matrix of 32, and in front of them a norm of 8 and 8.
+        // Two layers, each with a norm of 8 and 8 before a bias of 4 and a matrix of 32.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
         let buckets =
@@ -145,15 +148,15 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_gradient_with_which_it_has_enough() {
-        // 72 B are 36 weights, a bias and its matrix; then two halves of a norm, 16, and the next bias and matrix; and
-        // the last norm.
+        // 72 B are 36 weights: a bias and its matrix; then both halves of a norm, 16, with the next bias and matrix;
+        // then the last norm.
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
-        // A first one of 8 B is the bias alone: what finds it finds gradients of the next bucket too. With 45 weights,
-        // 90 B, that is 32 + 8 + 8; then 4 + 32 + 8 are 44, and 8 more are enough.
+        // A first bucket of 8 B has only the bias: its operator also produces gradients of the next bucket. The limit
+        // of 45 weights, 90 B, is reached by 32 + 8 + 8, and then by 4 + 32 + 8 = 44 plus 8 more.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // With 37 weights: 4 + 32 and one half of the norm, 8; its other half, 4 and 32; and the last norm.
+        // With 37 weights: 4 + 32 and one half of the norm, 8; then its other half with 4 and 32; then the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

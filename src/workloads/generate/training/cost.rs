@@ -1,21 +1,20 @@
-//! Kernels of one operator: FLOPs, bytes, and what they keep for the backward pass.
+//! Kernels of one operator: FLOPs, bytes, and the tensors kept for the backward pass.
 //!
-//! `n` are the rows of all samples of a micro-batch, of which a member of a tensor group may have a shard; `d` bytes
-//! of a number, `g` of a weight's gradient. FLOPs are those of matrix products, two for a multiplication and an
-//! addition; elementwise work counts none, as in papers that state FLOPs of models. Every operand is read once and
-//! every result written once.
+//! `n` is the number of rows of a micro-batch's samples, or a tensor-group member's share of them; `d` is the bytes of
+//! a number, `g` of a weight gradient. FLOPs are the FLOPs of matrix products, two per multiply-add; elementwise work
+//! counts none, as in papers that give FLOPs of models. Every operand is read once and every result written once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
-//! | linear, `n x k` by `k x m` (`cost/linear.rs`) | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more where micro-batches are summed up | its input, `d nk`, or as it was cast |
-//! | other products: convolutions, and pairs of vectors (`cost/products.rs`) | two for each multiplication | input, weights, output | the same twice | the same, `g` for the weights' gradient | its input |
-//! | products of experts | of all experts' rows together, each expert's weights once; or as many kernels as experts, of its rows and weights each | | | | |
+//! | linear, `n x k` by `k x m` (`cost/linear.rs`) | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more if micro-batches are summed | its input, `d nk`, or the cast input |
+//! | other products: convolutions, and pairs of vectors (`cost/products.rs`) | two per multiplication | input, weights, output | the same twice | the same, `g` for the weights' gradient | its input |
+//! | products of experts | over all experts' rows together, with each expert's weights once; or one kernel per expert, over its rows and weights | | | | |
 //! | expert dispatch (`cost/router.rs`) | | | | | |
 //! | attention (`cost/attention.rs`) | | | | | |
-//! | without products (`model/spec/kernels.rs`) | | as the operator's entry says | | the same | |
+//! | without products (`model/spec/kernels.rs`) | | from the operator's entry | | the same | |
 //!
-//! Kept bytes are those that Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
-//! 2022, count in section 4.1: `s b h (34 + 5 a s / h)` bytes for a block of GPT-3's kind in 16 bits.
+//! Kept bytes follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section
+//! 4.1: `s b h (34 + 5 a s / h)` bytes for a block like GPT-3's in 16 bits.
 
 use super::super::GenerateError;
 use super::program::OperandBytes;
@@ -52,22 +51,22 @@ pub(super) struct CostParameters {
     pub softmax: SoftmaxKernel,
     /// Cross entropy of logits.
     pub loss: LossKernel,
-    /// True if models that have dropout apply it.
+    /// True if dropout is applied in models that have it.
     pub dropout: bool,
-    /// Number format of the operands of linear layers, where it is another.
+    /// Number format for the operands of linear layers, if it differs.
     pub linear: Option<Dtype>,
-    /// Scaling of numbers of 8 bits.
+    /// Scaling of 8-bit numbers.
     pub scaling: ScalingRecipe,
-    /// Kernels beside products.
+    /// Kernels other than products.
     pub elementwise: ElementwiseKernels,
-    /// True if each expert's product is a kernel of its own.
+    /// True if each expert's product is a separate kernel.
     pub one_by_one: bool,
-    /// Number format of tokens that are sent to experts, if they are cast for it.
+    /// Number format of tokens sent to experts, if they are cast for it.
     pub sent: Option<Dtype>,
 }
 
 impl CostParameters {
-    /// The kernels of `work`, which is one member's shard of an operator.
+    /// The kernels of `work`, one member's shard of an operator.
     pub fn kernels(&self, work: OperatorKind) -> Result<OperatorKernels, GenerateError> {
         let work = if self.dropout {
             work
@@ -78,19 +77,19 @@ impl CostParameters {
         let mut kernels = self.of(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| bytes(u128::from(self.samples) * u128::from(one));
-        // Kept apart, since selective recomputation drops only these.
+        // Counted separately, because selective recomputation drops only these.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.quantizes()) {
-            // A tensor that is kept was cast.
+            // The kept tensor is the cast one.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
         self.set_operands(&work, spec.looks_up(), &mut kernels);
         Ok(kernels)
     }
 
-    /// Sets the operands of an operator at its first kernel forwards, at the one that finds the gradient of its input, and
-    /// at the one of its weights. A look-up reads rows, and adds to them, once.
+    /// Attaches an operator's operands to its first forward kernel, to the kernel for the gradient of its input, and to
+    /// the kernel for the gradient of its weights. A look-up reads each row once, and adds to each gradient row once.
     fn set_operands(&self, work: &OperatorKind, looks_up: bool, kernels: &mut OperatorKernels) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
@@ -111,7 +110,8 @@ impl CostParameters {
                 output,
             }
         };
-        // The gradient of the output comes in; without a kernel of its own the weights' gradient needs the input too.
+        // The output's gradient is an input. If the weight gradient has no separate kernel, this kernel also needs the
+        // forward input.
         let apart = kernels.weights.is_some();
         let backward = if looks_up {
             OperandBytes {
@@ -177,12 +177,12 @@ impl CostParameters {
         }
     }
 
-    /// Rows of all samples.
+    /// Rows of all samples of a micro-batch.
     fn rows(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
-    /// Sizes of the tensor over `axes` of all samples, whose rows are one axis.
+    /// Sizes of the tensor over `axes` for all samples, with all row axes merged into one.
     fn sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();

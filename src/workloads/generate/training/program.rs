@@ -1,11 +1,11 @@
-//! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
+//! Program of a layer in a pass for one member of its tensor group: nodes without ids, which each pass instantiates.
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core, as the kernel that they stand at has them.
+/// Bytes of an operator's operands on one core, attached to one of its kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperandBytes {
     pub input: u64,
@@ -21,19 +21,19 @@ pub(super) enum ProgramTask {
         flops: u64,
         bytes: u64,
         shape: Option<KernelShape>,
-        /// Number format that it computes in, if that is not the plan's.
+        /// Number format of the computation, if it differs from the plan's.
         dtype: Option<Dtype>,
-        /// Operands of the operator that it stands for in memory traffic, if it does.
+        /// Operands of the operator, if this kernel represents the operator in memory traffic.
         operands: Option<OperandBytes>,
     },
-    /// A collective of the tensor group or of a part of it, with its `comm_size`.
+    /// A collective of the tensor group or a part of it, with its `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
         family: ParallelGroupKind,
     },
-    /// A message to or from the tensor group's member `peer`; `slot` distinguishes it from other messages of these
-    /// two for the same layer.
+    /// A message to or from the tensor group's member `peer`; `slot` distinguishes it from other messages between the
+    /// same two members for the same layer.
     Message {
         receive: bool,
         peer: u32,
@@ -45,25 +45,25 @@ pub(super) enum ProgramTask {
 /// Dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// All that the program waits for.
+    /// Everything that the program waits for.
     Entry,
-    /// The node with this number in the program.
+    /// The node with this index in the program.
     Node(u32),
 }
 
 /// A node of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProgramNode {
-    /// Behind the layer's name: `fwd/attention.qkv`.
+    /// The part after the layer's name: `fwd/attention.qkv`.
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
-    /// Number of the lane of its kernels beside that of the chain, which is 0.
+    /// Index of the lane of its kernels; the chain's lane is 0.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
-    /// True for one that finds gradients of weights, and for what only those need.
+    /// True for a node that computes weight gradients, and for nodes that only these need.
     pub of_weights: bool,
-    /// Bytes of gradients of outputs that it needs, which stay for it if it is in a pass of its own.
+    /// Bytes of output gradients that it needs; they are kept for it if it runs in a separate pass.
     pub holds: u64,
     pub memory: MemoryChanges,
     pub inputs: String,
@@ -76,31 +76,32 @@ pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
     /// Dependencies of the next layer.
     pub exit: Vec<ProgramDependency>,
-    /// Backwards, the gradients that each operator produces, last operator to first.
+    /// In a backward program, the gradients that each operator produces, last operator first.
     pub found: Vec<ProducedGradients>,
-    /// Changes of memory that no node was left to make.
+    /// Memory changes after the last node, or of a program without nodes.
     pub rest: MemoryChanges,
 }
 
-/// Gradients that an operator finds.
+/// Weight gradients that an operator produces.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProducedGradients {
-    /// The nodes that do.
+    /// The nodes that produce them.
     pub nodes: Vec<u32>,
-    /// Nodes of the program up to its last one.
+    /// Number of the program's nodes up to the last of these.
     pub until: u32,
-    /// Numbers of weights, in the order in which their gradients are produced.
+    /// Elements of weights, in the order in which their gradients are produced.
     pub weights: [u64; 2],
-    /// True if they are those of experts that other ranks do not have.
+    /// True if the weights belong to experts that other ranks do not have.
     pub of_experts: bool,
 }
 
 impl LayerProgram {
-    /// The program in two: without the nodes for gradients of weights, and these. What nodes of the first needed of the second they
-    /// need of what was in front of it; those of the second run one after another.
+    /// Splits the program into two: without the nodes for weight gradients, and only these nodes. If a node of the
+    /// first depends on a node of the second, it depends on that node's own dependencies instead. The kernels of the
+    /// second run one after another.
     pub fn in_two(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // Of each node, the number in its own program, and what stands for it in the first.
+        // For each node: its index in its own program, and the dependencies that represent it in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
@@ -135,7 +136,7 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // Gradients of outputs stay from the pass before.
+            // The first program keeps output gradients allocated for the second.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -186,7 +187,7 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of a class. Layers without nodes add up over passes, so there is no end to sums but the largest number.
+/// Adds `bytes` of a class, saturating: layers without nodes accumulate over passes without bound.
 pub(super) fn add(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -204,17 +205,17 @@ pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
     }
 }
 
-/// Puts a program together, node by node.
+/// Builds a program node by node.
 #[derive(Debug)]
 pub(super) struct ProgramBuilder {
     program: LayerProgram,
-    /// Nodes that produce gradients of the current operator.
+    /// Nodes that produce the current operator's gradients.
     finders: Vec<u32>,
     /// Dependencies of the next node of the chain.
     pub front: Vec<ProgramDependency>,
-    /// The branch of the nodes to come.
+    /// The branch of the next nodes.
     pub branch: u32,
-    /// True if the nodes to come are for gradients of weights alone.
+    /// True if the next nodes are only for weight gradients.
     pub of_weights: bool,
 }
 
@@ -229,7 +230,7 @@ impl ProgramBuilder {
         }
     }
 
-    /// Adds a node that waits for `after`, and returns its number.
+    /// Adds a node that waits for `after`, and returns its index.
     pub fn push_parallel(
         &mut self,
         name: String,
@@ -254,7 +255,7 @@ impl ProgramBuilder {
         self.program.items.len() as u32 - 1
     }
 
-    /// Adds the next node of the chain, and returns its number.
+    /// Adds the next node of the chain, and returns its index.
     pub fn push_chained(
         &mut self,
         name: String,
@@ -268,8 +269,8 @@ impl ProgramBuilder {
         item
     }
 
-    /// Adds the kernels behind `item`, the one that finds the gradient of an operator's weights; they find gradients
-    /// too, and the chain waits for them unless they run `beside` it.
+    /// Adds the kernels after `item`, the node that computes an operator's weight gradient. They contribute to the
+    /// gradient, and the chain waits for them unless they run `beside` it.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,
@@ -287,12 +288,12 @@ impl ProgramBuilder {
         }
     }
 
-    /// Records that `item` needs `bytes` of gradients of outputs.
+    /// Records that `item` needs `bytes` of output gradients.
     pub fn hold(&mut self, item: u32, bytes: u64) {
         self.program.items[item as usize].holds = bytes;
     }
 
-    /// Records that `item` produces a gradient of weights.
+    /// Records that `item` produces a weight gradient.
     pub fn gradient(&mut self, item: u32) {
         self.finders.push(item);
     }

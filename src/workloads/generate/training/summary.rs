@@ -1,4 +1,4 @@
-//! Totals of a plan, found without a replay.
+//! Totals of a plan, computed without a replay.
 
 use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
@@ -20,71 +20,71 @@ pub struct PlanSummary {
     pub micro_batches: u32,
     /// Parameters of the model.
     pub parameters: u64,
-    /// FLOPs of a step that the model needs, without recomputation.
+    /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
-    /// Pairs of tokens that both counts of FLOPs have; `None` for a model without attention.
+    /// Pairs of tokens that both FLOP counts include; `None` for a model without attention.
     pub attention: Option<CountedAttention>,
-    /// FLOPs of a step that all ranks carry out.
+    /// FLOPs that all ranks execute in a step.
     pub flops: u128,
-    /// Recomputation in effect; never `as-needed`, which is resolved to one of the others.
+    /// Recomputation in effect; never `as-needed`, which is resolved to another policy.
     pub recompute: super::RecomputePolicy,
-    /// Idle time of a stage over its working time if passes are even and messages take none.
-    /// `None` where there is no formula.
+    /// Idle time of a stage divided by its working time, if passes are equal and messages take no time. `None` without
+    /// a formula.
     pub bubble: Option<f64>,
-    /// Groups by family.
+    /// Groups by kind.
     pub groups: Vec<ParallelGroups>,
-    /// The ranks through which a replica's activations pass, one on each stage, for every member of a tensor group
-    /// and every replica.
+    /// For every member of a tensor group and every replica, the ranks through which its activations pass, one on each
+    /// stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of each stage.
     pub stages: Vec<StageSummary>,
 }
 
-/// Groups of one family.
+/// Groups of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelGroups {
-    /// Name of the family.
+    /// Name of the kind.
     pub family: &'static str,
-    /// The members of each.
+    /// The members of each group.
     pub all: Vec<Vec<u32>>,
 }
 
-/// A rank of a stage.
+/// Totals of one rank of a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageSummary {
     /// First and last layer of each chunk, by name.
     pub layers: Vec<[String; 2]>,
-    /// Parameters of a rank, copies included.
+    /// Parameters of a rank, including copies.
     pub parameters: u64,
     /// Nodes of a rank.
     pub nodes: u64,
     /// FLOPs of a rank in all steps.
     pub flops: u128,
-    /// The most bytes in use at once, nodes running in the order of their ids.
+    /// Maximum bytes in use at once, if nodes run in the order of their ids.
     pub peak: u64,
-    /// Whether it loads from remote memory or stores to it, so that this can hold what its NPU does not.
+    /// True if the rank streams from or to remote memory, which then keeps the state that does not fit in the NPU.
     pub streams: bool,
-    /// Bytes at the peak, by class.
+    /// Bytes at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Maximum number of passes whose activations are held, and bytes of one: the product is the schedule's
-    /// prediction of activation memory.
+    /// Maximum number of passes whose activations are stored, and the bytes of one pass: their product is the
+    /// schedule's prediction of activation memory.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,
 }
 
-/// Collectives of a kind and family, or messages.
+/// Collectives of one operation and group kind, or messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationTotals {
     /// `all-reduce`, or `send`.
     pub kind: String,
-    /// Family of the group; `stages` for messages from one stage to the next.
+    /// Group kind; `stages` for messages between stages.
     pub family: &'static str,
     /// Phase of the step.
     pub phase: Option<TrainingPhase>,
     /// Number of calls.
     pub calls: u64,
-    /// Their bytes: whole buffers of collectives.
+    /// Total bytes; whole buffers for collectives.
     pub bytes: u128,
 }
 
@@ -93,7 +93,7 @@ impl TrainingPattern {
     ///
     /// # Errors
     ///
-    /// If the model cannot be distributed as the plan says.
+    /// If the model cannot be distributed as the plan requires.
     pub fn summary(self) -> Result<PlanSummary, GenerateError> {
         Ok(self.prepare()?.summary())
     }
@@ -115,7 +115,7 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the family of a group; none if it is the group of all ranks and those are of no family.
+    /// Returns the kind of a group; `None` for the group of all ranks if no kind comprises them.
     fn family(
         &self,
         group: GroupName<'_>,
@@ -126,7 +126,7 @@ impl RankTally<'_> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
-        // Several families can comprise all ranks; the kind and the phase then tell which one is likely meant.
+        // Several kinds can comprise all ranks; the collective and the phase then suggest the intended kind.
         let likely = match phase {
             _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
@@ -203,7 +203,7 @@ impl Sink for RankTally<'_> {
             .used
             .iter()
             .fold(0, |sum: u64, one| sum.saturating_add(*one));
-        // Strictly greater: of equal peaks the first is reported.
+        // Strictly greater, so that the first of equal peaks is reported.
         if total > self.peak {
             self.peak = total;
             self.at_peak = self.used;
@@ -216,7 +216,7 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
-    /// Samples, tokens and FLOPs of all steps, as the model counts them.
+    /// Samples, tokens and FLOPs of all steps, in the model's counting.
     pub(super) fn work_amounts(&self) -> WorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());

@@ -1,4 +1,4 @@
-//! Operators with degrees of their own: sums, redistributions and messages, in numbers.
+//! Operators with separate degrees: expected sums, redistributions and messages.
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
@@ -43,7 +43,7 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Parallel
     plan
 }
 
-/// Collectives and messages of a rank: names and what is done, without what all have.
+/// Collectives and messages of a rank: name and operation, without their common parts.
 fn moved(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
@@ -95,7 +95,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let told = |plan| {
                     let mut ranks = every_rank(pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
-                    // Sums of gradients at the end of a step are of other operators too.
+                    // Sums of gradients at the end of a step also include other operators.
                     nodes.for_each(|node| node.name = node.name.replace("operators/", "norms/"));
                     ranks
                 };
@@ -107,10 +107,11 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 
 #[test]
 fn gathered_tokens_are_gathered_again() {
-    // Four members share the 1,024 tokens of a sample with 768 columns of 2 B: 393,216 B each. Products in front of heads
-    // and of the perceptron gather them forwards, and backwards for the gradients of their weights, of which they keep
-    // a quarter; what they found for their inputs is scattered. Behind both, sums are scattered, and their gradients
-    // gathered. The logits do as the products in front; the table of words sums like those behind.
+    // Four members share the 1,024 tokens of a sample with 768 columns of 2 B: 393,216 B each. Products before the
+    // heads and the perceptron gather these tokens forward, and again backward for their weight gradients, because
+    // members keep a quarter; the gradients of their inputs are scattered. After heads and perceptron, sums are
+    // scattered and their gradients gathered. The logits behave like the products before; the word table sums like the
+    // products after.
     let model = Model::named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -139,14 +140,14 @@ fn gathered_tokens_are_gathered_again() {
         format!("embedding/bwd/tokens.all-gather {share} B in all"),
     ];
     assert_eq!(of("embedding/"), ends);
-    // Words are summed before positions are picked, and their gradients gathered behind those of positions.
+    // Words are summed before positions are looked up, and their gradients are gathered after the positions' gradients.
     let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
     let behind = |[one, other]: [&str; 2]| {
         at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
     };
     assert_eq!(behind(["fwd/tokens", "fwd/tokens.reduce-scatter"]), 1);
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
-    // BERT's pooler takes the first token, of which one member has the result.
+    // BERT's pooler uses the first token, and one member has the result.
     let model = Model::named("bert-base").unwrap();
     let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
     let pooled: Vec<String> = moved(&nodes)
@@ -159,7 +160,8 @@ fn gathered_tokens_are_gathered_again() {
 
 #[test]
 fn a_table_in_front_of_the_blocks_scatters_its_sum() {
-    // Llama-3 8B has no positions: 256 tokens of 4,096 columns of 2 B go to the first block by tokens, and come back so.
+    // Llama-3 8B has no position table: 256 tokens of 4,096 columns of 2 B enter the first block sharded by tokens, and
+    // their gradients return the same way.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -172,8 +174,8 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         format!("embedding/bwd/tokens.all-gather {} B in all", whole / 4),
     ];
     assert_eq!(table, expected);
-    // What a block keeps of its four products' inputs: those of the first two are shards of the tokens, those of the
-    // other two shards of the columns, so a quarter of each; with degrees of a plan, too.
+    // A block keeps the inputs of its four products: shards of the tokens for the first two and shards of the columns
+    // for the other two, so a quarter of each; also with degrees from the plan.
     let kept = |operators| {
         let mut plan = plan.clone();
         plan.operators = operators;
@@ -186,8 +188,9 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         kept(Vec::new()),
         kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
     );
-    // Norms and attention besides: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for each of 32 heads, its
-    // output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256 logits, with the last norm's and the logits' input.
+    // Plus norms and attention: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for each of 32 heads, its
+    // output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256 logits, with the last norm's and the logits'
+    // input.
     let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
     let head = 2 * 4096 * 2 + 4 * 128_256;
     assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);
@@ -216,12 +219,12 @@ operators = [
 
 #[test]
 fn rows_of_images_come_from_neighbours() {
-    // Two samples in numbers of 2 bytes; both convolutions sharded into two halves of 4 rows. The windows of `second`
-    // reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256 B, there and, of their gradients, back.
-    // `first` fetches rows of the samples as they are (8 x 4 x 2 x 2 = 128 B), and nobody needs gradients.
-    // Windows of the pool do not reach over. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the product,
-    // half of it by each; its gradient is there in whole. Weights' gradients are found for half of the rows each:
-    // `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
+    // Two samples in numbers of 2 bytes; both convolutions are sharded into two halves of 4 rows. The windows of
+    // `second` reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256 B, forward, and the same for
+    // gradients backward. `first` fetches rows of the input samples (8 x 4 x 2 x 2 = 128 B), which need no gradients.
+    // Windows of the pool stay within the shards. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the
+    // product, half of it by each; its gradient is already whole. Weight gradients are computed for half of the rows
+    // each: `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,

@@ -85,7 +85,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "fwd/experts.dispatch.score",
             [2 * T * H * X, 2 * (T * H + H * X + T * X)],
         ),
-        // Scores are read, and written in single precision.
+        // Scores are read, and the result is written in single precision.
         ("fwd/experts.dispatch.choose", [0, (2 + 4) * T * X]),
         // A token is read once and written twice.
         ("fwd/experts.dispatch.permute", [0, 2 * (T * H + C * T * H)]),
@@ -141,8 +141,8 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "{name}"
         );
     }
-    // All multiplications of the model, once forwards and twice backwards, but for those that the causal mask skips and the
-    // scores of attention that flash attention finds again: two of seven products.
+    // All multiplications of the model, once forward and twice backward, except the ones that the causal mask skips and
+    // the attention scores that flash attention recomputes: two of seven products.
     let flops: u64 = nodes
         .iter()
         .filter_map(|node| node.kernel)
@@ -160,8 +160,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     (plan.tensor, plan.sequence_parallel) = (2, true);
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
-    // Each member sends its tokens to experts, all gather the copies for their columns of every expert, and each is left
-    // the results of its own copies.
+    // Each member routes its own tokens; all members gather the copies for their columns of every expert, and each
+    // receives the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -182,7 +182,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
         data("fwd/experts.combine"),
         ["mb0/layer1/fwd/experts.down.reduce-scatter"]
     );
-    // The gathered copies are kept, so nothing is gathered again but the gradient of the result.
+    // The gathered copies are kept, so only the gradient of the result is gathered again.
     let gathers = nodes
         .iter()
         .filter(|node| node.name.contains("layer1/bwd/experts"));
@@ -191,7 +191,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Replicas in twos that have two experts each.
+/// Pairs of replicas in which each rank has two experts.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
@@ -203,7 +203,7 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
     TrainingPattern { model, plan }.summary().unwrap()
 }
 
-/// Weights of a layer's experts, of all else in it, and of all that is in no layer.
+/// Weights of a layer's experts, of the rest of a layer, and outside layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
 const OF_ENDS: u64 = 2 * 40 * H + H;
@@ -222,13 +222,14 @@ fn neighbouring_replicas_have_experts_between_them() {
     assert_eq!(of("expert"), pairs);
     assert_eq!(of("expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
-    // All replicas have all experts between them: no two have the same.
+    // Each of four replicas has different experts: no two have the same ones.
     plan.expert = 4;
     let groups = summary(&plan).groups;
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
-/// `tensor` members in each of `data` replicas; of their experts each has `shards`, and `expert` blocks of them have all.
+/// `tensor` members in each of `data` replicas; each has one of `shards` shards of its experts, and `expert` blocks of
+/// ranks together have all experts.
 fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
@@ -244,21 +245,22 @@ fn members_of_tensor_groups_have_experts_between_them() {
         let found = groups.into_iter().find(|one| one.family == family);
         found.map(|one| one.all).unwrap_or_default()
     };
-    // Rank `2 replica + member`: four neighbours have whole experts, so ranks that are 4 apart have the same.
+    // Rank `2 replica + member`: four neighbours have whole experts, so ranks at a distance of 4 have the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of(&plan, "data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     assert_eq!(of(&plan, "tensor"), [[0, 1], [2, 3], [4, 5], [6, 7]]);
     assert!(of(&plan, "expert-tensor").is_empty());
-    // Two of four members cut an expert: rank `4 replica + member` has shard `rank % 2` of the experts of block `rank / 2`, of
-    // which two neighbours have all.
+    // Two of four members share an expert: rank `4 replica + member` has shard `rank % 2` of the experts of block `rank
+    // / 2`, and two neighbouring blocks have all experts.
     let plan = spread(4, 2, 2, 2);
     assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     let pairs = [[0, 1], [2, 3], [4, 5], [6, 7]];
     assert_eq!(of(&plan, "expert-tensor"), pairs);
-    // World = expert_tensor x expert x expert-data x pipeline, whatever the order of ranks; the second stage has its own groups.
+    // World = expert_tensor x expert x expert-data x pipeline in any order of ranks; the second stage has its own
+    // groups.
     let mut plan = spread(4, 2, 4, 1);
     (plan.pipeline, plan.order) = (
         2,
@@ -313,7 +315,7 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // Two layers, twice forwards and twice backwards, 2 B each number, among all four ranks.
+    // Two layers, two exchanges forward and two backward, 2 B per number, among all four ranks.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -323,7 +325,7 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
         );
         assert!(node.op.contains("group: World"), "{}", node.op);
     }
-    // FLOPs of all ranks are the model's, whoever has which expert.
+    // The FLOPs of all ranks sum to the model's, however experts are distributed.
     let mut cut = spread(2, 2, 2, 2);
     assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 4, 1)).flops);
     cut.expert_tensor = None;
@@ -332,7 +334,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
 
 #[test]
 fn members_that_cut_an_expert_gather_their_copies() {
-    // Each of four members has 3 tokens and 6 copies; a pair multiplies its 12 with halves of two of the four experts.
+    // Each of four members has 3 tokens and 6 copies; a pair multiplies its 12 copies with halves of two of the four
+    // experts.
     let nodes = &ranks(spread(4, 1, 2, 2))[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, F);
@@ -368,10 +371,11 @@ fn members_that_cut_an_expert_gather_their_copies() {
 
 #[test]
 fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
-    // A member has halves of attention, embedding and logits, and all of norms and router.
+    // A member has halves of attention, embedding and logits, and all norms and the router.
     let halves = H * 3 * H / 2 + H * H / 2;
     let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
-    // Four replicas of two members: eight ranks, of which four have all experts, so two have each.
+    // Four replicas of two members are eight ranks. Four ranks together have all experts, so each expert is on two
+    // ranks.
     let own = 2 * OF_EXPERTS / 4;
     let mut plan = spread(2, 4, 4, 1);
     for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
@@ -398,7 +402,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         sums.map(|one| (one.family, one.bytes)).collect()
     };
     let bytes = |weights: u64| u128::from(2 * weights);
-    // Members have gradients of their own tokens for norms and router, and none of their experts left to be summed.
+    // Members have gradients of their own tokens for norms and router; no gradient of their experts remains to be
+    // summed.
     let of_tokens = H + 2 * (H * X + 2 * H);
     assert_eq!(
         sums(&plan),
@@ -408,7 +413,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Where both members have all experts, they sum their gradients, though no replica has the same other weights.
+    // Both members have all experts, so they sum the gradients of experts, although no replica shares the other
+    // weights.
     let alone = spread(2, 1, 1, 1);
     assert_eq!(
         sums(&alone),
@@ -417,7 +423,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Where each of both has half of the experts, nobody does.
+    // Each member has half of the experts, so their gradients are not summed.
     let parted = spread(2, 1, 2, 1);
     assert_eq!(sums(&parted), [("tensor", bytes(of_tokens))]);
 }
@@ -448,10 +454,10 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     ] {
         assert_eq!(data(name), at(after), "{name}");
     }
-    // Two copies of 12 tokens, 2 B each number; of the group of two, and not of all four.
+    // Two copies of 12 tokens, 2 B per number, exchanged in the group of two and not among all four.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // Two layers, two micro-batches, twice forwards and twice backwards.
+    // Two layers, two micro-batches, two exchanges forward and two backward.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(
@@ -462,7 +468,7 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         assert!(node.op.contains("group: Number("), "{}", node.op);
         assert_eq!(node.lane, Some(EXPERT_LANE));
     }
-    // Rows are as many, with half of the experts' weights.
+    // The same number of rows, with half of the experts' weights.
     let up = 2 * F;
     let expected = [
         2 * C * T * H * up,
@@ -502,7 +508,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // 12 B of state a parameter: of what all four replicas have a quarter each, of experts that two have a half.
+        // 12 B of state per parameter. Each of four replicas has a quarter of the common parameters, and each of two a
+        // half of the experts'.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -510,18 +517,18 @@ fn ranks_keep_and_step_their_own_experts() {
             stage.memory[TensorClass::Weights as usize],
             2 * (common + 2 * own)
         );
-        // Adam moves 28 B a parameter.
+        // Adam moves 28 B per parameter.
         let nodes = &ranks(plan)[0];
         let moved = 28 * (common / by + 2 * own / of_experts);
         assert_eq!(kernel(nodes, "optimizer")[1], moved, "{zero}");
     }
-    // FLOPs of all ranks are the model's, whoever has which expert.
+    // The FLOPs of all ranks sum to the model's, however experts are distributed.
     let mut alone = shared();
     alone.expert = 1;
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Reductions of a rank: (group, bytes, everything that they wait for).
+/// Reductions of a rank: group, bytes, and for each dependency whether it is of weights that all replicas have.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -587,7 +594,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             }
         }
     }
-    // Where no two ranks have the same expert, nothing of them is summed.
+    // If no two ranks have the same expert, no expert gradient is summed.
     let mut plan = shared();
     plan.expert = 4;
     let nodes = &ranks(plan.clone())[0];
@@ -596,7 +603,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             .iter()
             .all(|(group, _, _)| group == "World")
     );
-    // The norm of all gradients takes those of every expert.
+    // The norm of all gradients includes every expert's gradients.
     plan.clip = true;
     let nodes = &ranks(plan)[0];
     assert_eq!(
@@ -625,7 +632,7 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // A quarter of what all have, and half of a rank's experts, in one bucket each.
+        // A quarter of the common parameters, and half of a rank's experts, in one bucket each.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
@@ -700,7 +707,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     );
 }
 
-/// Heads of queries and keys are scaled in front of their positions; members of a tensor group add to one gradient.
+/// Query heads and key heads are normalised before rotary positions; members of a tensor group add to one gradient.
 #[test]
 fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     let mut model = model();
@@ -720,7 +727,8 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
     };
     let alone = nodes(1, |_| ());
-    // Four heads of 4 columns for queries, and as many for keys: 2 B are read and written of each, and one more backwards.
+    // Four heads of 4 columns for queries, and four for keys: each number is read and written at 2 B, and backward
+    // reads one more.
     let heads = T * (4 + 4) * 4;
     let core = |pass: &str| format!("mb0/layer0/{pass}/attention.core");
     assert_eq!(kernel(&alone, &(core("fwd") + ".norm")), [0, 2 * 2 * heads]);
@@ -729,7 +737,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     assert_eq!(before, [core("fwd") + ".norm"]);
     let before = super::data(&alone, &(core("bwd") + ".norm"));
     assert_eq!(before, [core("bwd") + ".rotary"]);
-    // A gain of 4 numbers each, of queries and of keys, in two layers.
+    // One gain of 4 numbers for queries and one for keys, in two layers.
     let pair = nodes(2, |_| ());
     let sum = pair.iter().find(|node| node.name == "norms/all-reduce");
     let op = &sum.unwrap().op;
