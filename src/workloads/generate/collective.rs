@@ -1,4 +1,4 @@
-//! One collective, once or several times, among all ranks or some of them.
+//! One or more collectives among all ranks or some of them.
 
 use super::{
     GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -8,39 +8,38 @@ use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// The number of the group that is declared when not all ranks take part.
+/// The number of the group declared if not all ranks take part.
 const GROUP: u64 = 1;
 
-/// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so that every
-/// rank has a trace.
+/// `count` collectives with different names but otherwise equal. A rank outside the group has one empty kernel, so that
+/// every rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivePattern {
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// `comm_size` as files say it: the whole buffer, but the input shard for all-gather and
-    /// gather. A barrier has none.
+    /// `comm_size` as in files: the whole buffer, but the input shard for all-gather and gather. A barrier has no size.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,
-    /// The ranks that take part, in the order of their positions; all ranks in theirs if absent.
+    /// The members in position order; if absent, all ranks in rank order.
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,
-    /// True if each waits for the one before; otherwise all are ready at once.
+    /// True if each collective waits for the previous one; otherwise all are ready at once.
     pub chained: bool,
     /// The rank of the root, for collectives that have one; the group's first member if absent.
     pub root: Option<u32>,
-    /// The machine's dimensions that take part, as a mask, innermost lowest; all if absent.
+    /// Bit mask of the machine's dimensions that take part, innermost lowest; all if absent.
     pub dimensions: Option<u32>,
-    /// Time that every member computes before its first collective; whole nanoseconds.
+    /// Time that every member computes before its first collective, in whole nanoseconds.
     pub before: Span,
-    /// Additional time that each rank computes compared to the one numbered below it, so that rank r computes `before
-    /// + r * skew` first; whole nanoseconds. Like `before` it is a recorded duration.
+    /// Additional time that each rank computes compared with the previous rank: rank r first computes `before + r *
+    /// skew`; whole nanoseconds. Like `before`, it is a recorded duration.
     pub skew: Span,
 }
 
 impl CollectivePattern {
-    /// One `kind` of `bytes` among all of `ranks`, at once.
+    /// One collective of `kind` among all `ranks`, which start at the same time.
     pub fn new(kind: CollectiveKind, bytes: u64, ranks: u32) -> Self {
         Self {
             kind,
@@ -89,7 +88,7 @@ impl CollectivePattern {
         }
         check_whole_ns("before", self.before)?;
         check_whole_ns("skew", self.skew)?;
-        // The last rank's delay must stay below Time::END.
+        // The last rank's delay must be below Time::END.
         let longest =
             u128::from(self.before.0) + u128::from(self.skew.0) * u128::from(self.ranks - 1);
         check_limit(
@@ -129,12 +128,12 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct CollectiveMembers {
     sorted: Vec<u32>,
-    /// The lowest rank outside, if there is one.
+    /// The lowest rank outside the group, if any.
     outsider: Option<u32>,
 }
 
 impl CollectiveMembers {
-    /// `None` when `group` is the world in its order.
+    /// Returns `None` if `group` is the world in rank order.
     fn of(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
         if group.is_empty() {
             return Err(refused("group", "empty", "one rank at least"));
@@ -149,7 +148,7 @@ impl CollectiveMembers {
             let found = format!("with rank {} twice", pair[0]);
             return Err(refused("group", found, "each rank once at most"));
         }
-        // All ranks in their own order are the world, which needs no declaration.
+        // All ranks in rank order are the world group, which needs no declaration.
         if group.len() == ranks as usize && group == sorted {
             return Ok(None);
         }
@@ -162,7 +161,7 @@ impl CollectiveMembers {
     }
 }
 
-/// Collectives whose options make sense.
+/// Collectives with checked options.
 #[derive(Debug)]
 pub(super) struct CollectiveGenerator {
     options: CollectivePattern,
@@ -181,7 +180,7 @@ impl CollectiveGenerator {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
-    /// Time that a member computes first.
+    /// Time that a member computes before its first collective.
     fn lateness(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
@@ -206,7 +205,7 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // With skew each member has a delay of its own.
+            // With skew, each member has its own delay.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,
@@ -287,12 +286,12 @@ mod tests {
             job.groups(),
             DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
         );
-        // Members 1, 3 and 4 go with the lowest of them, and 0, 2 and 5 likewise.
+        // The lowest of members 1, 3 and 4 represents them, and the lowest of 0, 2 and 5 these.
         let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
         assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
         let ranks = every_rank(pattern);
         assert_eq!(ranks[5][0].name, "idle");
-        // Position 0 of the group is rank 4, so that is where the broadcast starts.
+        // Position 0 of the group is rank 4, so the broadcast starts there.
         assert!(ranks[3][0].op.contains("group: Number(1), root: Some(4)"));
     }
 

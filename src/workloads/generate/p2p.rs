@@ -25,19 +25,19 @@ pub struct P2pPattern {
 /// has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPattern {
-    /// Rank 0 to the last rank, which answers when it has received; then the next round.
+    /// Rank 0 sends to the last rank, which answers after it has received; then the next round begins.
     PingPong,
-    /// Every rank r to r + 1, and the last to rank 0. As for every traffic below except for incast,
-    /// a rank sends and receives at once, and begins a round when both are done.
+    /// Every rank r sends to r + 1, and the last to rank 0. As in all patterns below except incast, a rank sends and
+    /// receives at the same time, and begins the next round when both are done.
     Ring,
-    /// Every rank r to r + this, modulo the number of ranks.
+    /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
-    /// Every rank but 0 to rank 0. The messages of one sender go one after another; those of
-    /// different senders do not wait for each other.
+    /// Every rank except 0 sends to rank 0. Messages of one sender are in sequence; messages of different senders are
+    /// independent.
     Incast,
-    /// Ranks 0 and 1 to each other, 2 and 3, and so on. The last of an odd number is idle.
+    /// Ranks 0 and 1 send to each other, 2 and 3 likewise, and so on. The last of an odd number of ranks is idle.
     Pairs,
-    /// A random permutation, drawn from this seed, in which no rank sends to itself.
+    /// A random permutation from this seed, in which no rank sends to itself.
     Random(u64),
 }
 
@@ -91,8 +91,7 @@ impl P2pPattern {
     }
 }
 
-/// Sattolo's shuffle: a permutation of 0..`n` that is one cycle. Each swap's partner is uniform to
-/// within 2^-32.
+/// Sattolo's shuffle: a permutation of 0..`n` that is one cycle. Each swap's partner is uniform to within 2^-32.
 fn cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
@@ -104,7 +103,7 @@ fn cycle(n: u32, seed: u64) -> Vec<u32> {
     permutation
 }
 
-/// Traffic whose options make sense.
+/// Traffic with checked options.
 #[derive(Debug)]
 pub(super) struct P2pGenerator {
     options: P2pPattern,
@@ -114,8 +113,8 @@ pub(super) struct P2pGenerator {
 }
 
 impl P2pGenerator {
-    /// Receiver and sender for `rank`; `rank` itself when it is idle. Not used for incast, whose ranks differ in
-    /// their number of peers.
+    /// Receiver and sender for `rank`; `rank` itself if it is idle. Not used for incast, where rank 0 has several
+    /// senders.
     fn peers(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -168,7 +167,7 @@ impl P2pGenerator {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
         };
-        // The message before, of the same sender, is as many nodes back as there are senders.
+        // The previous message of the same sender is one node back per sender.
         let back = u64::from(senders.end - senders.start);
         for round in 0..self.options.count {
             for sender in senders.clone() {
@@ -215,7 +214,7 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.idle();
         }
-        // Only in ping-pong does the answer depend on the message.
+        // Only in ping-pong does one message depend on the other.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {
@@ -341,7 +340,7 @@ mod tests {
     fn random_permutations_are_one_cycle_and_follow_the_seed() {
         for seed in 0..20 {
             let permutation = cycle(100, seed);
-            // Following a single cycle comes back to its start after 100 steps and not before.
+            // A single cycle returns to its start after 100 steps and not earlier.
             let mut at = 0;
             let steps = (1..).find(|_| {
                 at = permutation[at as usize];

@@ -1,4 +1,4 @@
-//! From the tables of a model's file to a [`ModelDefinition`]: the format, and every rule that a model keeps.
+//! Conversion of a model file's tables to a [`ModelDefinition`]: the format, and all rules for models.
 
 use super::{DefinitionKind, Model, ModelDefinition, ModelError, ModelSizes};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
@@ -9,22 +9,22 @@ mod operator;
 mod transformer;
 mod vit;
 
-/// The largest size that a file may give.
+/// Maximum size in a file.
 const MOST: u64 = 1_000_000_000_000;
 
-/// The most layers of a model.
+/// Maximum number of layers.
 const MOST_LAYERS: u64 = 20_000;
 
 /// The keys that all models have.
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
-    /// Parses a model's file, called `file` in errors. With `tokens` samples have that many tokens instead of those
-    /// in the file.
+    /// Parses a model file, called `file` in errors. With `tokens`, samples have that many tokens instead of the file's
+    /// number.
     ///
     /// # Errors
     ///
-    /// If the text is refused, or the model's samples cannot have that many tokens.
+    /// If the text is invalid, or the model's samples cannot have that many tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
         Self::of_sizes(
             text,
@@ -36,21 +36,20 @@ impl ModelDefinition {
         )
     }
 
-    /// The same with sizes of the caller in place of the file's.
+    /// As [`parse`](Self::parse), with the caller's `sizes` in place of the file's.
     ///
     /// # Errors
     ///
-    /// If the text is refused, or the model cannot have those sizes.
+    /// If the text is invalid, or the model cannot have those sizes.
     pub fn of_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
         definition(text, file, sizes)
     }
 }
 
-/// Reads and checks the model that `text`, called `file` in errors, describes, with other sizes where those
-/// are given.
+/// Parses and checks the model in `text`, called `file` in errors, with the caller's `sizes` where given.
 fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
     let ModelSizes { tokens, layers } = sizes;
-    // No model's TOML begins with a brace.
+    // TOML never begins with a brace, so this is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::model(text, file, sizes)?;
         check(&model, file)?;
@@ -97,11 +96,11 @@ fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefiniti
     })
 }
 
-/// Refuses models whose counts do not fit.
+/// Rejects models whose counts do not fit in 64 bits.
 fn check(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
-    // Counts saturate, so u64::MAX stands for any overflow on the way.
+    // Counts saturate, so u64::MAX means an overflow.
     let counts = [
         (model.parameters(), "parameters"),
         (model.multiplications(), "multiplications"),
@@ -120,7 +119,7 @@ fn check(model: &Model, file: &str) -> Result<(), ModelError> {
     }
 }
 
-/// The number of blocks: of the caller or of the file.
+/// The number of blocks, from the caller or from the file.
 fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.need("layers", "how many blocks there are")?;
     let own = field.between(1, MOST_LAYERS)?;
@@ -133,13 +132,13 @@ fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError
     }
 }
 
-/// The whole number at `key`, at least 1.
+/// The integer at `key`, at least 1.
 fn size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
     table.need(key, expected)?.between(1, MOST)
 }
 
-/// The whole number from `least` at `key`, or `default` without the key.
+/// The integer at `key`, at least `least`; `default` without the key.
 fn size_or(
     table: &ConfigTable<'_>,
     key: &str,

@@ -1,22 +1,23 @@
-//! How many tokens go to each expert, and so to the fullest rank.
+//! Load of experts: the number of tokens for each expert, and for the fullest rank.
 //!
-//! Of T tokens with k copies each, an expert of E has T k / E where routing is balanced. Where it is skewed, the expert of rank i among
-//! the E, in an order drawn from a seed, has a part proportional to (i + 1)^-a; no expert has more than T copies, since a token is sent to
-//! each of its experts once, and what is more goes to the others. Experts stand on ranks in order, E / N on each of N.
+//! With T tokens of k copies each, each of E experts receives T k / E copies if routing is balanced. If it is skewed,
+//! experts are ordered by a seed, and expert i in this order has a share proportional to (i + 1)^-a. An expert has at
+//! most T copies, because each token is sent to it at most once; the excess goes to other experts. Experts are placed
+//! on ranks in order, E / N on each of N.
 //!
-//! All ranks wait for the one with the most copies, so its number is what every rank of a plan has: a step lasts as long as with
-//! the true numbers, but that exchanges and memory of the others are as large.
+//! All ranks wait for the rank with the most copies, so the plan gives every rank that number. The step time is the
+//! same as with the true numbers, but exchanges and memory of the other ranks are overestimated.
 
 use chakram_base::random::split_mix;
 use std::fmt;
 use std::str::FromStr;
 
-/// Balance of experts.
+/// How evenly experts are loaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RoutingBalance {
-    /// All have as many tokens.
+    /// All experts receive equally many tokens.
     Balanced,
-    /// A power law.
+    /// A power law over experts.
     Skewed {
         /// Exponent, above 0.
         power: f64,
@@ -26,7 +27,7 @@ pub enum RoutingBalance {
 }
 
 impl RoutingBalance {
-    /// Form of its text, for messages.
+    /// Its syntax, for messages.
     pub(super) const FORM: &'static str = "balanced, or skewed:POWER or skewed:POWER:SEED with a power above 0 and at most 10, such as skewed:1.2:7";
 }
 
@@ -62,7 +63,7 @@ impl FromStr for RoutingBalance {
     }
 }
 
-/// Places of an expert over the tokens that it has on average, in thousandths.
+/// Capacity of an expert divided by its average number of tokens, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityFactor(u32);
 
@@ -70,7 +71,7 @@ impl CapacityFactor {
     /// The largest factor.
     pub(super) const MOST: f64 = 1000.0;
 
-    /// The factor nearest to `factor`, above 0.
+    /// Rounds `factor`, above 0, to thousandths.
     pub(super) fn of(factor: f64) -> Self {
         Self(((factor * 1000.0 + 0.5) as u32).max(1))
     }
@@ -93,7 +94,7 @@ impl FromStr for CapacityFactor {
     }
 }
 
-/// Parts of all copies that each of `experts` has, of tokens that choose `chosen` of them.
+/// The share of all copies for each of `experts`, if each token chooses `chosen` of them.
 fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
     let number = usize::try_from(experts).unwrap_or(usize::MAX);
     let mut weights: Vec<f64> = match balance {
@@ -103,7 +104,7 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
             let mut weights: Vec<f64> = (1..=experts)
                 .map(|place| libm::pow(place as f64, -power))
                 .collect();
-            // Each order is as likely as any other (Fisher and Yates).
+            // A uniformly random order (Fisher and Yates).
             let mut state = seed;
             for last in (1..number).rev() {
                 let other = split_mix(&mut state) % (last as u64 + 1);
@@ -117,7 +118,8 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
     if !counts.is_empty() {
         return weights;
     }
-    // An expert has each token once at most: a part of 1 / chosen. Each round fills at least one.
+    // An expert receives each token at most once: a share of at most 1 / chosen. Each round brings at least one expert
+    // to this limit.
     let most = 1.0 / chosen.max(1) as f64;
     for _ in 0..number {
         let over: f64 = weights.iter().map(|part| (part - most).max(0.0)).sum();
@@ -136,7 +138,7 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
     weights
 }
 
-/// Copies that the fullest of `ranks` has over their mean, and the places of `capacity` if experts have so many.
+/// Copies on the fullest of `ranks` divided by the mean; with a `capacity`, the capacity factor.
 pub(in crate::generate) fn fullest(
     balance: RoutingBalance,
     counts: &[u32],
@@ -144,7 +146,7 @@ pub(in crate::generate) fn fullest(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
-        // Free places are padded, so all ranks have as many rows.
+        // Unused capacity is padded, so all ranks have equally many rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = shares(balance, counts, experts, chosen);
@@ -154,7 +156,7 @@ pub(in crate::generate) fn fullest(
     fullest * ranks as f64
 }
 
-/// Ranks that have an expert of a token, on average, where it chooses `chosen` of `experts` on `ranks` ranks evenly:
+/// Average number of ranks that have an expert of a token, if it chooses `chosen` of `experts` on `ranks` ranks evenly:
 /// N (1 - C(E - E / N, k) / C(E, k)).
 pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
     let own = experts / ranks.max(1);
@@ -170,7 +172,7 @@ pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) ->
 mod tests {
     use super::*;
 
-    /// Every choice of k of E experts, one by one, and the ranks that it touches.
+    /// The same average by enumeration of every choice of k of E experts.
     fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for set in 0..1_u64 << experts {
@@ -202,7 +204,7 @@ mod tests {
                 "{of:?}: {found} {expected}"
             );
         }
-        // E = 256, k = 8 on 2 to 64 ranks, as DeepSeek-V3 has them.
+        // E = 256, k = 8 on 2 to 64 ranks, as in DeepSeek-V3.
         let counts = [1.99, 3.61, 5.30, 6.52, 7.27, 7.68];
         for (ranks, expected) in [2, 4, 8, 16, 32, 64].into_iter().zip(counts) {
             let found = distinct_ranks([256, 8, ranks]);
@@ -224,15 +226,15 @@ mod tests {
             factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // On one rank everything is there; the more ranks, the fuller the fullest.
+        // One rank has all copies; the more ranks, the higher the fullest rank is above the mean.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);
         assert!(factors.is_sorted_by(|a, b| a < b), "{factors:?}");
-        // With an expert on each rank the fullest has every token: E / k of the mean at most.
+        // With one expert per rank, the fullest rank has every token: at most E / k of the mean.
         assert!(factors[6] <= 64.0 / 6.0 + 1e-6);
         assert!((of(64) - factors[6]).abs() < 1e-12);
-        // The same seed, the same order; another, another.
+        // The same seed gives the same order, another seed another order.
         let other = RoutingBalance::Skewed {
             power: 1.2,
             seed: 4,

@@ -1,29 +1,31 @@
-//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter a pipeline at both ends, and a
-//! forward pass in one direction runs beside a backward pass in the other, so that each hides the other's communication. Every
-//! part of the model is on two stages. DualPipeV (Qi et al., 2025) is one half of it: stage i of S has the i-th part from the
-//! front and the i-th from the back, and the two directions are the two halves of a micro-batch's way.
+//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter a pipeline at both
+//! ends, and a forward pass in one direction overlaps a backward pass in the other, so that each hides the other's
+//! communication. Every part of the model is on two stages. DualPipeV (Qi et al., 2025) is one half of it: stage i of S
+//! has the i-th part from the front and the i-th from the back, and the two directions are the two halves of a
+//! micro-batch's path.
 //!
-//! Both follow eight steps. With h the distance of a stage from the nearer end, H of the middle, and M micro-batches in
-//! each direction, F a forward pass, B a backward one, 0 and 1 the directions, I and W a backward pass in two:
+//! Both follow eight steps. h is the distance of a stage from the nearer end and H the number of stages up to the
+//! middle; M is the number of micro-batches in each direction; F is a forward pass, B a backward pass, I and W the two
+//! parts of a split backward pass; 0 and 1 are the directions:
 //!
 //! | step | times | |
 //! |---|---|---|
 //! | 1 | 2 (H - h - 1) | F0 |
 //! | 2 | h + 1 | F0, F1 |
 //! | 3 | H - h - 1 | I1, W1, F1 |
-//! | 4 | M - 2 H + h + 1 | F0 beside B1, F1 beside B0 |
-//! | 5 | H - h - 1 | B1, F1 beside B0 |
-//! | 6 | h + 1 | B1, B0; from the middle on I1, I0 |
-//! | 7 | H - h - 1 | the first W that is left, I0 |
-//! | 8 | h + 1 | the first W that is left |
+//! | 4 | M - 2 H + h + 1 | F0 with B1, F1 with B0 |
+//! | 5 | H - h - 1 | B1, F1 with B0 |
+//! | 6 | h + 1 | B1, B0; I1, I0 from the middle of this step on |
+//! | 7 | H - h - 1 | the first remaining W, I0 |
+//! | 8 | h + 1 | the first remaining W |
 //!
-//! The first pair of step 4 runs one after the other on the two stages in the middle, which have no message to wait for.
+//! On the two stages in the middle, which wait for no message, the first pair of step 4 runs one pass after the other.
 
 use super::{PassKind, PipelinePass, PipelineStep};
 use crate::generate::{GenerateError, refused};
 use std::collections::VecDeque;
 
-/// Refuses stages or micro-batches of which there are too few, or which do not divide into two directions.
+/// Rejects too few stages or micro-batches, and numbers that do not divide into two directions.
 pub(super) fn check(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
@@ -39,7 +41,7 @@ pub(super) fn check(stages: u32, micro_batches: u32) -> Result<(), GenerateError
     Ok(())
 }
 
-/// Refuses too few micro-batches for DualPipeV.
+/// Rejects too few micro-batches for DualPipeV.
 pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least {
@@ -50,12 +52,12 @@ pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// The steps of DualPipe. Chunk 0 of a stage is what micro-batches pass that enter at the first stage, which are the first half.
+/// The steps of DualPipe. Micro-batches of the first half enter at the first stage and pass chunk 0 of each stage.
 pub(super) fn both_ways(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // Beyond the middle the directions change places.
+    // Beyond the middle the directions swap.
     let chunk = |way: u32| way ^ u32::from(upper);
     eight_steps(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -75,8 +77,8 @@ pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep
     })
 }
 
-/// The eight steps of a stage at `distance` from its end, of `half` to the middle, with `each` micro-batches in each direction;
-/// `pass` says which one the count-th of a kind and a direction is.
+/// The eight steps of a stage at `distance` from its end, with `half` stages up to the middle and `each` micro-batches
+/// in each direction; `pass` maps kind, direction and count to a pass.
 fn eight_steps(
     distance: u32,
     half: u32,
@@ -118,7 +120,7 @@ fn eight_steps(
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
-        // Of an odd number of pairs the middle one is split in its second half only.
+        // If the number of pairs is odd, only the second pass of the middle pair is split.
         let whole = distance.is_multiple_of(2) && i == middle;
         steps.backward(1, i >= middle && !whole);
         steps.backward(0, i >= middle);
@@ -133,12 +135,12 @@ fn eight_steps(
     steps.steps
 }
 
-/// Steps of a stage, with the number of passes so far in each direction.
+/// Steps of a stage, with counts of its passes in each direction.
 struct StepList<P> {
     steps: Vec<PipelineStep>,
     forwards: [u32; 2],
     backwards: [u32; 2],
-    /// Gradients of weights that are still to be found.
+    /// Weight gradients that are still to be computed.
     left: VecDeque<PipelinePass>,
     pass: P,
 }
@@ -176,7 +178,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StepList<P> {
         }
     }
 
-    /// A forward pass in direction `way` beside a backward one in the other.
+    /// A forward pass in direction `way` that overlaps a backward pass in the other.
     fn pair(&mut self, way: u32) {
         let pass = self.next_forward(way);
         let beside = self.next_backward(PassKind::Backward, 1 - way);

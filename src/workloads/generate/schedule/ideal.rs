@@ -1,32 +1,32 @@
-//! Time of a schedule by formula, where messages take no time.
+//! Time of a schedule by formula, if messages take no time.
 
 use super::PipelineSchedule;
 use chakram_base::units::Span;
 
-/// How long passes of a micro-batch through all chunks of a stage last.
+/// Durations of a micro-batch's passes through all chunks of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassTimes {
-    /// The forward one.
+    /// Forward pass.
     pub forward: Span,
     /// Gradients of inputs.
     pub input: Span,
     /// Gradients of weights.
     pub weight: Span,
-    /// A forward pass beside a backward one, with gradients of weights.
+    /// Overlapping forward and backward passes, including gradients of weights.
     pub pair: Span,
 }
 
 impl PipelineSchedule {
-    /// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without the update of the weights.
-    /// `stages` has F + B of each: one micro-batch through one chunk, forward and back, or only forward where
-    /// there is no way back. With v chunks, v m takes the place of m.
+    /// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without the weight update. `stages` gives F + B
+    /// for each: one micro-batch through one chunk, forward and backward, or only forward without a backward pass. With
+    /// v chunks, v m replaces m.
     ///
-    /// With equal stages it is exact, and for inference always. With unequal ones GPipe takes (m - 1) (max F + max B)
-    /// plus sum(F + B), never less than Eq. 1; 1F1B can take more or less than it, since a fast stage makes use of the
-    /// warm-up, but neither less than v m (F + B) of any stage nor less than the sum.
+    /// It is exact for equal stages, and always for inference. With unequal stages GPipe takes (m - 1) (max F + max B)
+    /// plus sum(F + B), never less than Eq. 1. 1F1B can take more or less than Eq. 1, because a fast stage benefits
+    /// from the warm-up, but it never takes less than v m (F + B) of any stage, nor less than the sum.
     ///
-    /// Layer-wise, with fewer micro-batches than stages, the first stage waits at each of the v - 1 changes of the
-    /// layer for the first micro-batch: sum(F + B) - m max(F + B) more each time, forward and back together.
+    /// Layer-wise, with fewer micro-batches than stages, the first stage waits for the first micro-batch at each of the
+    /// v - 1 changes of layer: each adds sum(F + B) - m max(F + B), forward and backward together.
     pub fn ideal(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();
@@ -36,13 +36,13 @@ impl PipelineSchedule {
             + self.waits(slowest, through, micro_batches)
     }
 
-    /// Pipeline bubble of equal stages, as a fraction of their computation: (S - 1) / (v m) (SC'21, section 2.2.2),
-    /// and layer-wise with fewer micro-batches than stages (v - 1) (S - m) / (v m) more. Not a fraction of the
-    /// makespan, which is 1 + this times as long as the computation.
+    /// Pipeline bubble of equal stages as a fraction of their computation: (S - 1) / (v m) (SC'21, section 2.2.2);
+    /// layer-wise schedules with fewer micro-batches than stages add (v - 1) (S - m) / (v m). It is not a fraction of
+    /// the makespan, which is 1 + this times the computation.
     ///
-    /// Where gradients of weights are found apart, or passes run beside one another, forward passes, gradients of inputs and of weights
-    /// are taken to last as long as each other, and two passes beside one another as long as both, so that the idle time
-    /// of [`PipelineSchedule::idle`] is a number of thirds. `None` for orders of a file.
+    /// If weight gradients are separate or passes overlap, the formula assumes that forward passes, input gradients and
+    /// weight gradients take equally long, and that two overlapping passes take the sum of both, so the idle time of
+    /// [`PipelineSchedule::idle`] is a multiple of a third. `None` for orders from a file.
     pub fn bubble(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassTimes {
@@ -54,26 +54,26 @@ impl PipelineSchedule {
             let idle = self.idle(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // With passes that last 1, the ideal time is a number of passes.
+        // With passes of length 1, the ideal time is a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches)))
     }
 
-    /// Idle time of a stage in a step, if passes through all its chunks last as long as `times` says on every stage, with S stages,
-    /// v chunks, and enough micro-batches to fill the pipeline:
+    /// Idle time of a stage in a step if `times` applies to every stage, with S stages, v chunks, and enough
+    /// micro-batches to fill the pipeline:
     ///
     /// | schedule | idle |
     /// |---|---|
     /// | GPipe, 1F1B | (S - 1) (F + B + W), and with `split` (S - 1) (F + B) |
     /// | interleaved | (S - 1) (F + B + W) / v |
     /// | ZB-H1 | (S - 1) (F + B - W) |
-    /// | ZB-V | 0 if F = B = W, beside what it takes to reach the last stage |
+    /// | ZB-V | 0 if F = B = W, except for the time until the last stage starts |
     /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
     /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
     ///
-    /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) `None` where there is no formula.
+    /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) `None` without a formula.
     pub fn idle(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
         let PassTimes {
             forward,

@@ -1,4 +1,4 @@
-//! Checks that a model can be distributed as a plan says.
+//! Checks that a plan can distribute a model.
 
 use super::bytes_of;
 use super::context_shards;
@@ -17,10 +17,10 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Members of a tensor group whose operators have degrees: each two of them are looked at.
+/// Maximum number of members of a tensor group whose operators have degrees: all pairs are compared.
 const MOST_MEMBERS: u64 = 1 << 12;
 
-/// Checks that `model` can be distributed as `plan` says, and returns the number of micro-batches of a step.
+/// Checks that `plan` can distribute `model`, and returns the number of micro-batches of a step.
 pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
     degrees(plan)?;
@@ -61,8 +61,8 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     Ok(micro_batches)
 }
 
-/// Refuses orders in which gradients of the last part are found behind those of the first on the same stage, where both find gradients
-/// of one matrix: it is summed when the first part is done.
+/// Rejects orders in which a stage with both the first and the last part finishes the last part's gradients after the
+/// first part's, if both parts compute gradients of one tied matrix: it is summed when the first part is done.
 fn tied_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -92,8 +92,8 @@ fn tied_last(
     Err(refused("pass_orders", "others", expected))
 }
 
-/// Refuses SRAM that does not hold the least that a core multiplies at once: of a product over K numbers, of which it has K / t in a
-/// tensor group of t at least, a row of inputs, a column of weights and their result.
+/// Rejects SRAM smaller than the smallest tile of a product: a row of inputs, a column of weights and their result. For
+/// a product over K numbers, a tensor group of t leaves a core at least K / t of them.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -121,19 +121,20 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
     Err(refused("sram", format!("{sram} B"), expected))
 }
 
-/// Nodes of one rank of every stage, at most.
+/// Upper bound of the nodes of one rank of every stage together.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
-    // No operator becomes more than 20 nodes in both directions, reductions and messages included. With a rule for SRAM four
-    // of its kernels at most have operands: forwards, again, and backwards for the gradients of its input and weights.
-    // Each has a load and a store and a node that waits for both, and the optimizer one of each.
+    // An operator has at most 20 nodes in both directions, including reductions and messages. With a residency rule, at
+    // most four of its kernels have operands: forward, recomputation, and backward for the gradients of its input and
+    // weights. Each of these has a load, a store, and a node that waits for both; the optimizer has one load and one
+    // store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Kernels of each expert: casts, a product and two gradients, with what stands beside these.
+    // Kernels of each expert: casts, a product and two gradients, with their additional kernels.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.runs().flat_map(|run| &run[0].operators);
@@ -149,15 +150,15 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
     of_pass * u128::from(plan.steps) * u128::from(micro_batches)
 }
 
-/// The most samples of a micro-batch.
+/// Maximum number of samples in a micro-batch.
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
-/// No parameter has more bytes of weight, gradient and the optimizer's state, and no step moves more for it: 86, for
-/// Adam in numbers of 8 bytes with all passes beside it.
+/// Upper bound of the bytes of a parameter's weight, gradient and optimizer state, and of the bytes that a step moves
+/// for it. The maximum is 86: Adam with 8-byte numbers and all additional passes.
 const STATE: u128 = 96;
 
-/// Refuses amounts whose sums could overflow later: sums of FLOPs fit 128 bits, and bytes of a rank at one moment of
-/// a pass fit 64. A rank has no more of an operator than the model.
+/// Rejects amounts whose sums could overflow later: sums of FLOPs fit in 128 bits, and a rank's bytes at one moment of
+/// a pass fit in 64. The bounds use the whole model, because a rank never has more of an operator than the model.
 fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
@@ -180,7 +181,7 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         works.map(|work| (work, run.len() as u128))
     });
     for (work, times) in operators {
-        // A tied matrix counts as a copy, which a pipeline's last stage has.
+        // A tied matrix counts again, because the last stage of a pipeline has a copy of it.
         weights += times * work.spec().gradients(true).fold(0, u128::saturating_add);
         multiplications += times * u128::from(work.multiplications());
         kept += times * u128::from(work.saved_bytes(number, fused));
@@ -201,7 +202,7 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         u64::MAX - 1,
         smaller,
     )?;
-    // 8 bytes, those of the widest format, for each element of the largest input or output.
+    // 8 bytes, the widest format, for each element of the largest input or output.
     let kept = (kept + 8 * u128::from(widest)) * samples;
     most(
         "bytes of a micro-batch in all layers",
@@ -238,7 +239,7 @@ fn degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
 }
 
 fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
-    // In 128 bits, since options are not bounded yet.
+    // In 128 bits, because the options are not bounded yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
         let expected = format!(
@@ -295,7 +296,8 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Refuses a pipeline that does not split all `count` layers into equal parts, or into one at least for each part.
+/// Rejects a pipeline that does not split `count` layers into equal parts, or, for other units, that has more parts
+/// than layers.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),
@@ -346,8 +348,8 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Refuses stages that have another number of layers together than the model, such as those that were written for
-/// its blocks alone. Before anything else that depends on the model.
+/// Rejects stages that together have another number of layers than the model, such as stages written for its blocks
+/// alone. Run this before all other checks that depend on the model.
 fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -359,8 +361,8 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
     Err(refused("stages", format!("{said} layers"), expected))
 }
 
-/// Refuses stages that are not ranges of layers which follow one another, or too few or too many. They are all
-/// layers together ([`all_layers`]), so ranges that follow one another end with the last.
+/// Rejects stages that are not consecutive ranges of layers, and too few or too many stages. They cover all layers
+/// ([`all_layers`]), so consecutive ranges end with the last layer.
 fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
@@ -412,8 +414,8 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     divide(model, [members, plan.tensor_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded among `members` as the model says, those of experts and what stands between them
-/// among `expert_members`.
+/// Checks that every operator can be sharded among `members` as the model requires, and operators of experts, including
+/// those between them, among `expert_members`.
 fn divide(model: &Model, [members, expert_members]: [u64; 2]) -> Result<(), GenerateError> {
     let mut own = members;
     for operator in model.runs().flat_map(|run| &run[0].operators) {
@@ -428,7 +430,7 @@ fn divide(model: &Model, [members, expert_members]: [u64; 2]) -> Result<(), Gene
     Ok(())
 }
 
-/// Checks that operators with degrees of their own exist, and are compatible with the rest of the plan.
+/// Checks that operators with separate degrees exist, and that the degrees are compatible with the rest of the plan.
 fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results go to the next stage as \
@@ -470,7 +472,8 @@ fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Checks that tags suffice for the messages between members of a tensor group, and node counts for those of a rank.
+/// Checks that there are enough tags for the messages between members of a tensor group, and that node counts suffice
+/// for a rank.
 pub(super) fn messages(
     model: &Model,
     plan: &ParallelismPlan,

@@ -1,4 +1,4 @@
-//! Options that all layers of a plan share, and a layer as it is lowered.
+//! Options that all layers of a plan share, and the result of lowering a layer.
 
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::program::{LayerProgram, ProgramTask};
@@ -17,55 +17,56 @@ pub(super) struct LoweringContext {
     /// Members of a tensor group.
     pub tensor: u64,
     pub sequence: bool,
-    /// Ranks that have the experts of a layer between them.
+    /// Ranks among which the experts of a layer are divided.
     pub expert: u64,
     /// Kernels of experts' products, and the exchange of tokens with ranks that have other experts.
     pub expert_products: ExpertProducts,
     pub exchange: ExpertExchangeForm,
-    /// Number format of tokens on their way to experts, if it is another than that of activations.
+    /// Number format of tokens sent to experts, if it differs from the activations' format.
     pub exchange_dtype: Option<Dtype>,
-    /// Rows of the fullest rank's experts over the mean.
+    /// Rows of the rank with the fullest experts, divided by the mean.
     pub expert_load: f64,
-    /// Copies of a token that are sent, over those that experts get.
+    /// Copies of a token that are sent, divided by the copies that experts receive.
     pub sent_copies: f64,
-    /// True if gradients of experts are summed among other ranks than those of other weights.
+    /// True if gradients of experts and of other weights are summed among different ranks.
     pub experts_apart: bool,
-    /// Exchange between ranks that have different tokens of a sequence, if there are any.
+    /// Exchange between ranks with different tokens of a sequence, if any.
     pub context: Option<ContextExchange>,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
-    /// True if sums over the tensor group overlap products that do not need them.
+    /// True if sums over the tensor group overlap independent products.
     pub overlap: bool,
     pub branches: BranchOrder,
     pub trains: bool,
-    /// True if gradients of weights are found in passes of their own.
+    /// True if weight gradients have separate passes.
     pub splits: bool,
 }
 
 /// A layer's programs and weights.
 #[derive(Clone, Debug)]
 pub(super) struct LoweredLayer {
-    /// Forwards: one for all members of a tensor group, or one for each.
+    /// Forward programs: one for all members of a tensor group, or one for each.
     pub forward: Vec<LayerProgram>,
-    /// Backwards, as many.
+    /// Backward programs, equally many.
     pub backward: Vec<LayerProgram>,
-    /// Backwards in two passes, as many of each: gradients of inputs, then of weights. Empty where none is in two.
+    /// Split backward programs, equally many of each: gradients of inputs, then of weights. Empty if no backward pass
+    /// is split.
     pub apart: [Vec<LayerProgram>; 2],
-    /// Weights that a member has.
+    /// Weights of one member.
     pub parameters: u64,
-    /// Of those, weights of experts, where ranks have different ones.
+    /// The part of these weights that belongs to experts, if ranks have different experts.
     pub expert_parameters: u64,
-    /// Of all, weights whose gradients a member computes for a shard of the samples or tokens only, with the group
-    /// over which they are summed.
+    /// The part of all weights for which a member computes gradients only from its shard of the samples or tokens, with
+    /// the group over which they are summed.
     pub partial: Vec<(ParallelGroupKind, u64)>,
-    /// The operator with a matrix tied to the embedding's: the number of operators behind it, and a member's number
-    /// of weights of the matrix.
+    /// The operator with a matrix tied to the embedding: the number of operators after it, and one member's weights of
+    /// the matrix.
     pub tied: Option<(usize, u64)>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
-    /// Number of shards of its output among members.
+    /// Number of shards of the layer's output among members.
     pub output_shards: u64,
-    /// Of each operator, whether the gradient of its input is needed; `None` where the plan leaves it out.
+    /// For each operator, true if the gradient of its input is needed; `None` if the plan leaves the operator out.
     pub input_gradients: Vec<Option<bool>>,
 }
 
@@ -83,7 +84,7 @@ impl LoweredLayer {
 }
 
 impl LoweringContext {
-    /// Sizes of the kernels of `layer`: products outside blocks, the logits first of all, keep the plan's format.
+    /// Sizes for the kernels of `layer`: products outside blocks, most importantly the logits, keep the plan's format.
     pub fn sizes_of(&self, layer: &ModelLayer) -> CostParameters {
         let linear = self.sizes.linear;
         CostParameters {
@@ -92,15 +93,15 @@ impl LoweringContext {
         }
     }
 
-    /// Returns true if an operator of `layer` is left out entirely, with the communication that it needs.
+    /// Returns true if an operator of `layer` is left out entirely, including its communication.
     pub fn leaves_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
         let loss = spec.reduces_columns();
         let logits = layer.role == LayerRole::Output && spec.is_linear();
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
-    /// Removes those `kernels` of an operator of `layer` that the plan leaves out, and those that stand beside the products of
-    /// experts and are part of these.
+    /// Removes the `kernels` of an operator of `layer` that the plan leaves out, and the kernels that are fused into
+    /// the products of experts.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
@@ -115,7 +116,7 @@ impl LoweringContext {
             kernels.after_weights.clear();
         }
         if self.expert_products == ExpertProducts::Fused && among_experts {
-            // Copies, gates and casts are on the way into and out of products.
+            // Copies, gates and casts are fused into the products.
             let stays = |kernel: &LoweredKernel| !kernel.moves || is_of_scores(kernel.suffix);
             kernels.forward.retain(stays);
             kernels.backward.retain(stays);
@@ -127,7 +128,7 @@ impl LoweringContext {
         }
     }
 
-    /// Bytes that an operator keeps, unless its layer is run again as a whole.
+    /// Bytes that an operator keeps, unless its whole layer is recomputed.
     pub fn keeps(&self, kernels: &OperatorKernels) -> u64 {
         match self.recompute {
             RecomputePolicy::Selective => kernels.keeps,
@@ -136,7 +137,7 @@ impl LoweringContext {
     }
 }
 
-/// Returns true for kernels of a router's scores, which no product of experts does on its way.
+/// Returns true for kernels of a router's scores, which are never fused into a product of experts.
 fn is_of_scores(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
@@ -153,7 +154,7 @@ pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String
     format!("{phase}/{operator}{suffix}")
 }
 
-/// Returns the kernels behind that of the weights' gradient of `operator`.
+/// Returns the kernels after the weight-gradient kernel of `operator`.
 pub(super) fn behind<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,

@@ -1,39 +1,41 @@
-//! Recomputation operator by operator, as torchtitan's `op` policy chooses (`torchtitan/distributed/activation_checkpoint.py`):
-//! outputs of attention and of matrix products are saved, of products every second one is not, and all else is done again.
+//! Recomputation per operator, as chosen by torchtitan's `op` policy
+//! (`torchtitan/distributed/activation_checkpoint.py`): outputs of attention and of every second matrix product are
+//! saved, and everything else is recomputed.
 //!
-//! Frameworks have a product for each of queries, keys and values, and for each half of a gate, so that of a block with a
-//! gated perceptron the products of keys, of attention's output and of the second half of the gate are done again:
+//! Frameworks have separate products for queries, keys and values, and for each half of a gate. In a block with a gated
+//! perceptron, the recomputed products are therefore those of keys, of attention's output and of the second half of the
+//! gate:
 //!
-//! | operator | done again | kept of its input |
+//! | operator | recomputed | kept of its input |
 //! |---|---|---|
 //! | first norm | all | all: the block's input |
-//! | product of queries, keys and values | that of keys | |
-//! | norms of heads, rotary positions, heads that are repeated | all | queries and keys behind norms are not |
+//! | product of queries, keys and values | the product of keys | |
+//! | norms of heads, rotary positions, repeated heads | all | not the queries and keys after norms |
 //! | attention | | all, and its own output |
-//! | product behind attention | all | all: attention's output |
+//! | product after attention | all | all: attention's output |
 //! | residual sum, norm before the perceptron | all | |
 //! | product into the perceptron | half of a gate | |
-//! | activation | all | half of a gate, all without one |
+//! | activation | all | half of a gate, or everything without a gate |
 //! | product out of the perceptron, last sum | | |
 //!
-//! It is done at the beginning of the block's backward pass. The policy counts `aten.mm`; products of 8 bits are
-//! `aten._scaled_mm`, which is not among the operators whose outputs are saved, so all of them are done again whose outputs
-//! the backward pass needs: all but the last.
+//! Recomputation runs at the beginning of the block's backward pass. The policy counts `aten.mm`. 8-bit products are
+//! `aten._scaled_mm`, whose outputs the policy does not save, so all of them are recomputed if the backward pass needs
+//! their outputs: all except the last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use crate::model::{ChainRole, LayerOperator, OperatorAxis, OperatorKind, OperatorSpec};
 
-/// Part of an operator that is done again.
+/// The recomputed part of an operator.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecomputedPart {
-    /// Kernels.
+    /// Kernels that run again.
     pub kernels: Vec<LoweredKernel>,
-    /// Bytes that are not kept over the forward pass.
+    /// Bytes that need not be kept after the forward pass.
     pub dropped: u64,
 }
 
-/// The part of operator `i` of `operators`, of which a member has `work` with `kernels`, that is done again.
+/// The recomputed part of operator `i` of `operators`; a member has `work` with `kernels`.
 pub(super) fn recomputed(
     operators: &[LayerOperator],
     i: usize,
@@ -50,7 +52,7 @@ pub(super) fn recomputed(
     let is_gated = |spec: &OperatorSpec| spec.inputs.len() > 1;
     let (kernels, dropped) = if own.is_linear() {
         let outputs = own.extent('n');
-        // Columns that are found again.
+        // Columns that are recomputed.
         let columns = match spec(Some(i + 1)) {
             _ if behind_attention => outputs,
             Some(behind) if unsaved && (behind.attends() || behind.is_elementwise()) => outputs,
@@ -75,7 +77,7 @@ pub(super) fn recomputed(
         let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-        // Queries and keys are kept as they come out of their products, and not once more behind their norms.
+        // Queries and keys are kept as outputs of their products, and not again after their norms.
         let behind_norms = match own.weights.is_empty() {
             true => 0,
             false => own.volume("mnw").saturating_add(own.volume("tgw")),
@@ -83,7 +85,7 @@ pub(super) fn recomputed(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // A norm, of which the first has the block's input.
+        // A norm; the first one keeps the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {
         let part = match (unsaved, is_gated(&own)) {

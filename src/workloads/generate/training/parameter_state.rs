@@ -1,6 +1,6 @@
 //! Memory of training per parameter, and memory traffic of an optimizer step.
 //!
-//! Bytes of a parameter, with weights of `d` bytes and gradients of `g`:
+//! Bytes per parameter, with weights of `d` bytes and gradients of `g`:
 //!
 //! | optimizer | weights | gradients | kept | moved by a step |
 //! |---|---|---|---|---|
@@ -9,12 +9,12 @@
 //! | SGD | `d` | `g` | 0 | `g + 2d` |
 //! | none | `d` | 0 | 0 | 0 |
 //!
-//! Passes beside the optimizer's own kernel add to what a step moves: Megatron-LM's for gradients in fp16 (16: copied to
-//! single precision, unscaled and checked, copied back to weights), PyTorch's Adam operation by operation (52), those that clip
-//! (12: norm, and product), and weights that are cast for products of 8 bits.
+//! Passes outside the optimizer's kernel add to the bytes of a step: Megatron-LM's passes for fp16 gradients (16:
+//! copied to single precision, unscaled and checked, copied back to weights), PyTorch's unfused Adam (52), gradient
+//! clipping (12: norm and product), and casts of weights for 8-bit products.
 //!
-//! With 16 bits Adam in mixed precision is 16 bytes, and a third of what is kept by each of `N` replicas with ZeRO
-//! (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
+//! With 16-bit formats, Adam in mixed precision takes 16 bytes per parameter. With ZeRO, each of `N` replicas keeps a
+//! share of the sharded part (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
 
 use crate::generate::plan::{Optimizer, ZeroStage};
 
@@ -27,13 +27,13 @@ pub struct ParameterState {
     pub gradient: u64,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// True with a master copy in single precision.
+    /// True if there is a master copy in single precision.
     pub mixed: bool,
-    /// State that is sharded among replicas.
+    /// Sharding of state among replicas.
     pub zero: ZeroStage,
     /// Number of replicas.
     pub replicas: u32,
-    /// Bytes that other passes over a parameter's gradient and weight move in a step.
+    /// Bytes per step that passes outside the optimizer's kernel move for a parameter's gradient and weight.
     pub passes: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct ResidentBytes {
 }
 
 impl ResidentBytes {
-    /// All of it.
+    /// Saturating sum of all three.
     pub fn total(self) -> u64 {
         let state = self.weights.saturating_add(self.gradients);
         state.saturating_add(self.optimizer)
@@ -57,7 +57,7 @@ impl ResidentBytes {
 }
 
 impl ParameterState {
-    /// Bytes that an NPU keeps of `parameters`.
+    /// Bytes that an NPU keeps for `parameters`.
     pub fn resident(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
             let all = u128::from(each) * u128::from(parameters);
@@ -75,7 +75,7 @@ impl ParameterState {
         }
     }
 
-    /// Parameters that an NPU steps.
+    /// Number of parameters that one NPU's optimizer updates.
     pub fn stepped(&self, parameters: u64) -> u64 {
         match self.zero {
             ZeroStage::None => parameters,
@@ -83,7 +83,7 @@ impl ParameterState {
         }
     }
 
-    /// Bytes that a step moves for each parameter.
+    /// Bytes that an optimizer step moves for each parameter.
     pub fn moved(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // Weights, gradients, kept; and moved by a step.
+        // Weights, gradients, kept state; and bytes moved by a step.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

@@ -1,7 +1,8 @@
-//! Parts of a stage that stay in a core's SRAM, and loads and stores of operators because of the rest.
+//! The parts of a stage that stay in a core's SRAM, and the loads and stores of operators for all other parts.
 //!
-//! With W, I and O the bytes of an operator's weights, inputs and outputs on one core, ΣWSG those of all weights of the
-//! stage with their gradients and optimizer state, ΣI of all inputs, and C of the SRAM, a stage keeps one of
+//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core; ΣWSG is the total of the stage's
+//! weights with their gradients and optimizer state, ΣI the total of its inputs, and C the capacity of the SRAM. A
+//! stage keeps one of
 //!
 //! | kept | where | an operator loads and stores |
 //! |---|---|---|
@@ -10,13 +11,14 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! and of two that it could keep, that with less traffic. Neither means that one operand is cut into parts that fit, one
-//! at least, and the other comes once for each part. This is Algorithm 1 of Fang et al. (PALM), mended: as printed its second branch
-//! (ΣWSG ≤ C) is never taken, for it comes after ΣW ≤ C; ΣI is summed up and not used; ⌈O/C⌉ stands for ⌈I/C⌉; the operand
-//! that stays is never loaded; and nothing can keep both. [`ResidencyRule::AsPrinted`] is the algorithm as it is.
+//! and if it could keep either, the one with less traffic. "Neither" means that one operand is cut into parts that fit
+//! (at least one), and the other is loaded once for each part. This is Algorithm 1 of Fang et al. (PALM), corrected. As
+//! printed, its second branch (ΣWSG ≤ C) is never taken, because it comes after ΣW ≤ C; ΣI is computed but not used;
+//! ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is never loaded; and no branch keeps both.
+//! [`ResidencyRule::AsPrinted`] is the printed algorithm.
 //!
-//! A larger SRAM never means more traffic: weights or activations alone take at most W + I + O, which is the least that
-//! neither takes.
+//! A larger SRAM never causes more traffic: keeping only weights or only activations costs at most W + I + O, which is
+//! the minimum when neither is kept.
 
 use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};
@@ -33,13 +35,13 @@ pub(super) enum SramResidency {
 }
 
 impl SramResidency {
-    /// True if weights and their state stay.
+    /// True if weights and their state stay in SRAM.
     pub fn keeps_weights(self) -> bool {
         matches!(self, Self::Both | Self::Weights)
     }
 }
 
-/// The SRAM of a core and the rule by which it is used.
+/// The SRAM of a core and the rule for its use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,
@@ -48,7 +50,7 @@ pub(super) struct SramPolicy {
 }
 
 impl SramPolicy {
-    /// Bytes that an operator loads and stores.
+    /// Bytes that an operator loads, and bytes that it stores.
     pub fn traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
         let OperandBytes {
             input: i,
@@ -65,7 +67,7 @@ impl SramPolicy {
                 [a.min(b), o]
             }
             SramResidency::Neither => {
-                // What is not there is one part: an operator without weights loads its input.
+                // An absent operand counts as one part: an operator without weights loads its input once.
                 let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
                 let inputs_stay = i.saturating_add(parts(i).max(1).saturating_mul(w));
                 [weights_stay.min(inputs_stay), o]
@@ -74,8 +76,8 @@ impl SramPolicy {
         [load, store].map(|bytes| bytes.min(MOST_WORK))
     }
 
-    /// Returns the tensors that a stage keeps whose weights take `weights` bytes, with gradients and optimizer `state`, and whose operators
-    /// forwards have `operands`.
+    /// Returns the tensors that a stage keeps. Its weights take `weights` bytes, and `state` with gradients and
+    /// optimizer state; `operands` belong to its forward operators.
     pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
         let inputs = operands
             .iter()
@@ -84,7 +86,7 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
-                // Never: the state includes the weights.
+                // Never happens: the state includes the weights.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -107,7 +109,7 @@ impl SramPolicy {
 }
 
 impl TrainingGenerator {
-    /// The SRAM and what each stage keeps in it, if the plan has a rule.
+    /// The SRAM and its rule, if the plan has a rule.
     pub(super) fn sram(&self) -> Option<SramPolicy> {
         (self.plan.residency != ResidencyRule::None).then(|| SramPolicy {
             rule: self.plan.residency,
@@ -147,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Two operators of 50 B of weights each, 400 B with gradients and state; 60 B of inputs.
+    /// Two operators with 50 B of weights each (400 B with gradients and state), and 60 B of inputs.
     fn kept(capacity: u64) -> SramResidency {
         policy(capacity).kept(100, 400, &[OPERATOR; 2])
     }
@@ -156,10 +158,10 @@ mod tests {
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
-            // Both alone would fit: I + O = 50 B an operator as well as W = 50 B; weights are kept.
+            // Either alone would fit, and traffic is equal: I + O = 50 B per operator, and W = 50 B; weights are kept.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
-            // min(50 + 2 x 30, 30 + 1 x 50) = 80, and the result.
+            // Loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores the result.
             (40, SramResidency::Neither, [80, 20]),
             // min(50 + 5 x 30, 30 + 3 x 50) = 180.
             (10, SramResidency::Neither, [180, 20]),
@@ -173,7 +175,7 @@ mod tests {
         }
     }
 
-    /// An operator without weights loads its input all the same, and a look-up, which is one of weights alone, its rows.
+    /// An operator without weights still loads its input, and a look-up, which has only weights, its rows.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperandBytes {
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!(before, 0);
     }
 
-    /// As printed weights stay as soon as they alone fit, and with room for all of it results are still stored.
+    /// As printed, weights stay as soon as they alone fit, and results are stored even if everything fits.
     #[test]
     fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
         let printed = |capacity| SramPolicy {
@@ -222,7 +224,7 @@ mod tests {
             };
             assert_eq!(state, expected, "{capacity}");
         }
-        // min(2 x 30, 1 x 50) = 50: one load of the operand that stays is missing.
+        // min(2 x 30, 1 x 50) = 50: the single load of the operand that stays is missing.
         assert_eq!(
             printed(40).traffic(SramResidency::Neither, OPERATOR),
             [50, 20]

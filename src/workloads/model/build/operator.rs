@@ -1,4 +1,4 @@
-//! One operator of a layer: its computation, given the shape before it.
+//! Parsing of one operator of a layer, given the shape of its input.
 
 use super::{MOST, area, flag_or, size, size_or};
 use crate::model::spec::windows;
@@ -16,17 +16,17 @@ pub(super) enum ActivationShape {
         /// Height and width.
         size: [u64; 2],
     },
-    /// Rows of numbers.
+    /// Rows, such as tokens.
     Rows {
         /// Number of rows.
         rows: u64,
-        /// Numbers of one.
+        /// Elements of a row.
         columns: u64,
     },
 }
 
 impl ActivationShape {
-    /// As rows: pixels of channels.
+    /// Rows and columns; for an image, pixels and channels.
     fn pixels(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -34,7 +34,7 @@ impl ActivationShape {
         }
     }
 
-    /// The same with other columns or channels.
+    /// The same shape with other columns or channels.
     fn with_columns(self, columns: u64) -> Self {
         match self {
             Self::Image { size, .. } => Self::Image {
@@ -65,7 +65,7 @@ pub(super) struct LayerCursor {
 }
 
 impl LayerCursor {
-    /// At the beginning of a layer that is given `shape`.
+    /// The state at the beginning of a layer with input `shape`.
     pub(super) fn new(shape: ActivationShape) -> Self {
         Self {
             main: shape,
@@ -163,7 +163,7 @@ const CUTS: [(TensorSplit, &str); 4] = [
     (TensorSplit::InsideRegion, "between"),
 ];
 
-/// Reads an operator and moves `state` past it.
+/// Parses an operator and advances `state` past it.
 pub(super) fn operator(
     field: &ConfigField<'_>,
     state: &mut LayerCursor,
@@ -192,7 +192,7 @@ pub(super) fn operator(
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
     }
-    // The skip path starts anew behind a sum, and in front of the first block.
+    // The skip path starts again after a sum, and before the first block.
     if matches!(op, OperatorKeyword::Residual | OperatorKeyword::Embedding) {
         state.around = state.main;
     }
@@ -200,7 +200,7 @@ pub(super) fn operator(
     Ok(if around { operator.around() } else { operator })
 }
 
-/// Reads the computation of an operator on `shape`, and returns it with the output's shape.
+/// Parses an operator's kind on an input of `shape`, and returns it with the output's shape.
 fn work(
     op: OperatorKeyword,
     table: &ConfigTable<'_>,
@@ -260,7 +260,7 @@ fn work(
                 width: size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
-            // Tables stand beside the chain, until an interaction consumes the rows.
+            // Tables stay outside the chain until an interaction takes their rows.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -275,7 +275,7 @@ fn work(
     })
 }
 
-/// A product takes an image as one row.
+/// A product flattens an image to one row.
 fn linear(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
@@ -306,7 +306,7 @@ fn attention(
     let (tokens, columns) = sequence(table, shape)?;
     let heads = size(table, "heads")?;
     let kv_heads = size_or(table, "kv_heads", 1, heads)?;
-    // Queries, keys and values stand side by side in the input's columns.
+    // The input's columns are queries, keys and values, one after another.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.refuse(
@@ -438,7 +438,7 @@ fn pool(
     Ok((work, ActivationShape::Image { channels, size }))
 }
 
-/// Windows over an image.
+/// Sliding windows over an image.
 struct WindowSpec {
     kernel: [u64; 2],
     stride: u64,
@@ -475,7 +475,7 @@ impl WindowSpec {
     }
 }
 
-/// Channels and pixels.
+/// Channels and size of an image; other shapes are errors.
 fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 2]), ConfigError> {
     match shape {
         ActivationShape::Image { channels, size } => Ok((channels, size)),
@@ -485,7 +485,7 @@ fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 
     }
 }
 
-/// Rows and columns.
+/// Rows and columns; other shapes are errors.
 fn sequence(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, u64), ConfigError> {
     match shape {
         ActivationShape::Rows { rows, columns } => Ok((rows, columns)),

@@ -1,25 +1,25 @@
-//! Kernels of attention, in front of it and of itself where it is fused.
+//! Kernels of attention: those before it, and attention itself, fused or unfused.
 //!
 //! With `a` query heads and `v` heads of keys and values, `w` wide, and `s` tokens:
 //!
 //! | kernel | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
-//! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
+//! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B per row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
 //! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
 //! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
-//! | … in single precision, where it is not one kernel | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
+//! | … in single precision, if it is several kernels | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
 //! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
 //! | … with Megatron-LM's kernels: `merge` of heads, `split` of their gradients | | `2d naw` | | `2d naw`; `2d n (aw + 2vw)` | |
 //! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
 //! | … rotary positions, of queries and keys | | `2d n (a + v) w` | | as forward | |
-//! | … norms of heads of queries and keys | | `2d n (a + v) w` | | `3d n (a + v) w` | queries and keys as they were |
-//! | … operation by operation | | as RMSNorm (`model/spec/kernels.rs`) | | the same | the same |
-//! | … rotary positions, operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
-//! | … PyTorch repeats heads of keys and values, where `v < a` | | `2d n (a + v) w` | | as forward | |
+//! | … norms of heads of queries and keys | | `2d n (a + v) w` | | `3d n (a + v) w` | queries and keys before the norms |
+//! | … the same, unfused | | as RMSNorm (`model/spec/kernels.rs`) | | the same | the same |
+//! | … rotary positions, unfused | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
+//! | … PyTorch repeats heads of keys and values if `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
-//! With a causal mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above. A rank that has
-//! `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` where queries are counted, and `s` where
-//! keys and values are; its part of the causal scores is that of every other rank.
+//! With a causal mask a fused kernel skips the scores beyond the diagonal: `(s + 1) / 2` replaces `s` above. A rank
+//! with `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` for queries, and `s` for
+//! keys and values; all ranks have an equal part of the causal scores.
 
 use super::{CostParameters, OperatorKernels, chain, kernel};
 use crate::generate::GenerateError;
@@ -28,7 +28,7 @@ use crate::model::OperatorSpec;
 use chakram_trace::format::{KernelShape, MovingKernel};
 
 impl CostParameters {
-    /// The kernels of attention.
+    /// The kernels of attention, with the kernels before it.
     pub(super) fn attention(
         &self,
         spec: &OperatorSpec,
@@ -40,14 +40,15 @@ impl CostParameters {
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
-        // Values may be narrower than keys, and tokens may meet some of the others only.
+        // Values may be narrower than keys, and tokens may attend to only some of the others.
         let is_shaped = spec.has('u');
         let u = if is_shaped {
             spec.extent('u').into()
         } else {
             w
         };
-        // Each token with itself and those before it, or with all; shards of a sequence have equal parts of them.
+        // Each token meets itself and the earlier tokens, or all tokens; shards of a sequence have equal parts of these
+        // pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent('d')).min(m * s),
@@ -63,10 +64,11 @@ impl CostParameters {
             let moved = d * (n * a * (w + u) + b * s * v * (w + u)) + rows;
             // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // Of the two pieces of a shard one is as far from the end as the other from the start: together they meet as many
-            // keys as if each met half of all.
+            // A shard has two chunks of the sequence, at equal distances from its start and its end. Together they meet
+            // as many keys as if each query met half of all keys.
             let halved = causal && queries < tokens;
-            // A table of shapes has neither windows nor two widths: keys of all queries alike, and the mean width, are as many FLOPs.
+            // Measured tables have neither windows nor two widths: equal keys for all queries and the mean width give
+            // the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -86,7 +88,7 @@ impl CostParameters {
             };
             let forward = product(w) + product(u);
             let forward = kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
-            // Recomputed scores and four products of the backward pass: gradients of queries and keys, and of values and weights.
+            // Recomputed scores, then four products: gradients of queries and keys, and of values and weights.
             let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
             let backward = 3 * product(w) + 2 * product(u);
             let backward = kernel("", backward, back, &inputs, &outputs)?;
@@ -96,13 +98,13 @@ impl CostParameters {
                 ..OperatorKernels::default()
             }
         } else {
-            // As many FLOPs as with both widths.
+            // The mean width gives the same FLOPs as both widths.
             let w = (w + u).div_ceil(2);
             self.unfused(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
         let latent = is_shaped && spec.extent('l') > 0;
         let turned = match is_shaped {
-            // All heads of keys share the columns that are turned.
+            // With latent vectors, all key heads share the rotary columns.
             true => u128::from(spec.extent('r')) * (a + if latent { 1 } else { v }),
             false => (a + v) * w,
         };
@@ -113,7 +115,8 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Adds norms of heads of queries and keys, `x` elements together, in front of all else, and their gradients behind it.
+    /// Adds norms of query heads and key heads, `x` elements together, before all other kernels, and their gradients
+    /// after them.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MovingKernel::Copy, MovingKernel::ElementWise);
@@ -154,8 +157,8 @@ impl CostParameters {
         Ok(())
     }
 
-    /// Adds what is done to queries and keys, `x` elements together, and to heads of keys and values before attention, and
-    /// the same on the way back.
+    /// Adds the element-wise kernels on queries and keys, `x` elements together, and on heads of keys and values before
+    /// attention, and their backward counterparts.
     fn before_attention(
         &self,
         kernels: &mut OperatorKernels,

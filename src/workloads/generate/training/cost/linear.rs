@@ -1,23 +1,23 @@
-//! Kernels of a linear layer: its products, and what its number format and its framework put beside them.
+//! Kernels of a linear layer: its products, and the kernels that number formats and frameworks add.
 //!
-//! With `e` bytes of an operand of a product, and `n x k` by `k x m`; for `x` experts, each of which has `n / x` rows, `km`
-//! stands for `x km` in bytes, while FLOPs are those of `n` rows:
+//! `e` is the bytes of a product's operand, for a product of `n x k` by `k x m`. With `x` experts, each of which has `n
+//! / x` rows, bytes count `x km` instead of `km`, and FLOPs count `n` rows:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
 //! | product | | `e (nk + km) + d nm` |
 //! | `dgrad` | | `e (nm + km) + d nk` |
-//! | `wgrad` | | `e (nk + nm)`, and `g km`, twice where micro-batches are summed up |
-//! | `quantize` | operands of 8 bits | `(d + 2e) nk`: read, and written as it is and transposed |
-//! | `grad.quantize` | operands of 8 bits | `(d + 2e) nm` |
-//! | `amax`, `grad.amax` | current scaling | `d nk`, `d nm`: the largest number is found first |
+//! | `wgrad` | | `e (nk + nm)`, and `g km`, twice if micro-batches are summed |
+//! | `quantize` | 8-bit operands | `(d + 2e) nk`: read, and written in both original and transposed order |
+//! | `grad.quantize` | 8-bit operands | `(d + 2e) nm` |
+//! | `amax`, `grad.amax` | current scaling | `d nk`, `d nm`: the maximum is computed first |
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
-//! | `wgrad.sum` | Megatron-LM, where micro-batches are summed up | `(d + 2g) km`; `wgrad` then writes `d km` |
+//! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
-//! Delayed scaling takes the largest number of steps before, which is found beside the product. Scaling by blocks
-//! finds it for the 32 numbers at hand, and writes a byte for them. Weights are quantized once a step, with the
-//! optimizer. Transformer Engine has these recipes. Four bits have no kernels of their own: prices of their products
-//! include it.
+//! Delayed scaling uses the maximum of earlier steps, which the product's kernel computes as a by-product. Block
+//! scaling computes the maximum of each 32 numbers and writes one byte for it. Weights are quantized once per step,
+//! with the optimizer. Transformer Engine has these recipes. 4-bit formats have no casting kernels: the prices of their
+//! products include casting.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, gemm, kernel};
 use crate::generate::GenerateError;
@@ -25,7 +25,7 @@ use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::OperatorSpec;
 use chakram_trace::format::{Dtype, MovingKernel};
 
-/// Bytes of two numbers.
+/// Bytes of two numbers, because one may have 4 bits.
 pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
@@ -37,14 +37,14 @@ pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
 }
 
 impl CostParameters {
-    /// Returns whether operands of products are cast by kernels of their own.
+    /// Returns true if separate kernels cast the operands of products.
     pub fn quantizes(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
         narrow && self.number > 1
     }
 
-    /// The kernels of a product of `[n, k, m]`, with a bias or without; or of one for each of several `experts`, which share the
-    /// `n` rows evenly.
+    /// The kernels of a product of `[n, k, m]`, with a bias if `bias`; or of one product for each of several `experts`,
+    /// which share the `n` rows evenly.
     pub(super) fn linear(
         &self,
         [n, k, m]: [u128; 3],
@@ -56,7 +56,7 @@ impl CostParameters {
         let operands = |elements: u128| pair * elements / 2;
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         let apart = megatron && self.sums;
-        // Gradients of weights are read before they are written where there is something to add to.
+        // If gradients are accumulated, they are read before they are written.
         let sums = match (self.sums, apart) {
             (_, true) => d,
             (true, false) => 2 * g,
@@ -64,7 +64,7 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // The largest expert's rows, where they do not divide: a grouped product ends with its largest one.
+        // The largest expert's rows, if they do not divide evenly: a grouped product ends with its largest one.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -101,7 +101,8 @@ impl CostParameters {
         })
     }
 
-    /// The kernels of a product for each of `experts`, which share the rows, the first ones having one more where they do not divide.
+    /// The kernels of a separate product for each of `experts`, which share the rows; if these do not divide evenly,
+    /// the first experts have one row more.
     pub(super) fn linear_of_each(
         &self,
         [n, k, m]: [u128; 3],
@@ -127,7 +128,7 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// The kernels of two products side by side, of `m` rows with `k` and `c` columns.
+    /// The kernels of two independent products, of `m` rows with `k` and `c` columns.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));
@@ -155,7 +156,7 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Kernels that cast the elements of `x` for products, if they are cast.
+    /// Kernels that cast the elements of `x` for products, if the format requires it.
     fn quantized(
         &self,
         [amax, quantize]: [&'static str; 2],

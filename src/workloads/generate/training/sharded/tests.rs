@@ -260,13 +260,13 @@ fn rows_of_images_come_from_neighbours() {
 
 #[test]
 fn channels_are_summed_over_those_that_share_them() {
-    // Four members; `first` by output channels into 4, `second` by 2 input channels and 2 output channels, numbered
-    // (b, c, i, k): input channels have stride 2. Two samples of 2 bytes.
-    // `second` needs half of the 8 channels where a quarter is: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 =
-    // 1024 B, 512 B from each. Its output, 16 channels, has terms over 0 and 2, and 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048
-    // B. Backwards the gradient of its input, half of the channels, has terms over {0, 1} and {2, 3}, of which each
-    // needs a quarter of all: a reduce-scatter of 1024 B. Pool and loss have all: its gradient is sharded without a
-    // message.
+    // Four members; `first` is sharded by output channels into 4, `second` by 2 input channels and 2 output channels,
+    // numbered (b, c, i, k): input channels have stride 2. Two samples of 2 bytes. A member of `second` needs half of
+    // the 8 channels but has a quarter: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B from each.
+    // Its output, 16 channels, has partial sums on 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B. Backward, the
+    // gradient of its input, half of the channels, has partial sums over {0, 1} and {2, 3}, of which each needs a
+    // quarter of all: a reduce-scatter of 1024 B. Pool and loss are replicated, so the pool's gradient is sharded
+    // without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -274,7 +274,7 @@ fn channels_are_summed_over_those_that_share_them() {
     ];
     let plan = plan(4, 2, operators);
     let ranks = every_rank(pattern(&model, &plan));
-    // Groups by number: partitions come in the order of their first use.
+    // Groups by index: partitions are ordered by their first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
     for (rank, nodes) in ranks.iter().enumerate() {
@@ -291,9 +291,9 @@ fn channels_are_summed_over_those_that_share_them() {
 
 #[test]
 fn tables_are_exchanged_for_samples() {
-    // DLRM on four members with 8 samples: perceptrons by samples, tables by columns. What 26 tables gave for all
-    // samples, 64 columns of each, is 26 x 64 x 8 x 2 B = 26,624 B, of which a member has a quarter, and exchanges it
-    // for a quarter of the samples: one all-to-all of 6,656 B there, one back.
+    // DLRM on four members with 8 samples: perceptrons sharded by samples, tables by columns. The output of 26 tables
+    // for all samples, 64 columns each, is 26 x 64 x 8 x 2 B = 26,624 B. A member has a quarter of it and exchanges
+    // that for a quarter of the samples: one all-to-all of 6,656 B forward and one backward.
     let model = Model::named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);
@@ -311,7 +311,7 @@ fn tables_are_exchanged_for_samples() {
         ];
         assert_eq!(all, expected);
     }
-    // Each has a quarter of every table.
+    // Each member has a quarter of every table.
     let summary = TrainingPattern {
         model: model.clone(),
         plan,
@@ -321,7 +321,7 @@ fn tables_are_exchanged_for_samples() {
     let tables: u64 = model.table_weights();
     let others = model.parameters() - tables;
     assert_eq!(summary.stages[0].parameters, tables / 4 + others);
-    // Gradients of the 13 features are not found.
+    // Gradients of the 13 input features are not computed.
     let all = 3 * 2 * 8 * u128::from(model.multiplications());
     assert_eq!(summary.flops, all - 2 * 8 * 13 * 512);
     assert_eq!(summary.model_flops, summary.flops);

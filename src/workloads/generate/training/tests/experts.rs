@@ -528,7 +528,7 @@ fn ranks_keep_and_step_their_own_experts() {
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Reductions of a rank: group, bytes, and for each dependency whether it is of weights that all replicas have.
+/// Reductions of a rank: group, bytes, and by node id whether the reduction waits for the node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
