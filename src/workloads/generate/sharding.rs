@@ -233,7 +233,7 @@ impl OperatorSharding {
         self.rows_of(self.part(position, OperatorAxis::M))
     }
 
-    /// As [`rows`](Self::rows), for the devices with shard `part` of the rows.
+    /// As `rows`, for the devices with shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

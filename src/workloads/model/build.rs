@@ -148,12 +148,12 @@ fn size_or(
     table.or(key, default, |field| field.between(least, MOST))
 }
 
-/// The `true` or `false` at `key`, or `default` without the key.
+/// The boolean at `key`, or `default` without the key.
 fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
     table.or(key, default, |field| field.flag())
 }
 
-/// Height and width at `key`: one number for both, or two.
+/// Height and width at `key`, given as one number for both or as two.
 fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     if field.whole().is_some() {
         let side = field.between(1, MOST)?;
@@ -163,7 +163,7 @@ fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     Ok([height.between(1, MOST)?, width.between(1, MOST)?])
 }
 
-/// Refuses another number of tokens for a sample whose size does not follow from it.
+/// Rejects another number of tokens for a model whose sizes do not follow from it.
 fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Orders against ones written out by hand, and times and peaks against a pipeline that is played through.
+//! Compares orders with handwritten ones, and times and peaks with a simulated pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -11,7 +11,7 @@ mod split;
 
 use oracle::{Played, play};
 
-/// Orders in short: `3b` is the third micro-batch forward through the second chunk, `3b'` back.
+/// Abbreviated orders: `3b` is the third micro-batch forward through the second chunk, `3b'` backward.
 fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
     let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
@@ -45,7 +45,7 @@ fn layer_wise(layers: u32) -> PipelineSchedule {
     PipelineSchedule::LayerWise { layers }
 }
 
-/// Passes of all stages that last the same, played through.
+/// Simulates equal stages.
 fn equal(
     schedule: PipelineSchedule,
     stages: u32,
@@ -67,7 +67,7 @@ fn gpipe_goes_back_when_all_are_through() {
 
 #[test]
 fn one_f_one_b_alternates_after_a_warm_up() {
-    // SC'21, figure 4, top: the first of four stages runs three ahead, the last none.
+    // SC'21, figure 4, top: the first of four stages runs three passes ahead, the last none.
     let of = |stage| order(ONE_F_ONE_B, stage, 4, 8);
     let first = "1a 2a 3a 4a 1a' 5a 2a' 6a 3a' 7a 4a' 8a 5a' 6a' 7a' 8a'";
     assert_eq!(of(0), first);
@@ -75,14 +75,14 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // Fewer micro-batches than the warm-up would take.
+    // Fewer micro-batches than the warm-up needs.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
 #[test]
 fn interleaved_chunks_take_turns_as_in_megatron() {
-    // Two stages, four micro-batches: forward passes come as 1a 2a 1b 2b 3a 4a 3b 4b, backward ones as
-    // 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead, the second 2.
+    // Two stages, four micro-batches: forward passes are ordered 1a 2a 1b 2b 3a 4a 3b 4b, backward ones 1b 2b 1a 2a 3b
+    // 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead, the second 2.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
@@ -94,7 +94,7 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
     assert_eq!(order(interleaved(2), 0, 4, 8), first);
 
-    // As many micro-batches as stages: all forward passes come first.
+    // With as many micro-batches as stages, all forward passes come first.
     assert_eq!(
         order(interleaved(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
@@ -143,12 +143,12 @@ fn activations_are_held_until_their_way_back() {
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
-    // S - i, no more than there are.
+    // S - i, at most the number of micro-batches.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
-    // 2 (3 - i) + 4 + 1 halves; for the first stage 11 / 2 = 4 (1 + 3/8) micro-batches, the factor
-    // 1 + (S - 1)/(S v) of Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
+    // 2 (3 - i) + 4 + 1 halves; for the first stage 11 / 2 = 4 (1 + 3/8) micro-batches, the factor 1 + (S - 1)/(S v) of
+    // Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
@@ -183,7 +183,7 @@ fn equal_stages_take_as_long_as_the_formula_says() {
                 let found = equal(schedule.clone(), stages, count, forward, back);
                 let ideal = schedule.ideal(&vec![Span(both); stages as usize], count);
                 assert_eq!(found.time, ideal.0, "{case}");
-                // The bubble is what is not computed, per computed.
+                // The bubble is idle time divided by computing time.
                 let busy = (u64::from(count * schedule.chunks()) * both) as f64;
                 let bubble = (found.time as f64 - busy) / busy;
                 let formula = schedule.bubble(stages, count, false).unwrap();
@@ -291,8 +291,8 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass but the first layers' forward and the last layers' backward one needs one other, which
-        // feeds it and nothing else.
+        // Every pass except the first layers' forward and the last layers' backward pass depends on one other pass,
+        // which feeds only it.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

@@ -1,4 +1,4 @@
-//! Totals of each operator, and the sizes that its degrees have to divide.
+//! Totals of each operator, and the sizes that its degrees must divide.
 
 use super::halo::WindowRows;
 use super::{GenerateError, OperatorAxis, refused};
@@ -7,16 +7,15 @@ use crate::model::{AxisCut, OperatorSpec};
 /// Letters of degrees along the axes.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Number of candidates to try for a valid degree in an error's hint, so that absurd sizes are refused as fast as
-/// others.
+/// Maximum number of candidates tried for a valid degree in an error's hint, so that absurd sizes are rejected quickly.
 const LOOK: usize = 1 << 20;
 
 /// Numbers of shards that an axis admits.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AxisExtent {
-    /// Divisors of all of these, named for messages.
+    /// Divisors common to all of these sizes; the nouns are for messages.
     Divisors(Vec<(u64, &'static str)>),
-    /// It cannot be sharded; the reason.
+    /// It cannot be sharded, for this reason.
     Whole(&'static str),
 }
 
@@ -44,20 +43,20 @@ impl AxisExtent {
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorTotals {
-    /// The axes as devices are numbered, the slowest first.
+    /// The axes in the order of device numbering, the slowest first.
     pub order: [OperatorAxis; 4],
-    /// Sizes that its degrees have to divide along b, m, n and k.
+    /// Sizes that its degrees along b, m, n and k must divide.
     pub extents: [AxisExtent; 4],
     /// FLOPs of a forward pass.
     pub flops: u128,
     /// Elements that are summed over k.
     pub outputs: u128,
     /// Elements of the input's gradient that are summed over n; none if n shards the input like the output, or if the
-    /// input is not the output of a layer.
+    /// input is not another layer's output.
     pub inputs: u128,
-    /// Weights, and whether n and k shard them.
+    /// Elements of weights, and whether n and k shard them.
     pub weights: Vec<(u128, [bool; 2])>,
-    /// Geometry of its windows over an image, if it has windows.
+    /// Geometry of its windows over an image, if any.
     pub rows: Option<WindowRows>,
 }
 
@@ -66,7 +65,7 @@ impl OperatorTotals {
     pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Two for each multiplication, and for each comparison of a window.
+        // Two per multiplication, and two per comparison of a window.
         let products = spec.products.iter().map(|one| {
             let sums = spec
                 .volume(one.result)
@@ -101,7 +100,7 @@ impl OperatorTotals {
         }
     }
 
-    /// Checks that `axis` can be split into `degree` shards; the error suggests degrees that can.
+    /// Checks that `axis` can be split into `degree` shards; the error suggests valid degrees.
     pub(super) fn check(&self, axis: OperatorAxis, degree: u32) -> Result<(), GenerateError> {
         let letter = LETTERS[axis as usize];
         let sizes = match &self.extents[axis as usize] {

@@ -1,4 +1,4 @@
-//! Announced reductions against small products that are really computed in shards; and refusals.
+//! Compares announced reductions with small products computed in shards, and tests rejections.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -9,37 +9,37 @@ mod linear;
 mod refusals;
 mod transformer;
 
-/// The place of an element in its tensor; 0 where a tensor has fewer axes.
+/// Index of an element in its tensor; 0 for missing axes.
 type Element = [u64; 4];
 
-/// A tensor, or what a device has of it.
+/// A tensor, or one device's part of it.
 type Values = BTreeMap<Element, i64>;
 
-/// Devices that have a term of each element of a result, with their terms.
+/// For each element of a result, the devices with a term of it, and their terms.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
-/// Notes that `device` has `values`.
+/// Records that `device` has `values`.
 fn note(parts: &mut Parts, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
 }
 
-/// Numbers that no mistake makes equal by chance, and small enough to be summed.
+/// Pseudo-random values that do not coincide by accident, small enough to be summed.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Ranks that are not their positions.
+/// Ranks that differ from their positions.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
 }
 
-/// Holds `parts` against `reduction`: every device has as many elements as it says, those that have a part of
-/// one are exactly a group, and the sum over the group is what `whole` says.
+/// Checks `parts` against `reduction`: every device has the announced number of elements, the devices with terms of an
+/// element are exactly one group, and the sum over the group is `whole`'s value.
 fn hold(
     case: &str,
     sharding: &OperatorSharding,
@@ -83,7 +83,7 @@ fn divisors(size: u64) -> Vec<u32> {
         .collect()
 }
 
-/// The part `index` of `parts` of `0..size`.
+/// Range `index` of `parts` equal ranges of `0..size`.
 fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
@@ -143,11 +143,11 @@ fn on_one_device_it_is_what_models_count() {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
             let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
-            // Two FLOPs for a multiplication; a pooling has none of these.
+            // Two FLOPs per multiplication; a pooling has none.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }
-            // A tied matrix counts no weights, but has their gradient.
+            // A tied matrix counts no weights, but its gradient exists.
             if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
                 assert_eq!(found.update.elements, work.parameters(), "{case}");
             }
@@ -182,7 +182,7 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Tables are products with vectors of zeros and a one: 4 samples, 8 tokens, table 16 x 32 by (2, 2, 2, 2).
+    // Tables are products with one-hot vectors: 4 samples, 8 tokens, table 16 x 32 by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
@@ -212,7 +212,7 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // Heads 8 and 4 by 4: 4 B S^2 (8 x 16) / 8, nothing to sum.
+    // Heads 8 and 4, sharded by 4: 4 B S^2 (8 x 16) / 8, nothing to sum.
     let found = OperatorSharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
@@ -251,14 +251,14 @@ fn operators_beyond_the_table() {
     let cut = ShardingDegrees::convolution(1, 3, 1, 2);
     let found = OperatorSharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
-    // Depthwise: each of 4 channels has a filter of its own.
+    // Depthwise: each of 4 channels has its own filter.
     let found = OperatorSharding::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
     assert_eq!(
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
-    // 5 x 4 / 2 pairs of 16 numbers on 2 samples of 4.
+    // 5 x 4 / 2 pairs of 16 numbers on 2 of 4 samples.
     let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,

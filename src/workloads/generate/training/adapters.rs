@@ -1,10 +1,10 @@
-//! Adapters between stages: members of a tensor group that exchange messages with other stages for their share of the group
-//! (PALM, Fig. 11).
+//! Adapters between stages: members of a tensor group that exchange messages with other stages on behalf of their share
+//! of the group (PALM, Fig. 11).
 //!
-//! The last product of a stage leaves each member a part of a sum. With [`AdapterSums::Source`] the whole group has it
-//! summed before adapters send it, and each of the destination's broadcasts to its share (Eq. 7). With
-//! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send parts of the sum, which those
-//! of the destination all-reduce before they broadcast (Eq. 8).
+//! After the last product of a stage, each member has a partial sum. With [`AdapterSums::Source`] the whole group sums
+//! it before adapters send it, and each of the destination's adapters broadcasts it to its share (Eq. 7). With
+//! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send partial sums, which the
+//! destination's adapters all-reduce before they broadcast (Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
@@ -14,7 +14,7 @@ use crate::generate::sharding::MemberPartition;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Groups that exchange what is handed over between stages, if not every member does for itself.
+/// Groups for exchanges between stages, if members do not each exchange for themselves.
 #[derive(Clone, Debug)]
 pub(super) struct AdapterGroups {
     /// By tensor degree.
@@ -25,16 +25,16 @@ pub(super) struct AdapterGroups {
 /// Shares of the tensor groups of one degree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdapterShares {
-    /// Number of members of a share, the first of which is its adapter.
+    /// Number of members of a share; the first is its adapter.
     pub size: u32,
-    /// Shares of a tensor group; `None` where each has one member.
+    /// Shares of a tensor group; `None` if each has one member.
     pub shares: Option<ParallelGroupKind>,
-    /// Adapters of a tensor group, if they sum what they receive and are more than one.
+    /// The adapters of a tensor group, if there are several and they sum what they receive.
     pub summing: Option<ParallelGroupKind>,
 }
 
 impl AdapterGroups {
-    /// The groups of `plan`, whose partitions are added to `partitions`; `None` if all members exchange for themselves.
+    /// The groups of `plan`; adds their partitions to `partitions`. `None` if all members exchange for themselves.
     pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
         let adapters = plan.adapters?;
         let own_sums = plan.adapter_sums == AdapterSums::Destination;
@@ -76,8 +76,8 @@ impl AdapterGroups {
     }
 }
 
-/// The number of the all-reduce over the tensor group that leaves the result of `program`: no other collective and no matrix
-/// product comes behind it but for gradients of weights.
+/// Index of the all-reduce over the tensor group that produces the result of `program`: no collective and no matrix
+/// product follows it, except for weight gradients.
 fn last_sum(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramTask| {
         matches!(
@@ -90,7 +90,7 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
         )
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
-    // Gradients of weights take what the sum is formed of, whenever they run.
+    // Weight gradients do not use the sum, so they may run after it.
     let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
         found.any(|&node| node as usize == item)
@@ -104,30 +104,31 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
-    /// The adapters of `stage`, if not every member exchanges for itself.
+    /// The adapters of `stage`; `None` if members exchange for themselves.
     pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }
 
-    /// Members of `stage` for which one exchanges with other stages.
+    /// Number of members of `stage` for which one adapter exchanges messages.
     pub(super) fn share(&self, stage: u32) -> u32 {
         self.adapters_of(stage).map_or(1, |own| own.size)
     }
 
-    /// True if the member at `place` exchanges messages with other stages.
+    /// Returns true if the member at `place` exchanges messages with other stages.
     pub(super) fn is_adapter(&self, place: RankCoordinates) -> bool {
         place.tensor.is_multiple_of(self.share(place.stage))
     }
 
-    /// The layer of part `at` and the item of its program of `kind` that adapters sum in its place, if they do.
+    /// The layer of part `at`, and the index in its program of `kind`, of the sum that adapters compute instead; `None`
+    /// if they do not.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers(at);
         let (layer, is_edge) = match kind {
             PassKind::Forward => (layers.end - 1, at + 1 == self.parts()),
             PassKind::Backward => (layers.start, at == 0),
-            // The plan refuses adapters beside backward passes in two.
+            // The plan rejects adapters with split backward passes.
             PassKind::InputGradient | PassKind::WeightGradient => return None,
         };
         if is_edge || sums == AdapterSums::Source {

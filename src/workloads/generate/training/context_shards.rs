@@ -1,24 +1,25 @@
-//! Tokens of a rank under context parallelism: of the `s` tokens of each sequence `s / c`, for a degree of `c`.
+//! Context parallelism with degree `c`: a rank has `s / c` of the `s` tokens of each sequence.
 //!
-//! Operators work on tokens one by one, but for attention, where a query needs the keys and values of every token. Two ways bring
-//! them together, `B` samples and `d` bytes of a number, `a` query heads and `v` heads of keys and values of `w` columns:
+//! Operators process tokens independently, except attention, where a query needs the keys and values of every token.
+//! There are two exchanges for it, with `B` samples, `d` bytes per number, `a` query heads, and `v` heads of keys and
+//! values of `w` columns:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
-//! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes of a rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
+//! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes per rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
 //!
-//! Keys and values that were gathered are kept for the kernels of attention alone. A sequence is cut into `2 c` pieces, of
-//! which a rank has the `i`-th from either end, so that all ranks have equal parts of causal scores (section 3.3.2 of the first).
-//! Ranks of a context group have the same weights, of which they find parts of the gradients: these are summed over all
-//! `data x context` replicas.
+//! Gathered keys and values are kept only for the kernels of attention. A sequence is cut into `2 c` pieces, of which a
+//! rank has the `i`-th from each end, so that all ranks have equal parts of causal scores (section 3.3.2 of the first
+//! paper). Ranks of a context group have the same weights and compute parts of their gradients, which are summed over
+//! all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, refused};
 use crate::model::{LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
 use std::borrow::Cow;
 
-/// `model` with the tokens that a rank has.
+/// `model` with only the tokens of one rank.
 pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
@@ -54,8 +55,8 @@ fn divide(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
         .for_each(|(_, size)| *size /= shards);
 }
 
-/// Bytes of a context group's exchanges around an operator, `sample` being those of a number in all samples of a micro-batch: of
-/// queries and of keys and values, as many as a rank has.
+/// Bytes of a context group's exchanges around an operator, of queries and of keys and values, for a rank's own tokens.
+/// `sample` is the bytes of one number over all samples of a micro-batch.
 pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.volume(axes).saturating_mul(sample);
@@ -66,7 +67,7 @@ pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Refuses a degree that does not divide the tokens or heads of `model`, and what no rule is known for.
+/// Rejects a degree that does not divide the tokens or heads of `model`, and models for which no rule is known.
 pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let shards = u64::from(plan.context);
     if shards == 1 {
@@ -90,12 +91,12 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
     })
 }
 
-/// Returns what is expected of a degree that `operator` cannot have.
+/// Returns the expected degree if `operator` cannot have the plan's degree.
 fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
     let shards = u64::from(plan.context);
     let spec = operator.work.spec();
     if !spec.attends() {
-        // Images have rows of pixels, and halos.
+        // Images have rows of pixels and halos, not tokens.
         let mut sizes = spec.sizes(OperatorAxis::M).peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());
@@ -121,7 +122,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllGather => {
             let tokens = spec.extent('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
-            // A causal mask leaves ranks with unequal work unless each has two pieces.
+            // With a causal mask, ranks have equal work only if each has two pieces.
             let pieces = if causal { 2 * shards } else { shards };
             (!tokens.is_multiple_of(pieces)).then(|| match causal {
                 true => format!(

@@ -1,21 +1,21 @@
-//! FLOPs that the model needs for a step, of which model FLOPs utilization is the share of the peak.
+//! Model FLOPs of a step: model FLOPs utilization is their share of the peak.
 //!
-//! Two for each multiplication forwards, and as many backwards for each factor whose gradient is needed; no recomputation
-//! (Chowdhery et al., "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-//! Models", 2022, section 6 and appendix A):
+//! Two per multiplication forward, and backward the same for each factor whose gradient is needed; no recomputation
+//! (Chowdhery et al., "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large
+//! Transformer Models", 2022, section 6 and appendix A):
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
-//! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless that is the job's data |
+//! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! `m` of attention are those that its kernels carry out: with a causal mask a fused kernel has `s (s + 1) / 2` pairs of a
-//! sequence's `s` tokens, kernels of scores and values `s s`, which the publications count for either. The scores that a fused
-//! kernel finds again backwards are recomputation, so they count as work of the hardware alone. Operators that the plan leaves
-//! out count nothing.
+//! For attention, `m` counts the multiplications that its kernels execute: with a causal mask a fused kernel has `s (s
+//! + 1) / 2` pairs of a sequence's `s` tokens, and unfused kernels have `s s`, which the publications count for both. A
+//! fused kernel's backward recomputation of scores counts only as hardware FLOPs. Operators that the plan leaves out
+//! count nothing.
 //!
-//! The ranks' kernels carry out at least as much: padded heads, operators of which all members of a tensor group do the
-//! whole, and recomputation come on top.
+//! The ranks' kernels execute at least as many FLOPs: padded heads, operators replicated in a tensor group, and
+//! recomputation are added.
 
 use super::TrainingGenerator;
 use crate::generate::plan::AttentionKernel;
@@ -37,7 +37,7 @@ impl TrainingGenerator {
         each.fold(0, u128::saturating_add)
     }
 
-    /// Multiplications of `operator` forwards, of one sample.
+    /// Forward multiplications of `operator` for one sample.
     fn carried_out(&self, operator: &LayerOperator) -> u64 {
         let skipped = match self.sizes.fused {
             true => operator.work.skippable_multiplications(),
@@ -46,19 +46,19 @@ impl TrainingGenerator {
         operator.work.multiplications() - skipped
     }
 
-    /// Products of the backward pass that `operator` needs for each of the forward one.
+    /// Number of backward products of `operator` for each forward product.
     fn backward_products(&self, operator: &LayerOperator, input_gradient: bool) -> u128 {
         let spec = operator.work.spec();
         let has_weights = !spec.weights.is_empty();
         match (self.plan.trains(), has_weights && !spec.attends()) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
-            // Gradients of both factors, or of none; gains of attention's norms take both.
+            // Gradients of both factors or of neither; gains of attention's norms need both.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }
 
-    /// Pairs of tokens that those FLOPs count; `None` for a model without attention.
+    /// Pairs of tokens that these FLOPs count; `None` for a model without attention.
     pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
         let operators = self.model.runs().flat_map(|run| &run[0].operators);
         let mut attention = operators.filter(|one| one.work.spec().attends()).peekable();

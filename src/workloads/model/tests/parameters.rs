@@ -1,4 +1,4 @@
-//! Weights of presets.
+//! Weight counts of presets.
 
 use super::preset;
 use crate::model::PRESETS;
@@ -9,8 +9,8 @@ fn found(name: &str) -> u64 {
 
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
-    // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), that is
-    // 12 l h^2 + 13 l h + (V + s) h. The last norm's gain and bias, 2 h, are not in it.
+    // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), that is 12 l h^2 + 13 l
+    // h + (V + s) h. It omits the last norm's gain and bias, 2 h.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -33,7 +33,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
             "{name}"
         );
     }
-    // Korthikanti et al. (2022), Table 3, the two that are not among those.
+    // Korthikanti et al. (2022), Table 3: the two models that the first table does not have.
     for (name, l, h) in [("22b", 48, 6144), ("175b", 96, 12288)] {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
         assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
@@ -74,18 +74,18 @@ fn gpts_are_those_that_were_released() {
 
 #[test]
 fn berts_have_embeddings_blocks_and_a_pooler() {
-    // Tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h a block, h^2 + h of pooler.
+    // Tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h per block, h^2 + h of pooler.
     let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
     assert_eq!(bert(12, 768), 109_482_240);
     assert_eq!(found("bert-base"), 109_482_240);
     assert_eq!(bert(24, 1024), 335_141_888);
     assert_eq!(found("bert-large"), 335_141_888);
-    // BERT base that predicts masked words has a product with a norm and a bias of each word for the pooler:
+    // BERT base with masked-word prediction replaces the pooler by a product with a norm and a bias per word:
     // 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
     assert_eq!(masked.parameters(), 109_514_298);
-    // 29,056 words; a last norm in place of the first one, which is no embedding norm; h^2 + h + 2 h + 29,056.
+    // 29,056 words; a last norm instead of an embedding norm; h^2 + h + 2 h + 29,056.
     let h = 1024;
     let tables = (29_056 + 512 + 2) * h;
     let blocks = 24 * (12 * h * h + 13 * h);
@@ -140,7 +140,8 @@ fn llamas_are_those_that_were_released() {
 
 #[test]
 fn models_of_images_are_those_of_torchvision() {
-    // A ViT: 3 p^2 h + h of patches, a class of h, 12 h^2 + 13 h a block, a last norm, 1000 (h + 1) of classifier.
+    // A ViT: 3 p^2 h + h of patches, a class token of h, 12 h^2 + 13 h per block, a last norm, 1000 (h + 1) of
+    // classifier.
     let vit = |l: u64, h: u64, p: u64| {
         let tokens = (224 / p) * (224 / p) + 1;
         3 * p * p * h + h + h + tokens * h + l * (12 * h * h + 13 * h) + 2 * h + 1000 * (h + 1)
@@ -165,8 +166,8 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // ResNet-18 by hand: 9,408 + 128 of stem; blocks of 2 x 9 w^2 + 4 w, or 9 w^2 / 2 less and w^2 / 2 + 2 w more
-    // where channels double; 512,000 + 1,000 of classifier.
+    // ResNet-18 by hand: 9,408 + 128 of stem; blocks of 2 x 9 w^2 + 4 w, and where channels double, 9 w^2 / 2 less and
+    // w^2 / 2 + 2 w more; 512,000 + 1,000 of classifier.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -175,12 +176,12 @@ fn models_of_images_are_those_of_torchvision() {
 
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
-    // Tables of 39,143,231 x 64; 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952 weights, which the
-    // source counts, and a bias of each of 832 + 1,281 outputs, which it does not.
+    // Tables of 39,143,231 x 64; 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952 weights, which the source
+    // counts, and one bias per output, 832 + 1,281, which it does not.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);
-    // 27 vectors make 351 pairs, and the first of them, of 64, goes along: 415 numbers for the top.
+    // 27 vectors make 351 pairs, and the first vector, 64 numbers, is appended: 415 inputs of the top perceptron.
     assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
 }
 

@@ -1,4 +1,4 @@
-//! Values of options: each type with how a file's field and the words behind a flag say it.
+//! Value types of options: how each is read from a file's field and from the words of a flag.
 
 use super::PlanOption;
 use crate::generate::plan::AxisMapping;
@@ -16,41 +16,41 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 
-/// Words that a flag takes.
+/// Syntax of a flag's words.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueSyntax {
-    /// Whole numbers of 32 bits.
+    /// 32-bit integers.
     Number,
-    /// Whole numbers of 64 bits.
+    /// 64-bit integers.
     LongNumber,
-    /// These words.
+    /// One of these words.
     Words(fn() -> Vec<&'static str>),
-    /// Text that the function accepts.
+    /// Text that this function accepts.
     Text(fn(&str) -> Result<(), String>),
 }
 
 /// A value of an option.
 pub(super) trait OptionValue: Sized {
-    /// Each of the words behind a flag.
+    /// Syntax of each word of the flag.
     const SYNTAX: ValueSyntax;
-    /// Whether there are several.
+    /// True if the flag takes several words.
     const IS_LIST: bool = false;
-    /// Lists of them in files, for messages.
+    /// Syntax of lists in files, for messages.
     const LIST: &'static str = "";
 
-    /// Reads the field of a file.
+    /// Parses a field of a file.
     fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
 
-    /// Reads the words behind a flag, of which there is one unless it is a list.
+    /// Parses a flag's words: one, unless it is a list.
     fn parse(words: &[String]) -> Result<Self, String>;
 
-    /// Refuses a value that `option` cannot have.
+    /// Rejects a value that is invalid for `option`.
     fn check(&self, _option: &PlanOption) -> Result<(), GenerateError> {
         Ok(())
     }
 }
 
-/// Reads one word as what Rust reads.
+/// Parses a single word with its `FromStr`.
 fn one<T: std::str::FromStr<Err: ToString>>(words: &[String]) -> Result<T, String> {
     let word = words.last().map_or("", String::as_str);
     word.parse().map_err(|error: T::Err| error.to_string())
@@ -85,7 +85,7 @@ numbers! {
     u64: LongNumber, i64::MAX, "";
 }
 
-/// Types of which each value has a word, and what a field that names one is read with.
+/// Implements values that each have a word; the expression reads one from a field.
 macro_rules! words {
     ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
         impl OptionValue for $T {
@@ -107,7 +107,7 @@ macro_rules! words {
 }
 
 words! {
-    // A number in files.
+    // Files give it as a number.
     ZeroStage: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
     ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
     ScheduleName: "", |field| field.choice(Self::ALL);
@@ -158,13 +158,13 @@ impl OptionValue for Bytes {
     }
 }
 
-/// A word of `place`.
+/// One word of `place`.
 pub(super) enum PlaceWord {
     Axis(AxisMapping),
     Tiles(CorePlacement),
 }
 
-/// Form of the text of a [`PlaceWord`], for messages.
+/// Syntax of a [`PlaceWord`], for messages.
 const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
                       line, s_shape, spiral, or a core x:y for each rank";
 
@@ -280,7 +280,7 @@ impl OptionValue for CapacityFactor {
     }
 }
 
-/// Orders in a plan's file; on a command line they have a file of their own.
+/// In a plan file, orders are a list of strings; the command line takes a separate file.
 impl OptionValue for PassOrders {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 
@@ -291,7 +291,7 @@ impl OptionValue for PassOrders {
         let lines = items.iter().map(|item| item.text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
         Self::of_lines(&lines).map_err(|error| {
-            // Errors about all lines stand with the last, of which there may be none.
+            // An error about the whole list is reported at its last line, or at the field if the list is empty.
             let place = error
                 .line
                 .checked_sub(1)
@@ -310,7 +310,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Tables that only files have, read where all else is known.
+/// Tables that exist only in files, and are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

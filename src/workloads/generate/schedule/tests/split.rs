@@ -1,18 +1,19 @@
-//! Schedules with backward passes in two, or passes beside one another, against formulas and published makespans.
+//! Schedules with split backward passes or overlapping passes, compared with formulas and published makespans.
 
 use super::*;
 
-/// How long passes last: forward, gradients of inputs, of weights, and a forward pass beside a whole backward one.
+/// Durations of passes: forward, input gradients, weight gradients, and a forward pass overlapping a whole backward
+/// pass.
 type Times = [u64; 4];
 
-/// A pipeline that is played through.
+/// Result of a simulated pipeline.
 struct PlayedSteps {
     time: u64,
-    /// Idle time of each stage up to the end of the last.
+    /// Idle time of each stage until the last stage ends.
     idle: Vec<u64>,
-    /// The same between the first and the last pass of a stage.
+    /// Idle time of each stage between its first and its last pass.
     idle_within: Vec<u64>,
-    /// The most micro-batches of each stage, in its passes, of which gradients of weights are not all found.
+    /// Maximum number of micro-batches per stage, in passes, whose weight gradients are incomplete.
     peaks: Vec<u64>,
 }
 
@@ -28,8 +29,8 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     (0..stages).map(of).collect()
 }
 
-/// Plays `schedule` on equal stages, whose passes through all of their chunks last as long as `times` says. With `split`, a whole
-/// backward pass hands on gradients of inputs before it finds those of weights.
+/// Simulates `schedule` on equal stages, with `times` for passes through all of their chunks. With `split`, a whole
+/// backward pass sends input gradients before it computes weight gradients.
 fn play_steps(
     schedule: &PipelineSchedule,
     stages: u32,
@@ -39,10 +40,10 @@ fn play_steps(
 ) -> PlayedSteps {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
-    // Two directions pass a chunk half as often.
+    // With two directions, half as many micro-batches pass a chunk.
     let share = u64::from(parts / stages);
     let [forward, input, weight, pair] = times.map(|time| time / share);
-    // When (micro-batch, part, backward) was handed on.
+    // Time at which the result of (micro-batch, part, backward) was sent.
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let orders: Vec<Vec<PipelineStep>> = (0..stages)
         .map(|stage| schedule.steps(stage, stages, count).collect())
@@ -103,7 +104,7 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // Of a pair, the forward pass comes first.
+                    // In a pair, the forward pass is counted first.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;
@@ -124,7 +125,7 @@ fn play_steps(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // None twice, so all if there are as many.
+    // Entries are unique, so this number means that all are there.
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
@@ -148,8 +149,8 @@ fn makespan(
     [played.time, played.idle.into_iter().max().unwrap()]
 }
 
-/// Qi et al. (2024), and list schedules of DeepSeek's eight steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, and 306 if a stage
-/// hands on the gradient of its input first; ZB-H1 240 + 3 (10 + 12 - 8) = 282.
+/// Qi et al. (2024), and list schedules of DeepSeek's eight steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330,
+/// and 306 if a stage sends the gradient of its input first; ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
 #[test]
 fn published_makespans_come_out() {
     let times = [10, 12, 8, 30];
@@ -192,7 +193,7 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunks() == 2;
-                    // Two passes beside one another are exact where gradients take as long.
+                    // For overlapping passes the formula is exact only if both gradients take equally long.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -214,7 +215,7 @@ fn idle_time_is_what_formulas_say() {
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
-/// From its first pass to its last no stage waits, if all passes take as long.
+/// No stage waits between its first and its last pass if all passes take equally long.
 #[test]
 fn a_v_of_equal_passes_has_no_bubble() {
     for stages in 2..9 {
@@ -237,8 +238,8 @@ fn a_v_of_equal_passes_has_no_bubble() {
     }
 }
 
-/// Activations of the table of Qi et al. and DeepSeek-AI, in passes through a chunk: S micro-batches of a stage for ZB-H1 and, of two
-/// halves, ZB-V; S + 1 for DualPipe at most, and 2 S + 1 halves for DualPipeV.
+/// Activations from the tables of Qi et al. and DeepSeek-AI, in passes through a chunk: S micro-batches of a stage for
+/// ZB-H1, and S of two halves each for ZB-V; at most S + 1 for DualPipe, and 2 S + 1 halves for DualPipeV.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {
@@ -266,7 +267,7 @@ fn schedules_hold_what_their_tables_say() {
     }
 }
 
-/// With fewer micro-batches than fill the pipeline every pass is there, once.
+/// With fewer micro-batches than fill the pipeline, every pass still occurs once.
 #[test]
 fn few_micro_batches_pass_all_the_same() {
     for stages in 1..6 {
@@ -325,7 +326,7 @@ fn each_result_goes_where_it_is_needed() {
                 }
             }
         }
-        // One forwards and one backwards of each micro-batch.
+        // One forward and one backward end per micro-batch.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Convolutions and poolings with stride and padding: each device has its rows of the image, and fetches the halo
-//! that is announced and nothing else.
+//! Convolutions and poolings with stride and padding: each device has its rows of the image, and fetches exactly the
+//! announced halo.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const SAMPLES: u64 = 2;
 const INPUTS: u64 = 6;
 const OUTPUTS: u64 = 4;
 
-/// A 3 x 3 convolution of 6 channels to 4.
+/// A 3 x 3 convolution from 6 channels to 4.
 pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
     convolution(size, [3, 3], stride, padding)
 }
@@ -25,8 +25,8 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
     }
 }
 
-/// Sizes, windows, strides and paddings: overlapping windows, adjacent ones, ones with gaps, ones that reach
-/// beyond a neighbour, more padding than window, so that a device uses only rows of others.
+/// Sizes, windows, strides and paddings: overlapping windows, adjacent windows, windows with gaps, windows that reach
+/// beyond a neighbour, and more padding than window, so that a device uses only rows of other devices.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -61,7 +61,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Windows along a side, counted one by one.
+    /// Number of windows along a side, by counting.
     fn count(&self, side: usize) -> u64 {
         let mut count = 0;
         while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
@@ -70,13 +70,13 @@ impl Windows {
         count
     }
 
-    /// The pixel under place `at` of window `window`; none in the padding.
+    /// The pixel at offset `at` of window `window`; `None` in the padding.
     fn pixel(&self, side: usize, window: u64, at: u64) -> Option<u64> {
         let pixel = (window * self.stride + at).checked_sub(self.padding)?;
         (pixel < self.size[side]).then_some(pixel)
     }
 
-    /// Calls `visit` with every place of every window in rows `rows` of the output: (output, place, pixel).
+    /// Calls `visit` with each offset of each window in output rows `rows`: (output, offset, pixel).
     fn each(&self, rows: Range<u64>, mut visit: impl FnMut([u64; 2], [u64; 2], Option<[u64; 2]>)) {
         for h in rows {
             for w in 0..self.count(1) {
@@ -91,7 +91,7 @@ impl Windows {
     }
 }
 
-/// Rows that a device uses, as they are used, against those that it is said to have and to fetch.
+/// Rows that a device actually uses, for comparison with the rows that it is said to have and to fetch.
 struct Used {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
@@ -103,13 +103,13 @@ impl Used {
         self.rows = Some((first.min(row), last.max(row)));
     }
 
-    /// Its own rows, and those from the first to the last one used.
+    /// Its own rows, and the range from the first to the last used row.
     fn both(&self) -> [Range<u64>; 2] {
         let used = self.rows.map_or(0..0, |(first, last)| first..last + 1);
         [self.own.clone(), used]
     }
 
-    /// Rows in front of its own and behind them, if fetched from the first to the last one used.
+    /// Number of rows before its own and after them, if it fetches from the first to the last used row.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -141,8 +141,8 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             }
         }
     }
-    // Of the outputs' rows 4, 6, 4, 4, 4, 4, 6, 7 and 8, so many parts above one suit the rows 4, 6, 8, 8, 8, 8, 4,
-    // 6 and 8 of the inputs.
+    // For each image, the number of row degrees above 1 that divide both output rows (4, 6, 4, 4, 4, 4, 6, 7 and 8) and
+    // input rows (4, 6, 8, 8, 8, 8, 4, 6 and 8).
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 
@@ -181,7 +181,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let degrees = ShardingDegrees::convolution(b, c, i, k);
     let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
-    // Gradients of rows that are another device's, on their way to it: (device, element, value).
+    // Gradients of rows of another device, before they are sent to it: (device, element, value).
     let mut sent = Vec::new();
     let mut device = 0;
     for ib in 0..b {
@@ -225,7 +225,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
-                    // No more goes back than came: less where windows leave gaps between columns.
+                    // At most the received rows are returned: fewer columns if windows leave gaps.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));
@@ -239,7 +239,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
                         } else {
-                            // The owner has the same samples and channels, and other rows.
+                            // The owner has the same samples and channels, but other rows.
                             let each = size[0] / u64::from(degrees.m);
                             let to = (element[2] / each) as u32;
                             let owner = ((ib * c + ic) * i + to) * degrees.n + ik;
@@ -256,7 +256,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         let found = who.iter_mut().find(|(device, _)| *device == owner);
         found.expect("the owner has it").1 += value;
     }
-    // Elements that only padding or no window touches are 0.
+    // Elements touched only by padding or by no window are 0.
     let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
     hold(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)
@@ -308,7 +308,7 @@ fn a_pooling_sums_nothing() {
                             used.row(row);
                         }
                     });
-                    // Each sample and channel of the device alike.
+                    // Samples and channels of the device have equal work.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");

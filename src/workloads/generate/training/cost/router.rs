@@ -5,20 +5,19 @@
 //! | kernel | FLOPs | bytes |
 //! |---|---|---|
 //! | `score` | `2thx` | `d (th + hx + tx)` |
-//! | `choose`: softmax in single precision, and the highest | | `(d + 4) tx` |
-//! | … of logistic functions, in place of the softmax: `sigmoid` | | `(d + 4) tx` |
-//! | … with a bias of each expert, `bias`; and `highest` | | `8 tx`; `4 tx` |
-//! | … with groups of experts: `groups`, the best of which are left | | `8 tx` |
-//! | `cast`, where tokens are sent in 8 bits | | `(d + 1 + 1 / 32) th` |
-//! | `permute`: copies, in the order of experts | | `d (1 + c) th` |
-//! | backwards `permute`: gradients of copies are added | | `d (1 + c) th` |
+//! | `choose`: softmax in single precision, and the highest scores | | `(d + 4) tx` |
+//! | … with logistic functions instead of the softmax: `sigmoid` | | `(d + 4) tx` |
+//! | … with a bias per expert, `bias`; and `highest` | | `8 tx`; `4 tx` |
+//! | … with groups of experts: `groups`, keeps the best ones | | `8 tx` |
+//! | `cast`, if tokens are sent in 8 bits | | `(d + 1 + 1 / 32) th` |
+//! | `permute`: copies tokens in the order of experts | | `d (1 + c) th` |
+//! | backward `permute`: adds gradients of copies | | `d (1 + c) th` |
 //! | … `choose` | | `(8 + d) tx` |
 //! | … `score.dgrad` | `2thx` | `d (tx + hx + th)` |
 //! | … `sum` of both gradients of a token | | `3d th` |
-//! | … `score.wgrad` | `2thx` | `d (th + tx)`, and `g hx`, twice where micro-batches are summed up |
+//! | … `score.wgrad` | `2thx` | `d (th + tx)`, and `g hx`, twice if micro-batches are summed |
 //!
-//! Scores stay in the plan's number format, as in Megatron-LM and DeepSeek-V3, whose routers are not among the products of
-//! 8 bits.
+//! Scores stay in the plan's number format, as in Megatron-LM and DeepSeek-V3, whose routers do not use 8-bit products.
 
 use super::{CostParameters, OperatorKernels, gemm, kernel};
 use crate::generate::GenerateError;
@@ -63,7 +62,7 @@ impl CostParameters {
             forward.push(over_scores(".highest", 4, softmax)?);
         }
         if self.sent.is_some() {
-            // Read, and written with a scale of 4 B for each 128 numbers.
+            // Read, and written with a scale of 4 B per 128 numbers.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving(element));
         }

@@ -1,4 +1,4 @@
-//! Programs of one member of a tensor group: kernels, sums and moves in order.
+//! Programs of one member of a tensor group: kernels, sums and redistributions in order.
 
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
 use super::super::layer::{behind, name, stamp};
@@ -73,7 +73,7 @@ impl MemberProgramWriter<'_> {
         let mut fronts = BranchFronts::new(self.context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin(own, i, branches::sources(own, i), to);
-            // What an operator of this layer left to be summed was summed behind it.
+            // The operator that left a sum pending in this layer has already emitted it.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.enters(own, one, input, phase, to);
             }
@@ -110,7 +110,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Brings an input of `one` into the layout that it needs.
+    /// Redistributes an input of `one` to the layout that it needs.
     fn enters(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -129,12 +129,12 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum is named after the operator that left it pending, a move after the one that needs it.
+        // A sum is named after the operator that left it pending, a redistribution after the operator that needs it.
         let whose = [self.by(own, from, one), &one.step.operator.name];
         self.moved(&moved, whose, phase, to);
     }
 
-    /// Brings the gradient of an input of `one` back to the layout of what it is the gradient of.
+    /// Redistributes the gradient of an input of `one` to the layout of that input.
     fn leaves(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -153,7 +153,7 @@ impl MemberProgramWriter<'_> {
         self.moved(&moved, whose, TrainingPhase::Backward, to);
     }
 
-    /// Name of the operator that produced `held`, or of `one` if another layer did.
+    /// Name of the operator that produced `held`, or of `one` if another layer produced it.
     fn by<'o>(
         &self,
         own: &'o [MemberOperator<'_>],
@@ -164,8 +164,8 @@ impl MemberProgramWriter<'_> {
         &from.step.operator.name
     }
 
-    /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
-    /// exponentials, and the right class's logit, one number of 4 bytes per row.
+    /// Sums over sharded classes for a loss: the maximum, the sum of exponentials, and the right class's logit, one
+    /// number of 4 bytes per row each.
     fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
         let (spec, cutting) = (&one.spec, &one.step.cutting);
         if !spec.reduces_columns() {
@@ -189,8 +189,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one` stands at the end `at`
-    /// of experts.
+    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one` is the `at` end of
+    /// the experts.
     fn exchange(
         &mut self,
         one: &MemberOperator<'_>,
@@ -200,7 +200,7 @@ impl MemberProgramWriter<'_> {
     ) {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
             let context = self.context();
-            // Tokens go to experts, and so do gradients of their results; what comes back keeps its format.
+            // Tokens and the gradients of their results go to experts; data that returns keeps its format.
             let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
             let (kind, suffix) = match (context.exchange, goes) {
                 (ExpertExchangeForm::AllGather, true) => (CollectiveKind::AllGather, ".all-gather"),
@@ -233,7 +233,7 @@ impl MemberProgramWriter<'_> {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.context();
         let operator = &one.step.operator.name;
-        // The gradient of a sum that was scattered is gathered.
+        // The gradient of a scattered sum is gathered.
         let late = pending(own, i).filter(|(whose, input)| leaves_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
             self.leaves(own, whose, input, to);
@@ -284,7 +284,7 @@ impl MemberProgramWriter<'_> {
             to.allocate(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
-        // Gradients of copies come back from the experts that these were sent to.
+        // Gradients of copies return from the experts that received the copies.
         self.exchange(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
@@ -300,7 +300,7 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange(one, ExpertExchange::Combine, phase, to);
         self.exchange_behind_attention(one, phase, to);
-        // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
+        // The weight gradient overlaps the sums and redistributions of the input's gradient, or precedes them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = stamp(kernel);
@@ -312,7 +312,7 @@ impl MemberProgramWriter<'_> {
             to.push_behind(item, behind(&one.kernels, operator), beside);
             to.of_weights = false;
         };
-        // What was kept is needed until the operator's own kernels are done, and not for sums of its gradients.
+        // Kept tensors are needed until the operator's own kernels are done, but not for the sums of its gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
         let overlaps = context.overlap && weights.is_some();
@@ -340,13 +340,13 @@ fn is_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
-/// Returns true if the gradient of `input` of `one` moves in front of the operator that left the sum, since `one` has
-/// no sum of it, beside which its weights' gradient could be found.
+/// Returns true if the gradient of `input` of `one` is redistributed just before the operator that left the sum,
+/// because `one` has no input-gradient sum that could overlap its weight gradient.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Inputs that operator `i` left to be summed, each with the operator that needs it.
+/// Inputs whose sum operator `i` left pending, each with the operator that needs it.
 fn pending<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -356,7 +356,7 @@ fn pending<'o, 's>(
     inputs.filter(move |(_, input)| is_pending(input) && input.from.produced_by == Some(i))
 }
 
-/// The operator whose output is the layer's.
+/// The operator that produces the layer's output.
 fn last<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
     own.iter().rev().find(|one| hands_on(one.step))
 }

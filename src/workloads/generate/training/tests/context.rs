@@ -1,4 +1,4 @@
-//! Tokens of a sequence shared out: kernels, exchanges, groups, gradients and memory.
+//! Context parallelism: kernels, exchanges, groups, gradients and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -11,14 +11,14 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Tokens, hidden size, heads of queries, of keys and of values, their columns, and columns of the perceptron.
+/// Tokens, hidden size, heads of queries, heads of keys and values, columns per head, and columns of the perceptron.
 const T: u64 = 16;
 const H: u64 = 16;
 const A: u64 = 4;
 const V: u64 = 2;
 const W: u64 = 4;
 const F: u64 = 8;
-/// Words.
+/// Vocabulary.
 const WORDS: u64 = 40;
 
 fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
@@ -58,7 +58,7 @@ fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
     }
 }
 
-/// Two replicas, of which two ranks each share the tokens of their sequences.
+/// Two replicas, each with two ranks that share the tokens of its sequences.
 fn shared(exchange: ContextExchange) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.context, plan.batch) = (2, 2, 4);
@@ -88,7 +88,7 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
-/// Each rank has half of the tokens, and half of what a causal mask leaves of attention: of 16 x 17 / 2 pairs 68.
+/// Each rank has half of the tokens, and half of causal attention: 68 of 16 x 17 / 2 pairs.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -99,7 +99,7 @@ fn kernels_have_the_tokens_of_a_rank() {
         let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
         assert_eq!(of("fwd/attention.qkv"), qkv);
         assert_eq!(of("fwd/norm1"), [0, 2 * 2 * t * H]);
-        // Queries and keys of a rank are turned by their positions, in tokens or in heads half as many.
+        // A rank rotates its queries and keys by their positions: half of the tokens, or half of the heads.
         assert_eq!(
             of("fwd/attention.core.rotary"),
             [0, 2 * 2 * t * (A + V) * W]

@@ -1,4 +1,4 @@
-//! Number formats of products, kernels beside them, and what is done again operator by operator.
+//! Number formats of products, kernels other than products, and recomputation per operator.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -25,7 +25,7 @@ fn count(nodes: &[EmittedNode], end: &str) -> u64 {
     nodes.iter().filter(|node| node.name.ends_with(end)).count() as u64
 }
 
-/// Of gpt2-small, 1,024 tokens, `mlp.up` is 1024 x 768 by 768 x 3072.
+/// `mlp.up` of gpt2-small with 1,024 tokens is 1024 x 768 by 768 x 3072.
 const UP: [u64; 3] = [1024, 768, 3072];
 
 #[test]
@@ -42,7 +42,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     // 2 B are read, and 1 B written twice, for each element of the input and of the output's gradient.
     assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
     assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
-    // Four products of 12 blocks, both ways; the logits stay as they were.
+    // Four products of 12 blocks, in both directions; the logits are unchanged.
     assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
     assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
@@ -50,10 +50,10 @@ fn products_of_eight_bits_read_what_was_cast() {
     plan.scaling = ScalingRecipe::Current;
     assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
     plan.scaling = ScalingRecipe::Block;
-    // And a scale of a byte for 32 numbers, twice.
+    // Plus a scale of one byte per 32 numbers, twice.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
-    // The step of Adam, 28 B, also reads weights and writes them cast, 4 B.
+    // The Adam step, 28 B, also reads weights and writes them cast, 4 B.
     let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
@@ -79,14 +79,14 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let all = gpt2(&plan);
     let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
     let [n, k, m] = UP;
-    // The product writes 2 B; the sum reads them, and reads and writes 2 B.
+    // The product writes 2 B; the sum reads these, and reads and writes 2 B.
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);
-    // Without anything to add to there is no sum.
+    // A single micro-batch needs no sum.
     plan.batch = 1;
     assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
-    // Clipping goes over gradients three times, in single precision.
+    // Clipping makes three passes over gradients in single precision.
     let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
     let before = step(&plan);
     plan.clip = true;
@@ -154,7 +154,7 @@ fn embedding_and_head_can_count_as_layers() {
         let plan = plan.clone();
         TrainingPattern { model, plan }.prepare()
     };
-    // 14 layers on 7 stages, among which the embedding and the head.
+    // 14 layers, including embedding and head, on 7 stages.
     let prepared = prepare(&plan).unwrap();
     let layers: Vec<_> = (0..7).map(|part| prepared.layers(part)).collect();
     let expected: Vec<_> = (0..7).map(|part| 2 * part..2 * part + 2).collect();
@@ -174,24 +174,24 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
     };
     let fused = nodes("llama3-8b", plan.clone());
-    // 2 B are read and 2 B written, on both ways.
+    // 2 B are read and 2 B written, in both directions.
     for phase in ["fwd", "bwd"] {
         assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
     }
     assert_eq!(count(&fused, ".repeat"), 0);
-    // GPT-2 learns its positions.
+    // GPT-2 has a learned position table.
     assert_eq!(count(&gpt2(&plan), ".rotary"), 0);
     plan.elementwise = ElementwiseKernels::Eager;
     let eager = nodes("llama3-8b", plan.clone());
-    // From 2 to 4 B, a product of 4 B numbers in place, and back to 2 B: 6 + 8 + 6.
+    // Conversion from 2 to 4 B, an in-place product of 4 B numbers, and conversion to 2 B: 6 + 8 + 6.
     for (suffix, each) in [("single", 6), ("turn", 8), ("half", 6)] {
         let suffix = format!(".rotary.{suffix}");
         assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
         assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
     }
-    // Of keys and of values 8 heads are read and 32 written.
+    // For keys and for values, 8 heads are read and 32 written.
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
-    // What attention needs is done again, and attention itself is not.
+    // The inputs of attention are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
     let again = nodes("llama3-8b", plan);
     assert_eq!(count(&again, "/again/attention.core.rotary.turn"), 32);
@@ -207,7 +207,8 @@ fn products_of_eight_bits_are_all_done_again() {
     let all = nodes("llama3-8b", plan);
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Queries, keys and values: 48 heads of 128 columns. Both halves of the gate. The last product is needed by none.
+    // Queries, keys and values: 48 heads of 128 columns. Both halves of the gate. Nothing needs the last product's
+    // output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -221,11 +222,11 @@ fn a_fused_loss_reads_logits_twice() {
         kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
-    // 2 + 36 B forwards, of which 36 are in single precision, and 2 + 12 back.
+    // 2 + 36 B forward, of which 36 are in single precision, and 2 + 12 backward.
     assert_eq!(words, 50_257);
     assert_eq!(loss(&plan, "bwd"), 14 * words);
     plan.loss = LossKernel::Fused;
-    // Read, read and written; read and written.
+    // Read twice and written forward; read and written backward.
     assert_eq!(
         [loss(&plan, "fwd"), loss(&plan, "bwd")],
         [6 * words, 4 * words]
@@ -238,7 +239,7 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
-    // 80 - 28 B more than the 28 of one kernel, and 12 for the norm and the product.
+    // 80 - 28 B more than the 28 B of one kernel, and 12 B for the norm and the product.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);
@@ -262,13 +263,13 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     let [unpacked, packed] = copies(&plan);
     // Fourteen layers are gathered twice; gradients are reduced once, in buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block of 768 columns: 12 x 768^2 weights of products, 9 x 768 of their biases and 4 x 768 of two norms. Two bytes
-    // are read and written; gradients are read in 2 B and written in 4 B.
+    // A block of 768 columns: 12 x 768^2 weights of products, 9 x 768 of their biases and 4 x 768 of two norms.
+    // Parameters are read and written with 2 B each; gradients are read with 2 B and written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());
     assert_eq!(8 * reduced, 6 * gathered);
-    // With all parameters on every replica there is nothing to copy.
+    // If every replica has all parameters, nothing is copied.
     plan.zero = ZeroStage::Gradients;
     assert!(copies(&plan).iter().all(Vec::is_empty));
 }
