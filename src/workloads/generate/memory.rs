@@ -1,4 +1,4 @@
-//! Loads, kernels that need them, and stores: a benchmark of memory alone.
+//! Loads, kernels that wait for them, and stores: a pure memory benchmark.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -7,22 +7,21 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds of a load, a kernel and perhaps a store, the same on every rank. Each node waits for the one
-/// before, but with `prefetch` a load waits for the load before only. Loads, kernels and stores have lanes 0,
-/// 1 and 2.
+/// Rounds of a load, a kernel and optionally a store, the same on every rank. Each node waits for the previous one;
+/// with `prefetch` a load waits only for the previous load. Loads, kernels and stores have lanes 0, 1 and 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPattern {
     /// Number of ranks.
     pub ranks: u32,
-    /// Rounds.
+    /// Number of rounds.
     pub loads: u32,
-    /// Bytes of each load and store; with `in_switch`, those of this rank, which all share.
+    /// Bytes of each load and store; with `in_switch`, this rank's part of the shared access.
     pub bytes: u64,
-    /// True for the NPU's own memory.
+    /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the memory beyond the NPU, if that is not the one without a name.
+    /// Name of the remote memory, if not the unnamed one.
     pub memory: Option<String>,
-    /// Recorded duration of each kernel; whole nanoseconds. Zero for no kernels.
+    /// Recorded duration of each kernel, in whole nanoseconds; zero for no kernels.
     pub kernel: Span,
     /// True if each round ends with a store.
     pub store: bool,
@@ -65,7 +64,7 @@ impl MemoryPattern {
     }
 }
 
-/// Options that make sense.
+/// A pattern with checked options.
 #[derive(Debug)]
 pub(super) struct MemoryGenerator(MemoryPattern);
 
@@ -113,7 +112,7 @@ impl TraceGenerator for MemoryGenerator {
         };
         let (mut last, mut load): (Option<u64>, Option<u64>) = (None, None);
         for round in 0..self.0.loads {
-            // Prefetched loads depend on the load before only, so that they overlap kernels.
+            // Prefetched loads depend only on the previous load, so that they overlap kernels.
             let before = if self.0.prefetch { load } else { last };
             out.name(format_args!("load/{round}"));
             let id = out.emit(self.access(false), Some(0), Span::ZERO, before.as_slice())?;

@@ -1,15 +1,15 @@
-//! Errors about models; every message says where, what was found and what is allowed.
+//! Errors about models; every message gives the place, the found value and the allowed values.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
 
-/// A model's file, or a model's name, that was refused.
+/// A rejected model file or model name.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The file's text was refused.
+    /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A count of the model is not less than 2^64 - 1.
+    /// A count of the model reaches 2^64 - 1.
     #[error(
         "{file}: the model's {what} do not fit 64 bits; found sizes whose product is 2^64 - 1 or more, \
          try smaller ones"
@@ -17,7 +17,7 @@ pub enum ModelError {
     TooLarge {
         /// Name of the text, usually its path.
         file: String,
-        /// `parameters`, for example.
+        /// The count, such as `parameters`.
         what: &'static str,
     },
     /// No preset has this name, and it is not the name of a file.
@@ -29,10 +29,10 @@ pub enum ModelError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The preset whose name is most alike, if one is.
+        /// The preset with the most similar name, if any.
         closest: Option<&'static str>,
     },
-    /// The name of a model on a hub, where its files are not read.
+    /// The name has the form of a hub's model names, but models are not read from hubs.
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
@@ -41,7 +41,7 @@ pub enum ModelError {
     OnHub {
         /// The requested name.
         name: String,
-        /// The preset of the same family and size, if one is.
+        /// The preset of the same family and size, if any.
         closest: Option<&'static str>,
     },
     /// The file cannot be read.
@@ -54,7 +54,7 @@ pub enum ModelError {
     },
 }
 
-/// Returns in words that models are not read from hubs, and which preset is nearest to one that is there.
+/// Explains that models are not read from hubs, and names the nearest preset.
 pub fn not_from_hubs(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(

@@ -1,12 +1,12 @@
-//! Vision transformers from a few numbers.
+//! Vision transformers described by a few numbers.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit,
     TransformerBlock,
 };
 
-/// A transformer over the patches of an image and one token for the class (Dosovitskiy et al., "An Image is Worth
-/// 16x16 Words", 2021): LayerNorm in front of attention and perceptron, biases everywhere, GELU.
+/// A transformer over the patches of an image and one class token (Dosovitskiy et al., "An Image is Worth 16x16 Words",
+/// 2021): LayerNorm before attention and perceptron, biases everywhere, GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
     /// Number of blocks.
@@ -21,7 +21,7 @@ pub struct VisionTransformer {
     pub ffn: u64,
     /// Height and width of the image.
     pub image: [u64; 2],
-    /// Colours of a pixel.
+    /// Color channels of a pixel.
     pub channels: u64,
     /// Pixels of a patch's side.
     pub patch: u64,
@@ -32,13 +32,13 @@ pub struct VisionTransformer {
 }
 
 impl VisionTransformer {
-    /// Patches, and one for the class.
+    /// Number of patches, plus one for the class token.
     pub fn tokens(&self) -> u64 {
         let [height, width] = self.image.map(|side| side / self.patch.max(1));
         height.saturating_mul(width).saturating_add(1)
     }
 
-    /// Its layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    /// The model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let block = TransformerBlock {
             tokens: self.tokens(),

@@ -1,35 +1,35 @@
-//! Binding a plan to a machine: what the plan leaves open is taken from the machine, and its places are checked.
+//! Binding of a plan to a machine: fills options that the plan leaves open, and checks its placement.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
 use chakram_base::shared_memory::SharedMemory;
 
-/// Facts of a machine that plans depend on, as data.
+/// Properties of a machine that plans depend on, as data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
-    /// Bytes that an NPU can keep in all its memories; of the least NPU.
+    /// Bytes that an NPU can keep in all its memories; the minimum over NPUs.
     pub capacity: Option<u64>,
-    /// Bytes of an NPU's own memory, which is the SRAM of plans with residency; of the least NPU.
+    /// Bytes of an NPU's own memory, which is the SRAM of plans with a residency rule; the minimum over NPUs.
     pub sram: Option<u64>,
-    /// Bytes of the memory that plans with residency load from and store to.
+    /// Maximum bytes of one access to the memory that plans with a residency rule load from and store to.
     pub remote: Option<u64>,
-    /// Remote memory in which plans with residency keep what NPUs do not hold.
+    /// Remote memory in which plans with a residency rule keep the rest.
     pub shared: Option<SharedMemory>,
-    /// Dimensions, innermost first, each with its name and its NPUs.
+    /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
     /// Cores of a machine of tiles.
     pub cores: Option<CoreGrid>,
 }
 
 impl ParallelismPlan {
-    /// Takes from a machine what the plan leaves open: its capacity, its SRAM and its largest access, and the places of
-    /// its ranks on dimensions or tiles.
+    /// Fills options that the plan leaves open: capacity, SRAM and largest access, and the placement of ranks on
+    /// dimensions or tiles.
     ///
-    /// Returns the facts that the traces depend on: plans that were equal and took equal facts have equal traces.
+    /// Returns the facts that the traces depend on: equal plans with equal returned facts have equal traces.
     ///
     /// # Errors
     ///
-    /// Places that are not on the machine.
+    /// Places that do not exist on the machine.
     pub fn bind(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
         let mut taken = MachineFacts::default();
         if self.residency != ResidencyRule::None {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(stating.bind(&facts()).unwrap(), MachineFacts::default());
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
         let mut open = plan(&[]);
-        // Traces depend on a capacity only where it decides what is recomputed.
+        // Traces depend on the capacity only if it decides the recomputation.
         assert_eq!(open.bind(&facts()).unwrap(), MachineFacts::default());
         assert_eq!(open.capacity, Some(80));
         let mut needing = plan(&[]);

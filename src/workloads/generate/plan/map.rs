@@ -1,14 +1,14 @@
 //! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
-//! Rank r sits on NPU r, and NPUs count along the innermost dimension first. So a place that is said becomes a
-//! numbering of ranks: of each dimension its [`AxisMapping`]es are counted in their order, and dimensions from the
-//! inside. An axis of several stretches counts along the first of them fastest.
+//! Rank r is on NPU r, and NPUs count along the innermost dimension first. An explicit place therefore becomes a
+//! numbering of ranks: dimensions count from the inside, and the [`AxisMapping`]es of a dimension in their order. An
+//! axis with several stretches counts fastest along its first stretch.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, refused};
 use std::collections::BTreeMap;
 
-/// A stretch of which everything is known.
+/// A stretch with known dimension and members.
 struct ResolvedMapping {
     axis: ParallelAxis,
     members: u32,
@@ -21,12 +21,12 @@ fn wrong(place: &[AxisMapping], expected: String) -> GenerateError {
 }
 
 impl ParallelismPlan {
-    /// Holds `place` against the dimensions of a machine, innermost first, each with its name and its NPUs; from then
-    /// on it names them by number.
+    /// Checks `place` against the dimensions of a machine (innermost first, each with name and NPUs), and replaces
+    /// dimension names by indices.
     ///
     /// # Errors
     ///
-    /// Names that no dimension or several have, and members that do not fill the dimensions from the inside.
+    /// A name matches no dimension or several, or members do not fill the dimensions from the inside.
     pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
         let mut place = self.place.clone();
         let list = || {
@@ -118,15 +118,15 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// The rank at each position of `order` so that axes lie as `place` says; nothing where every rank is at its
-    /// own.
+    /// The rank at each position of `order` that gives the axes their `place`; empty if every rank is at its own
+    /// position.
     pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "nothing beside ranks, which number ranks too";
             return Err(wrong(&self.place, expected.to_owned()));
         }
         let stretches = self.known(&self.place)?;
-        // Strides, in ranks, of the neighbours along each stretch: all that lies further inside is between.
+        // Distance in ranks between neighbours along each stretch: the product of all stretches further inside.
         let apart: Vec<u32> = stretches
             .iter()
             .enumerate()

@@ -1,22 +1,22 @@
-//! Memory of ranks: their own, and remote memory that holds the rest of plans with residency.
+//! Memory of ranks: their own, and the remote memory that plans with a residency rule use for the rest.
 
 use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
-/// The most bytes that a rank has in use at once, nodes running in the order of their ids.
+/// Maximum bytes in use at once on a rank, if nodes run in the order of their ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
     /// The bytes.
     pub bytes: u64,
-    /// Whether nodes load from remote memory or store to it, so that it can hold what the NPU's own does not.
+    /// True if nodes load from or store to remote memory, which can then keep the bytes that the NPU cannot.
     pub streams: bool,
     used: u64,
 }
 
 impl RankPeak {
-    /// A rank that needs so many bytes, and loads from remote memory or stores to it or not.
+    /// A rank that needs `bytes`; `streams` if it loads from or stores to remote memory.
     pub fn new(bytes: u64, streams: bool) -> Self {
         Self {
             bytes,
@@ -35,24 +35,24 @@ impl RankPeak {
     }
 }
 
-/// Whether an operation loads from the remote memory that has no name, or stores to it.
+/// Returns true if an operation loads from or stores to the unnamed remote memory.
 pub fn streams(op: &Op<'_>) -> bool {
     matches!(op, Op::Memory { place, .. } if *place == MemoryLocation::Remote)
 }
 
-/// Memory that ranks of a job have.
+/// Memory available to the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankMemory {
     /// Bytes of an NPU's own memory.
     pub own: u64,
-    /// Remote memory, if the plan keeps tensors in it.
+    /// Remote memory, if the plan uses it.
     pub shared: Option<SharedMemory>,
     /// Ranks of the job.
     pub ranks: u64,
 }
 
 impl RankMemory {
-    /// Memory of the ranks of `plan` whose NPUs have `own` bytes.
+    /// Memory for the ranks of `plan`, whose NPUs have `own` bytes.
     pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
         let keeps = plan.residency != ResidencyRule::None;
         Self {
@@ -62,15 +62,15 @@ impl RankMemory {
         }
     }
 
-    /// Bytes of a rank's own memory, and of its equal share of the remote one where it streams.
+    /// Bytes of a rank's own memory, plus its equal share of remote memory if it `streams`.
     pub fn capacity(&self, streams: bool) -> u64 {
         let shared = self.shared.filter(|_| streams);
         let share = shared.map_or(0, |shared| shared.share(self.ranks));
         self.own.saturating_add(share)
     }
 
-    /// Whether the memories hold these peaks, each of so many ranks: bytes beyond an NPU's own memory are in the remote
-    /// one, whose capacity is that of all ranks where they share it, and else a share for each.
+    /// Returns true if the memories fit these peaks, each with its number of ranks. Bytes beyond an NPU's own memory go
+    /// to remote memory. If all ranks share one, its whole capacity counts; otherwise each rank must fit in its share.
     pub fn fits(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
@@ -99,7 +99,8 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks with 10 B of their own. Two need 40 B, 30 B more than they have, and two 12 B, 2 B more: 64 B in all.
+    /// Four ranks with 10 B of their own memory. Two need 40 B, 30 B more than they have, and two need 12 B, 2 B more:
+    /// 64 B in all.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeak::new;
@@ -114,14 +115,14 @@ mod tests {
         let unlike = [(peak(40, true), 2), (peak(12, true), 2)];
         assert!(memory(64, 4).fits(unlike));
         assert!(!memory(63, 4).fits(unlike));
-        // A job on four of a machine's eight NPUs has all of it.
+        // A job on four of a machine's eight NPUs can use all of it.
         assert!(memory(64, 8).fits(unlike));
         assert_eq!(memory(64, 8).capacity(true), 10 + 64 / 4);
-        // A memory for each NPU must hold the largest.
+        // A memory per NPU must fit the largest rank.
         assert!(memory(30, 1).fits(unlike));
         assert!(!memory(29, 1).fits(unlike));
         assert_eq!(memory(30, 1).capacity(true), 40);
-        // Ranks that never load from it, and plans that keep nothing there, have their own alone.
+        // Ranks that never load from it, and plans that do not use it, have only their own memory.
         assert!(!memory(64, 4).fits([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,

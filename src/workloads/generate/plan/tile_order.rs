@@ -1,7 +1,7 @@
-//! Placement on tiled accelerators: the cores of a grid of dies in the order in which ranks take them.
+//! Placement on tiled accelerators: the order in which ranks occupy the cores of a grid of dies.
 //!
-//! Stages take cores one after another in this order, and within a stage tensor groups do, or replicas of each member
-//! ([`TensorNeighbours`]).
+//! Stages take consecutive cores in this order. Within a stage, either tensor groups or the replicas of each member are
+//! consecutive ([`TensorNeighbours`]).
 
 use super::{
     CorePlacement, ParallelismPlan, RankCoordinates, RankPlacement, TensorNeighbours, TileOrder,
@@ -16,12 +16,12 @@ pub struct CoreGrid {
     pub dies: [u32; 2],
     /// Cores of a die along x and y.
     pub cores: [u32; 2],
-    /// Cores that run nothing.
+    /// Coordinates of cores that run nothing.
     pub faulty: BTreeSet<[u32; 2]>,
 }
 
 impl CoreGrid {
-    /// All cores that run, in `order`.
+    /// Coordinates of all working cores, in `order`.
     pub fn in_order(&self, order: TileOrder) -> Vec<[u32; 2]> {
         let [width, height] = [0, 1].map(|d| self.dies[d] * self.cores[d]);
         let whole = ([0, 0], [width, height]);
@@ -40,14 +40,14 @@ impl CoreGrid {
         all.into_iter().filter(runs).collect()
     }
 
-    /// The cores of a die, rows to and fro.
+    /// The cores of a die in serpentine rows.
     fn of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
         let corner = [0, 1].map(|d| die[d] * self.cores[d]);
         rows((corner, self.cores), true)
     }
 }
 
-/// Places of a rectangle row by row; with `turns` every other row backwards.
+/// Coordinates in a rectangle row by row; with `turns` every second row runs backward.
 fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
     (0..size[1]).flat_map(move |y| {
         (0..size[0]).map(move |x| {
@@ -61,7 +61,7 @@ fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item
     })
 }
 
-/// Places of a rectangle along its edge and inwards, from the first row to the right.
+/// Coordinates in a rectangle in a spiral inward, starting with the first row to the right.
 fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     let count = size[0] as usize * size[1] as usize;
     let [mut least, mut end] = [[0, 0], size];
@@ -81,11 +81,11 @@ fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
 }
 
 impl ParallelismPlan {
-    /// Gives every position its core on a machine with these cores, if the plan names an order of tiles.
+    /// Assigns a core of the machine to every position, if the plan gives an order of tiles.
     ///
     /// # Errors
     ///
-    /// More ranks than cores, cores that do not exist, and a machine without tiles (`None`).
+    /// The ranks outnumber the cores, a core does not exist, or the machine has no tiles (`None`).
     pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), GenerateError> {
         let ranks = self.ranks();
         let order = match &self.tiles {
@@ -137,7 +137,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// Refuses places that are not one for each rank.
+    /// Rejects explicit cores unless there is one for each rank.
     pub(in crate::generate) fn check_tiles(&self) -> Result<(), GenerateError> {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {

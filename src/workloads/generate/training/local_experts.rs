@@ -1,14 +1,14 @@
-//! Experts of a rank under expert parallelism: of the `x` experts of a layer `x / e`, for a degree of `e`.
+//! Experts of a rank under expert parallelism of degree `e`: `x / e` of the `x` experts of a layer.
 //!
-//! The ranks of a stage are `tensor x context x data` for attention and `expert_tensor x expert x replicas` for experts, as in
-//! Megatron-LM's `--expert-tensor-parallel-size`: each expert is cut among `expert_tensor` neighbours of a tensor group, `expert`
-//! blocks of them have the experts of a layer between them, and the `replicas` that have the same shard of the same experts sum
-//! its gradients. With sequence parallelism each member of a tensor group sends the copies of its own tokens; members that cut an
-//! expert gather theirs.
+//! The ranks of a stage are `tensor x context x data` for attention and `expert_tensor x expert x replicas` for
+//! experts, as in Megatron-LM's `--expert-tensor-parallel-size`. Each expert is cut among `expert_tensor` neighbours of
+//! a tensor group, the experts of a layer are divided among `expert` such blocks, and the `replicas` with the same
+//! shard of the same experts sum its gradients. With sequence parallelism each member of a tensor group sends the
+//! copies of its own tokens; members that share an expert gather theirs.
 //!
-//! Where routing is even, of `t` tokens with `c` copies each a rank sends `t c`, receives as many, and runs them through its own
-//! experts. So rows stay as they are and weights are divided. Where it is not, rows are those of the fullest rank
-//! ([`routing`](crate::generate::plan)).
+//! With balanced routing, a rank with `t` tokens of `c` copies each sends `t c` copies, receives equally many, and
+//! processes them with its own experts. The number of rows is therefore unchanged, and weights are divided. With skewed
+//! routing, the number of rows is the number on the fullest rank ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
     ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest,
@@ -17,7 +17,7 @@ use crate::generate::{GenerateError, refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
-/// `model` with the experts that a rank has.
+/// `model` with only the experts of one rank.
 pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     if plan.expert == 1 && plan.capacity_factor.is_none() {
         return model;
@@ -54,7 +54,7 @@ fn times(rows: u64, factor: f64) -> u64 {
     }
 }
 
-/// Experts of the operators of a layer, and those that each token chooses; none where there are no experts.
+/// Number of experts in the operators of a layer, and of chosen experts per token; `None` without experts.
 fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
@@ -64,7 +64,7 @@ fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Rows of the experts of the fullest rank over the mean.
+/// Rows of the fullest rank's experts, divided by the mean.
 fn load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     routed(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
@@ -72,8 +72,8 @@ fn load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     })
 }
 
-/// The same of all of `model`'s layers, the first with experts counting, and the copies of a token that are sent over those that
-/// experts get.
+/// The load of `model`'s first layer with experts, and the number of token copies sent, divided by the copies that
+/// experts process.
 pub(super) fn exchanged(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routed(&layer.operators).is_some()) else {
@@ -88,7 +88,7 @@ pub(super) fn exchanged(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     [load(&layer.operators, plan), sent]
 }
 
-/// Refuses degrees that do not divide the experts of `model`, and what no rule is known for.
+/// Rejects degrees that do not divide the experts of `model`, and combinations for which no rule is known.
 pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let operators = model.runs().flat_map(|run| &run[0].operators);
     let own = operators.map(|one| (one, one.work.spec().expert_weights()));

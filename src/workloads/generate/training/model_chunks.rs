@@ -10,24 +10,24 @@ use crate::model::Model;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Layers, weights and gradients by part.
+/// Layers, weights and gradients of each part of the model.
 #[derive(Clone, Debug)]
 pub(super) struct ModelChunks {
     /// First layer of each part, and the end of the last part.
     starts: Vec<usize>,
-    /// Weights of each layer that a rank has, a copy of tied ones included.
+    /// Weights of each layer on one rank, including a copy of tied ones.
     weights: Vec<u64>,
-    /// Buckets of gradients, and which of them end in each layer.
+    /// Gradient buckets, and the range of them that ends in each layer.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
     /// Bytes that each part sends to the next.
     boundaries: Vec<u64>,
-    /// Number of weights of which the first and the last stage have copies.
+    /// Number of weights that both the first and the last stage have.
     tied: Option<u64>,
 }
 
 impl ModelChunks {
-    /// Deals out the layers of `model`, each lowered as given.
+    /// Distributes the layers of `model` over its parts.
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
@@ -45,7 +45,7 @@ impl ModelChunks {
         for part in starts.windows(2) {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
-                    // Numbers of weights are the same for all members.
+                    // All members have the same numbers of weights.
                     let backward = lowered[layer].program(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {
@@ -65,7 +65,7 @@ impl ModelChunks {
                 filled = filling.buckets(ParallelGroupKind::Data, common);
             }
             if plan.expert_copies() > 1 {
-                // A layer without experts does not put off the last of their buckets.
+                // A layer without experts must not delay the last bucket of experts.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));
                 filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
@@ -103,12 +103,12 @@ impl ModelChunks {
         self.starts[part as usize]..self.starts[part as usize + 1]
     }
 
-    /// Weights of `layer` that a rank has.
+    /// Weights of `layer` on one rank.
     pub fn weights(&self, layer: usize) -> u64 {
         self.weights[layer]
     }
 
-    /// Gradients whose last are found in `layer`, in this order.
+    /// Buckets whose last gradients are produced in `layer`, in order.
     pub fn buckets(&self, layer: usize) -> &[GradientBucket] {
         &self.buckets[self.ends[layer].clone()]
     }
@@ -118,23 +118,23 @@ impl ModelChunks {
         self.boundaries[below as usize]
     }
 
-    /// Number of weights of which the first and the last stage have copies.
+    /// Number of weights that both the first and the last stage have.
     pub fn tied(&self) -> Option<u64> {
         self.tied
     }
 }
 
-/// A copy of weights of the first part.
+/// A copy of weights that belong to the first part.
 #[derive(Clone, Copy)]
 struct TiedCopy {
     layer: usize,
-    /// Number of operators of the layer behind the one that has it.
+    /// Number of operators after it in its layer.
     behind: usize,
-    /// Number of weights of a rank.
+    /// Number of weights on one rank.
     weights: u64,
 }
 
-/// The copy that the last part has, if it is not on the stage of the first.
+/// The last part's copy of tied weights, if the first part is on another stage.
 fn copied(plan: &ParallelismPlan, starts: &[usize], lowered: &[&LoweredLayer]) -> Option<TiedCopy> {
     let [first, last] = plan.end_stages();
     if first == last {

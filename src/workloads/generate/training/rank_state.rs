@@ -1,6 +1,7 @@
-//! Parameters of a rank, and the state that it keeps and steps for them.
+//! Parameters of a rank, and the state that it stores and updates for them.
 //!
-//! Of weights that all replicas have, ZeRO shards state among all of them; of experts among those that have the same ones.
+//! ZeRO shards the state of common weights among all replicas, and the state of experts among replicas with the same
+//! experts.
 
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
@@ -9,7 +10,7 @@ use crate::generate::training::{ParameterState, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
-    /// Weights of a rank on `stage`, a copy of tied ones included.
+    /// Weights of a rank on `stage`, including a copy of tied ones.
     pub(super) fn stage_parameters(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum, layer| {
@@ -17,7 +18,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// Of those, weights of experts that fewer replicas have.
+    /// The part of these weights that belongs to experts, which fewer replicas have.
     fn stage_experts(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum: u64, layer| {
@@ -25,7 +26,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// The state of weights that all replicas have, and that of experts, each with its number of weights on `stage`.
+    /// The state of weights that all replicas have, and of experts, each with its number of weights on `stage`.
     fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
@@ -52,23 +53,23 @@ impl TrainingGenerator {
         }
     }
 
-    /// Bytes of each parameter that goes over gradients and weights move beside the optimizer's own kernel.
+    /// Bytes per parameter that passes over gradients and weights move in addition to the optimizer's kernel.
     fn optimizer_passes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
-            // Megatron-LM's optimizer for 16 bits. Gradients in fp16 are copied to single precision (4 written), then
+            // Megatron-LM's optimizer for 16 bits. fp16 gradients are copied to single precision (4 written), then
             // unscaled and checked (4 + 4), and the master copy is read for the weights (4).
             if self.plan.dtype == Dtype::Fp16 {
                 bytes += 16;
             }
-            // Their norm, and the product with what clips them.
+            // The norm of the gradients, and the product with the clipping factor.
             if self.plan.clip {
                 bytes += 12;
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Adam one operation after another over lists of tensors in single precision: decay (8), first moment (12), second
-            // moment (8 + 12), root, correction and epsilon (8 each), weights (16): 80, of which 28 are those of one kernel.
+            // Unfused Adam over lists of single-precision tensors: decay (8), first moment (12), second moment (8 +
+            // 12), root, correction and epsilon (8 each), weights (16): 80, of which one fused kernel moves 28.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }
@@ -77,7 +78,7 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.quantizes() {
-            // Weights are read, and written as operands, as they are and transposed.
+            // Weights are read, and written as operands in original and transposed order.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
             bytes += self.sizes.number + linears;
         }
@@ -100,14 +101,14 @@ impl TrainingGenerator {
         resident
     }
 
-    /// Returns true if gradients are sharded among replicas, between micro-batches too.
+    /// Returns true if gradients are sharded among replicas, also between micro-batches.
     pub(super) fn shares_gradients(&self) -> bool {
         self.plan.zero >= ZeroStage::Gradients
             && self.communicates()
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Bytes of the gradients that a rank finds of a layer, and that replicas sum.
+    /// Bytes of a layer's gradients on a rank that replicas sum.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered(layer).expert_parameters;
         let common = self.parts.weights(layer) - experts;
@@ -119,7 +120,7 @@ impl TrainingGenerator {
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
     }
 
-    /// Bytes that a step of a rank's optimizer moves.
+    /// Bytes that the optimizer step of a rank moves.
     pub(super) fn step_bytes(&self, stage: u32) -> u64 {
         let of = |(state, parameters): (ParameterState, u64)| {
             let stepped = state.stepped(parameters);

@@ -15,7 +15,7 @@ use chakram_trace::graph::SlotBinding;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
-    /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
+    /// Maximum bytes in use on a rank of `stage`, if nodes run in the order of their ids.
     pub(super) fn peak(&self, stage: u32) -> RankPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
@@ -40,9 +40,9 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
-    /// groups alone, adapters and the others among themselves, and members of a tensor group that send each other messages
-    /// in these.
+    /// Coordinates of the rank whose nodes represent the rank at `place`. Ranks of a stage usually differ only in peers
+    /// and groups; with adapters, adapters and other ranks have separate representatives; with messages in the tensor
+    /// group, each member has its own.
     fn representative(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
@@ -55,19 +55,19 @@ impl TrainingGenerator {
         }
     }
 
-    /// Number of the counts of a representative. Without messages inside tensor groups and adapters its member is 0, and there
-    /// is one for each stage.
+    /// Index of a representative's counts. Without messages in tensor groups and adapters its member is 0, so there is
+    /// one per stage.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
 }
 
-/// Numbers of nodes of ranks that are alike, once they are found.
+/// Node counts of identical ranks, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct NodeCounts {
-    /// All, which takes a walk.
+    /// The exact count, which needs a walk over the nodes.
     all: OnceLock<u64>,
-    /// At least so many, by the lengths of programs: without messages, reductions, and loads and stores.
+    /// A lower bound from the lengths of programs, without messages, reductions, loads and stores.
     least: OnceLock<u64>,
 }
 
@@ -113,7 +113,7 @@ impl TraceGenerator for TrainingGenerator {
 
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         match &self.plan.tiles {
-            // Without `ranks` beside, a rank is its position.
+            // Without `ranks`, a rank equals its position.
             CorePlacement::Cores(cores) => cores.get(rank as usize).copied(),
             _ => None,
         }
@@ -135,7 +135,7 @@ impl TraceGenerator for TrainingGenerator {
             let replica = |place| self.placement.group(ParallelGroupKind::Model, place);
             return replicas.map(replica).collect();
         }
-        // Where members of a tensor group exchange messages, a copy is a replica.
+        // If members of a tensor group exchange messages, a copy is a replica.
         let members = if self.slots > 0 { self.plan.tensor } else { 1 };
         let mut pipelines = self.pipelines();
         pipelines.sort_by_key(|ranks| {
@@ -150,7 +150,7 @@ impl TraceGenerator for TrainingGenerator {
         let own = self.placement.place(rank);
         let model = self.placement.place(self.shape_of(rank));
         let peer = |peer: &u32| {
-            // Peers are of the same stage and another member, or else of another stage and the same share.
+            // The peer is another member of the same stage, or the same share on another stage.
             let peer = self.placement.place(*peer);
             let tensor = if self.slots > 0 {
                 peer.tensor
@@ -209,7 +209,7 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // The first node is the state that stays, without which a rank with nothing to do would have none.
+            // The first node allocates the resident state, and ensures that a rank without work has a node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

@@ -1,16 +1,16 @@
-//! Shard that one member of a tensor group has of an operator with degrees of its own.
+//! A member's shard of an operator with separate degrees.
 
 use crate::generate::sharding::{MeshAxis, ShardLayout};
 use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};
 
-/// Sharding of an operator: the number of shards along each axis, and the one that a member has.
+/// Sharding of an operator: a digit per axis, with the number of shards and the shard of each member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardSpec {
     pub samples: MeshAxis,
     pub rows: MeshAxis,
     /// Columns of the output.
     pub outputs: MeshAxis,
-    /// Columns of the input that products are summed over.
+    /// Columns of the input, over which products sum.
     pub inputs: MeshAxis,
 }
 
@@ -54,14 +54,14 @@ impl ShardSpec {
         }
     }
 
-    /// Members that differ in this have terms of the output to be summed.
+    /// The digit over which members have partial sums of the output, if any.
     pub fn partial_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// A member's shard of `work`, per sample of its own. Rows of an image are split so that windows are shared out
-    /// evenly: the shard is an image of its own, with the same padding. Sizes that do not divide are rounded up, as
-    /// Megatron-LM pads the vocabulary.
+    /// A member's shard of `work`, per sample. Rows of an image are split so that windows are divided evenly: the shard
+    /// is a separate image with the same padding. Sizes that do not divide are rounded up, as in Megatron-LM's padding
+    /// of the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.spec();
@@ -76,14 +76,15 @@ impl ShardSpec {
         local
     }
 
-    /// Returns true if a member's shard of `work` has exactly its share of the windows. It has if the windows of its
-    /// rows reach beyond the padding.
+    /// Returns true if a member's shard of `work` has exactly its share of the windows: the windows of its rows must
+    /// reach beyond the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Rows of an image with a member's share of `all` rows of windows: `(share - 1) stride + kernel - 2 padding`.
+    /// Rows of an image that give a member its share of `all` rows of windows: `(share - 1) stride + kernel - 2
+    /// padding`.
     fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;

@@ -1,6 +1,7 @@
-//! Models as Hugging Face's `config.json` says them.
+//! Models from Hugging Face's `config.json`.
 //!
-//! A key that a model's sizes depend on is read, one that says nothing of them is known as such, and any other is refused by name.
+//! Keys that determine a model's sizes are read, keys known not to affect sizes are ignored, and any other key is
+//! rejected by name.
 
 use super::MOST_LAYERS;
 use crate::model::{
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Kinds of model, as `model_type` names them, whose keys are known.
+/// Supported values of `model_type`.
 const KINDS: [&str; 12] = [
     "llama",
     "mistral",
@@ -29,7 +30,7 @@ const KINDS: [&str; 12] = [
     "llama4_text",
 ];
 
-/// Keys of which no size depends: what tokens mean, numbers that scale results, how a file was made, and how it is run.
+/// Keys that affect no size: meanings of tokens, scaling factors, and how the file was made or the model is run.
 const NO_SIZES: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -73,12 +74,12 @@ const NO_SIZES: &[&str] = &[
     "use_flash_attn",
 ];
 
-/// A `config.json` whose keys are read.
+/// A `config.json` that records which keys were read.
 struct HubConfig<'t> {
     text: &'t str,
     file: &'t str,
     keys: Map<String, Value>,
-    /// Keys that were asked for.
+    /// Keys that were read.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -95,7 +96,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// The value of `key`; none for one that is not there or null.
+    /// The value of `key`; `None` if it is missing or null.
     fn value(&self, key: &str) -> Option<&Value> {
         self.known.borrow_mut().insert(key.to_owned());
         self.keys.get(key).filter(|value| !value.is_null())
@@ -157,13 +158,13 @@ impl HubConfig<'_> {
         }
     }
 
-    /// The first of `keys` that is there.
+    /// The size at the first of `keys` that is present.
     fn any(&self, keys: &[&str]) -> Read<Option<u64>> {
         let found: Read<Vec<_>> = keys.iter().map(|key| self.size(key)).collect();
         Ok(found?.into_iter().flatten().next())
     }
 
-    /// Refuses keys that were not asked for and are not known to be of no size.
+    /// Rejects keys that were neither read nor known not to affect sizes.
     fn check_keys(&self) -> Read<()> {
         let known = self.known.borrow();
         let unknown = |key: &&String| !known.contains(*key) && !NO_SIZES.contains(&key.as_str());
@@ -184,7 +185,7 @@ impl HubConfig<'_> {
     }
 }
 
-/// Reads the model that `text`, called `file` in errors, describes: its hidden size, and itself.
+/// Parses the model in `text`, called `file` in errors; returns its hidden size and the model.
 pub(super) fn model(text: &str, file: &str, sizes: ModelSizes) -> Result<(u64, Model), ModelError> {
     let syntax = |line: usize, why: String| ConfigError::Syntax {
         file: file.to_owned(),
@@ -216,7 +217,7 @@ pub(super) fn model(text: &str, file: &str, sizes: ModelSizes) -> Result<(u64, M
     Ok((base.block.hidden, model))
 }
 
-/// What a file says of the transformer over tokens in a model that has one among others.
+/// The text transformer's part of a multimodal model's file.
 fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
@@ -238,7 +239,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     Ok(HubConfig { keys, ..config })
 }
 
-/// Name of a model: the folder that its file is in, or else its kind.
+/// Name of a model: the folder of its file, or else its model type.
 fn name(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
@@ -316,7 +317,7 @@ fn architecture(
         qk_norm: matches!(kind, "qwen3" | "qwen3_moe"),
         experts,
     };
-    // Norms of heads without gains take no weights.
+    // Norms of heads without gains have no weights.
     config.value("use_qk_norm");
     let base = TransformerModel {
         layers,
@@ -362,7 +363,7 @@ fn latent(config: &HubConfig<'_>) -> Read<Option<LatentAttention>> {
     }))
 }
 
-/// Whether products in front of attention have biases, and whether all have.
+/// Returns whether products before attention have biases, and whether all products have.
 fn biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
     let attention = config.flag("attention_bias", false)?;
     if config.flag("mlp_bias", false)? && !attention {
@@ -424,7 +425,7 @@ fn router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
     })
 }
 
-/// Of so many layers the last has experts.
+/// The last of each such number of layers has experts.
 fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -454,7 +455,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     Ok(every)
 }
 
-/// Tokens that others attend to, and of how many layers the last attends to everything.
+/// The attention span of layers without full attention, and the number of layers of which the last has full attention.
 fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan, u64)> {
     let window = config.size("sliding_window")?;
     let piece = config.size("attention_chunk_size")?;
@@ -486,7 +487,7 @@ fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan,
                 None => config.refuse("layer_types", "a list of kinds of attention")?,
             }
         }
-        // A zero is a layer whose heads are not turned, which attends to everything.
+        // A zero marks a layer without rotary embedding, which has full attention.
         (None, Some(turned), _) if !turned.is_empty() => {
             turned.iter().map(|one| one.as_u64() == Some(0)).collect()
         }

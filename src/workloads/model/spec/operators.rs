@@ -1,4 +1,4 @@
-//! Each operator as data.
+//! The entry of each operator as data.
 
 use super::{
     AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
-/// Bytes of an element of a mask, and of a number that stays in full precision.
+/// Bytes of a mask element; below, bytes of a number that stays in full precision.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
@@ -102,12 +102,12 @@ fn fixed(letter: char, extent: u64) -> AxisSpec {
     }
 }
 
-/// Number of pairs of `n` things.
+/// Number of unordered pairs of `n` elements.
 fn pairs(n: u64) -> u64 {
     amount(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
-/// Number of pairs of `tokens` that a causal mask takes from `queries` of them.
+/// Number of pairs of `tokens` that a causal mask removes, for `queries` of the tokens.
 fn skipped(tokens: u64, queries: u64) -> u64 {
     amount(u128::from(pairs(tokens)) * u128::from(queries) / u128::from(tokens.max(1)))
 }
@@ -130,7 +130,7 @@ impl OperatorKind {
                     cut('k', inputs, K, "inputs"),
                 ];
                 let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
-                // The gradient of a bias comes first: that of the matrix goes by way of a transposition.
+                // The bias gradient comes first: the matrix gradient passes a transposition.
                 if bias {
                     spec = spec.weighs("n");
                 }
@@ -156,7 +156,7 @@ impl OperatorKind {
                         "a query needs the keys and values of every token",
                     ),
                     fixed('t', tokens),
-                    // Heads of keys and values are not copied, so each part has whole ones.
+                    // Heads of keys and values are not copied, so each part has whole heads.
                     cut('n', heads, N, "heads"),
                     cut('g', kv_heads, N, "heads of keys and values"),
                     whole(
@@ -177,7 +177,7 @@ impl OperatorKind {
                     .multiplies("nmt", "w")
                     .multiplies("nmw", "t");
                 if causal {
-                    // Products of tokens with later ones, s (s - 1) / 2 of s s pairs, of which shards have equal parts.
+                    // Products of tokens with later ones: s (s - 1) / 2 of s s pairs; shards have equal parts of them.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -186,7 +186,7 @@ impl OperatorKind {
                     spec = spec.keeps(queries, None, KeptWith::Any);
                     spec = spec.keeps(keys, None, KeptWith::Any);
                 }
-                // The softmax's output; with dropout also the mask, and the masked output.
+                // The softmax's output; with dropout also the mask and the masked output.
                 spec = spec
                     .keeps_inputs()
                     .keeps("nm", Some(FULL), KeptWith::Fused)
@@ -314,7 +314,7 @@ impl OperatorKind {
                     cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     whole('n', width, N, "a token's scores need all its columns"),
                     fixed('e', experts),
-                    // Of weights, `e` in front stands for those of experts.
+                    // In weights, a leading `e` marks weights of experts.
                     fixed('z', 1),
                 ];
                 let mut spec = OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
@@ -361,7 +361,7 @@ impl OperatorKind {
                     cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     cut('n', width, N, "columns"),
                 ];
-                // The gradient of a score is the product of a copy and the gradient of their sum.
+                // The gradient of a score is the product of a copy and the gradient of the sum.
                 OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .keeps_inputs()
                     .runs(KernelSpec::EXPERT_COMBINE)
@@ -395,7 +395,8 @@ impl OperatorKind {
                     OperatorSpec::new("activation", elements(rows, width), inputs, &["mn"], "m")
                         .runs(kernels);
                 match function {
-                    // Its output, which the next operator keeps as its input, shows where the input was negative.
+                    // The next operator keeps the output as its input, and the output shows where the input was
+                    // negative.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.keeps_inputs(),
                 }
@@ -439,7 +440,7 @@ impl OperatorKind {
                         "a row's probabilities add up over all classes",
                     ),
                 ];
-                // Logits are kept in full precision, whatever the rest.
+                // Logits are always kept in full precision.
                 OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
                     .keeps("mn", Some(FULL), KeptWith::Any)
                     .runs(KernelSpec::LOSS)
@@ -528,7 +529,7 @@ impl OperatorKind {
         }
     }
 
-    /// The operator without dropout.
+    /// The operator with dropout switched off.
     pub fn without_dropout(mut self) -> Self {
         if let Self::Attention { dropout, .. }
         | Self::ShapedAttention { dropout, .. }
@@ -539,7 +540,7 @@ impl OperatorKind {
         self
     }
 
-    /// Sizes that degrees cut, each with its axis: of an image the rows of its input.
+    /// Mutable sizes that degrees cut, each with its axis; for an image, the rows of its input.
     pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {
@@ -593,7 +594,7 @@ impl OperatorKind {
     }
 }
 
-/// Axes of elements that are computed each by itself.
+/// Axes of elements that are computed independently.
 fn elements(rows: u64, width: u64) -> Vec<AxisSpec> {
     vec![
         cut('m', rows, OperatorAxis::M, "rows"),
@@ -601,7 +602,7 @@ fn elements(rows: u64, width: u64) -> Vec<AxisSpec> {
     ]
 }
 
-/// An operator with windows over an image, whose input it keeps.
+/// An operator with sliding windows over an image, whose input it keeps.
 fn image<const N: usize>(
     name: &'static str,
     channels: [AxisSpec; N],

@@ -1,9 +1,11 @@
-//! Transformers with latent attention, shared experts and layers that differ, against published counts and formulas.
+//! Transformers with latent attention, shared experts and different layers, compared with published counts and
+//! formulas.
 
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
-/// Parameters of released models, those of a token with both embeddings, and bytes of a token's cache in 16 bits.
+/// Parameters of released models, active parameters per token with both embeddings, and 16-bit bytes of a token's
+/// cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -26,8 +28,8 @@ fn released_models_have_their_published_counts() {
         assert_eq!(model.active_parameters(), active, "{name}");
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
-    // Of a block 2 x h x 4096 and 2 x h x 1024 of attention, 256 of its norms, 3 h f and 2 h; V h of words, h of the last norm:
-    // 36 (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
+    // A block has 2 x h x 4096 and 2 x h x 1024 of attention, 256 of its norms, 3 h f and 2 h; outside are V h of words
+    // and h of the last norm: 36 (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
     assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
     // The others by the same sum; 32768 - 32000 words more have 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
@@ -77,7 +79,7 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // A block more predicts one more token: two norms, a product from 2 h to h, and a norm: 11.61 x 10^9 weights.
+    // One more block predicts one more token: two norms, a product from 2 h to h, and a norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -87,13 +89,13 @@ fn latent_attention_has_the_weights_of_its_formula() {
     let more = more.unwrap().model;
     assert_eq!(more.parameters() - v3.parameters(), 11_610_068_224);
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // Logits and loss for both, by one matrix: as many multiplications again.
+    // Logits and loss for both use one matrix: twice the multiplications.
     let logits = |model: &Model| model.layers.last().unwrap().multiplications();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// Two FLOPs for each weight that a token is multiplied with, and 4 A d, or 2 A ((n + r) + v) with latents, for each token that it
-/// attends to: on the mean of a causal mask (s + 1) / 2 of s.
+/// Two FLOPs per weight that a token is multiplied with, and per attended token 4 A d, or 2 A ((n + r) + v) with
+/// latents: a causal mask leaves (s + 1) / 2 of s on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [
@@ -111,7 +113,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .map(|one| {
                 let spec = one.work.spec();
                 match one.work {
-                    // Gains, biases and tables multiply nothing.
+                    // Gains, biases and tables are not multiplied.
                     OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
                     OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
                     OperatorKind::ExpertLinear { rows, experts, .. } => {
@@ -135,7 +137,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
     }
 }
 
-/// Decoding multiplies 2 A (c + r) + 2 A c FLOPs for each token before: 278,528 in a layer of DeepSeek-V3, and 4 A d with heads.
+/// Decoding takes 2 A (c + r) + 2 A c FLOPs per earlier token: 278,528 in a layer of DeepSeek-V3, and 4 A d without
+/// latents.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {
@@ -158,7 +161,7 @@ fn absorbed_attention_meets_latent_vectors() {
     );
 }
 
-/// Pairs of tokens that meet, counted one by one.
+/// Pairs of tokens that meet, by counting.
 #[test]
 fn windows_and_pieces_leave_pairs_out() {
     for tokens in 1..40_u64 {
@@ -173,7 +176,7 @@ fn windows_and_pieces_leave_pairs_out() {
             assert_eq!(AttentionSpan::Piece(reach).causal_pairs(tokens), piece);
         }
     }
-    // Every second layer of GPT-OSS looks at 128 tokens: 128 x 129 / 2 + (4096 - 128) x 128 pairs.
+    // Every second layer of GPT-OSS attends to 128 tokens: 128 x 129 / 2 + (4096 - 128) x 128 pairs.
     let model = preset("gpt-oss-20b");
     let found = |layer: &str| {
         let all = operators(&model, layer).iter();

@@ -1,4 +1,4 @@
-//! Multiplications of presets against those of LIGHTSPEED's Table 5.2 and of the simulator that followed it.
+//! Multiplications of presets, compared with LIGHTSPEED's Table 5.2 and the simulator after it.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -64,14 +64,14 @@ fn core(layer: &ModelLayer) -> u64 {
 
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
-    // 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 in blocks of 512 tokens; the published count has 29,056 h more, the
-    // cased words as if they were multiplied once, and nothing behind the blocks.
+    // 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 in blocks of 512 tokens; the published count has 29,056 h more, as if
+    // the table of cased words were multiplied once, and nothing after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplications);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
-    // Its head: s h^2, and s V h for words.
+    // Its head: s h^2, and s V h for the logits.
     assert_eq!(
         model.multiplications() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
@@ -96,7 +96,7 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // 154,112 + 605,952 of perceptrons; 351 pairs of vectors of 64. The source counts each table's weight and no pair.
+    // 154,112 + 605,952 in perceptrons; 351 pairs of vectors of 64. The source counts every table weight but no pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplications(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -104,8 +104,8 @@ fn dlrm_counts_its_perceptrons_and_pairs() {
 
 #[test]
 fn megatron_s_flops_follow() {
-    // Narayanan et al. (2021), equation 3 without recomputation: a forward pass of B sequences takes
-    // 24 B s l h^2 (1 + s / (6 h) + V / (12 l h)) FLOPs, two for each multiplication.
+    // Narayanan et al. (2021), equation 3 without recomputation: a forward pass of B sequences takes 24 B s l h^2 (1 +
+    // s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
     let (l, h, s, v) = (40, 6144, 2048, 51_200);
     let equation: u64 = 24 * s * l * h * h + 4 * s * s * l * h + 2 * s * v * h;
     assert_eq!(2 * preset("megatron-18.4b").multiplications(), equation);
@@ -117,8 +117,8 @@ fn megatron_s_flops_follow() {
 
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
-    // Llama-3 8B at s tokens: s (weights of products) + 2 l s^2 h; V h of the table of words are no products, nor
-    // are the gains of norms.
+    // Llama-3 8B at s tokens: s (weights of products) + 2 l s^2 h; the V h weights of the word table and the gains of
+    // norms are not in products.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
@@ -131,7 +131,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
             "{s}"
         );
     }
-    // A table of positions keeps its rows.
+    // A position table keeps its rows.
     let short = Model::with_sequence("gpt2-small", 10).unwrap();
     assert_eq!(short.parameters(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);

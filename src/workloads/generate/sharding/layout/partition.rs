@@ -3,21 +3,21 @@
 use super::{MeshAxis, on_one_grid};
 use std::collections::BTreeMap;
 
-/// Members in groups of equal size. Groups are numbered by their first members.
+/// Members in groups of equal size. Groups are numbered in the order of their first members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberPartition {
-    /// By member.
+    /// Group of each member.
     group_of: Vec<u32>,
-    /// Group by group, ascending in each.
+    /// Members by group, ascending within each.
     members: Vec<u32>,
     size: u32,
 }
 
 impl MemberPartition {
-    /// Groups of members that differ in `digits` only.
+    /// Groups of members that differ only in `digits`.
     ///
     /// # Panics
-    /// Panics if `digits` are not digits of one grid of `members`, each in a place of its own.
+    /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
     pub fn over(digits: &[MeshAxis], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {
@@ -28,19 +28,19 @@ impl MemberPartition {
         Self::by(&firsts).expect("a grid has groups of equal size")
     }
 
-    /// Groups of `size` members that follow one another, of which `members` is a multiple.
+    /// Groups of `size` consecutive members; `size` divides `members`.
     pub fn runs(members: u32, size: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member / size).collect();
         Self::by(&keys).expect("all runs have one size")
     }
 
-    /// Groups of every `stride`-th member, of which `members` is a multiple.
+    /// Groups of every `stride`-th member; `stride` divides `members`.
     pub fn strided(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
         Self::by(&keys).expect("all strides have one size")
     }
 
-    /// Groups of members with equal keys, if all groups have one size.
+    /// Groups of members with equal keys; `None` if groups differ in size.
     pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -65,7 +65,7 @@ impl MemberPartition {
             })
     }
 
-    /// Members of a group.
+    /// Number of members per group.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -75,12 +75,12 @@ impl MemberPartition {
         self.group_of.len() as u32
     }
 
-    /// Groups.
+    /// Number of groups.
     pub fn count(&self) -> u32 {
         self.group_of.len() as u32 / self.size
     }
 
-    /// The group that `member` is in.
+    /// The group of `member`.
     pub fn group_of(&self, member: u32) -> u32 {
         self.group_of[member as usize]
     }
@@ -91,7 +91,7 @@ impl MemberPartition {
         self.members[group as usize * size..][..size].to_vec()
     }
 
-    /// Returns true if all are in one group.
+    /// Returns true if one group has all members.
     pub fn is_all(&self) -> bool {
         self.count() == 1
     }

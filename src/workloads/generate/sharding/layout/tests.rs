@@ -1,4 +1,4 @@
-//! Cases with names and numbers; everything small against sets of elements is in `oracle` and `sums`.
+//! Named cases with explicit numbers; `oracle` and `sums` compare all small cases with sets of elements.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = redistribute(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // With the samples also sharded in two, two groups of four: each member has 1/2 afterwards.
+    // With the samples also sharded in two, there are two groups of four: each member has 1/2 afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
@@ -61,8 +61,8 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has the columns of its tables, 1/4 of the whole, for all samples; it needs all columns of its own:
-    // 1/16 from each.
+    // Member i has the columns of its tables, 1/4 of the whole, for all samples; it needs all columns of its own
+    // samples: 1/16 from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = redistribute(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -78,7 +78,7 @@ fn slices_are_there() {
             Redistribution::Nothing
         );
     }
-    // Halves of which member i needs the quarter i.
+    // Members have halves, and member i needs quarter i.
     assert_eq!(
         redistribute(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing
@@ -92,30 +92,30 @@ fn slices_are_there() {
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
-    // Columns by parity; 0 and 1 need the first half of the samples. 0 and 1 slice that from theirs: 1/4 each.
+    // Columns by parity; 0 and 1 need the first half of the samples, which they slice from their own columns: 1/4 each.
     let change = redistribute(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
-    // After a sum over k: 0 and 1 have the first columns, i needs the quarter i of the samples. 0 has half of what
-    // it needs and lacks 1/8, which 2 has.
+    // After a sum over k: 0 and 1 have the first columns, and member i needs quarter i of the samples. 0 has half of
+    // its need and lacks 1/8, which 2 has.
     let change = redistribute(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
 
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
-    // 0 and 1 need the first half of the samples, of which each has another quarter of the columns: 1/8 of the
-    // whole. Each gets the other three, so 1/2 is brought in and taken out.
+    // 0 and 1 need the first half of the samples, and each has another quarter of the columns: 1/8 of the whole. Each
+    // receives the other three, so 1/2 is sent and received.
     let change = redistribute(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
 fn strangers_send_messages() {
-    // Even members have the first half, 0 and 1 need it. 1 is as near to 0 as to 2, and 2 to 1 as to 3.
+    // Even members have the first half, and 0 and 1 need it. 1 is as near to 0 as to 2, and 2 as near to 1 as to 3.
     let change = redistribute(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
-    // Sixths: even members have 0..3, odd ones 3..6; 0 and 1 need 0..2, 2 and 3 need 2..4, 4 and 5 need 4..6. So 1
-    // lacks two, 2 lacks the sixth 3, 3 lacks the sixth 2, and 4 lacks two.
+    // In sixths: even members have 0..3, odd ones 3..6; 0 and 1 need 0..2, 2 and 3 need 2..4, 4 and 5 need 4..6. So 1
+    // lacks two sixths, 2 lacks sixth 3, 3 lacks sixth 2, and 4 lacks two.
     let change = redistribute(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
@@ -128,7 +128,7 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
-    // Columns by 2; 0, 1 and 2 sum the first half, and each keeps a third of its samples.
+    // Columns are split by 2; 0, 1 and 2 sum the first half, and each keeps a third of its samples.
     let both = ShardLayout {
         samples: thirds,
         ..columns(2, 3)
@@ -136,7 +136,8 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
     // Or a third of its columns, which is a sixth of all.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // Everyone keeps all, or others than those who sum differ, or parts are told apart that were summed.
+    // All members keep everything; or members differ that do not sum; or the target distinguishes shards that were
+    // summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);
@@ -147,8 +148,8 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
 fn thousands_of_members_are_no_matter() {
     let change = redistribute(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
-    // Pairs have a 512th each, even members need the first half: 256 of these, of which 0, 2, .., 254 and
-    // 257, 259, .., 511 have one.
+    // Pairs of members share a 512th each, and even members need the first half: 256 of these shards, of which 0, 2,
+    // .., 254 and 257, 259, .., 511 already have one.
     let (messages, of) = messages(redistribute(&columns(256, 2), &columns(2, 1), 512));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }

@@ -1,4 +1,4 @@
-//! Kernels that operators are lowered to: their work, their class, and shapes as PyTorch writes them.
+//! Kernels of lowered operators: their work, their class, and shapes in PyTorch's notation.
 
 use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
@@ -13,13 +13,13 @@ pub(in super::super) struct LoweredKernel {
     pub bytes: u64,
     /// True for a kernel that only moves bytes.
     pub moves: bool,
-    /// Class and shape, where prices know any.
+    /// Class and shape, if prices depend on them.
     pub shape: Option<KernelShape>,
-    /// Number format that it computes in, if that is not the plan's.
+    /// Number format of the computation, if it differs from the plan's.
     pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
-    /// Operands of the operator, at the kernel that stands for them in memory traffic.
+    /// Operands of the operator, if this kernel represents it in memory traffic.
     pub operands: Option<OperandBytes>,
 }
 
@@ -29,17 +29,17 @@ pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
     /// Kernels of the input's gradient, or of the weights' alone if there is no input gradient.
     pub backward: Vec<LoweredKernel>,
-    /// The one that finds the gradient of the weights, if it is one of its own.
+    /// The separate kernel for the gradient of the weights, if there is one.
     pub weights: Option<LoweredKernel>,
-    /// Kernels behind that one, which find gradients too.
+    /// Kernels after that one, which also contribute to weight gradients.
     pub after_weights: Vec<LoweredKernel>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
-    /// Bytes kept that selective recomputation finds again.
+    /// Kept bytes that selective recomputation recomputes instead.
     pub scores: u64,
 }
 
-/// A shape as PyTorch writes it.
+/// Formats a shape as PyTorch does.
 fn shape(sizes: &[u128]) -> String {
     format!("{sizes:?}")
 }
@@ -87,13 +87,13 @@ impl LoweredKernel {
     }
 }
 
-/// The shape of `batch` products; what does not fit has been refused for its FLOPs, or is empty.
+/// The shape of `batch` products. Saturates: shapes that do not fit have been rejected for their FLOPs, or are empty.
 pub(super) fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Kernels one after another, each with its name, class, and bytes that it moves for each element of `x`.
+/// Kernels that run one after another, each given by name, class, and bytes moved per element of `x`.
 pub(super) fn chain(
     x: [u128; 2],
     kernels: &[(&'static str, MovingKernel, u128)],

@@ -1,4 +1,4 @@
-//! Gradients that are reduced, and the end of a step.
+//! Gradient reductions, and the end of a step.
 
 use super::super::buckets::GradientBucket;
 use super::super::program::ProducedGradients;
@@ -9,18 +9,18 @@ use chakram_trace::format::{
     CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
 };
 
-/// Gradients of a layer, as its program finds them.
+/// Progress through a layer's gradients as its program produces them.
 pub(super) struct GradientProgress<'p> {
-    /// Gradients that its operators produce, last operator to first.
+    /// Gradients that its operators produce, last operator first.
     pub found: &'p [ProducedGradients],
     /// Number of operators whose gradients are complete.
     pub operators: u32,
-    /// Buckets that are reduced when they are complete.
+    /// Buckets that remain to be reduced, in the order of completion.
     pub buckets: &'p [GradientBucket],
 }
 
 impl RankEmitter<'_, '_> {
-    /// Records the gradients that the nodes of the program so far produced, and reduces buckets that are complete.
+    /// Records the gradients produced so far by the program's nodes, and reduces complete buckets.
     pub(super) fn reduce_complete_buckets(
         &mut self,
         now: &mut GradientProgress<'_>,
@@ -62,7 +62,7 @@ impl RankEmitter<'_, '_> {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // Kernels that find them may be left out. Then it is the last one that is not.
+            // All kernels that produce the gradients may be left out; then the last remaining node is used.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -71,7 +71,7 @@ impl RankEmitter<'_, '_> {
         let bytes = self.plan.bucket_bytes(bucket);
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
         if self.plan.copies_parameters() {
-            // Read as they were found, and written as they are reduced.
+            // Read in the format in which they were produced, and written in the format of the reduction.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
             let id = self.node(StepNode {
                 name: format_args!(
@@ -152,7 +152,7 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
-            // Half of what a step moves comes in, half goes out.
+            // Half of the bytes of a step are loaded and half are stored.
             let moved = plan.step_bytes(self.place.stage);
             self.stream_state(false, moved.div_ceil(2))?;
             let op = Op::Compute {

@@ -1,23 +1,23 @@
-//! Operators of a layer that do not depend on one another: what each waits for, where they run side by side.
+//! Independent operators of a layer: the dependencies of each if they run in parallel.
 //!
-//! Forwards an operator waits for those whose results it takes, and backwards for those that take its own. One that takes what
-//! comes into the layer, or nothing, waits for what the layer waits for; the layer is over when all of its branches are.
+//! Forward, an operator waits for the operators whose results it takes; backward, for the operators that take its
+//! result. An operator that takes the layer's input, or nothing, waits for the layer's own dependencies. The layer ends
+//! when all its branches have ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
-/// What the next node of each operator's result waits for, while a program is written. Nothing is kept track of where
-/// operators follow one another.
+/// Dependencies on each operator's result while a program is written. Not tracked if operators run in sequence.
 pub(super) struct BranchFronts {
     parallel: bool,
-    /// Where the program began, and where each operator ended.
+    /// Dependencies at the start of the program, and at the end of each operator.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
 
 impl BranchFronts {
-    /// Begins where `to` stands, with none of `count` operators.
+    /// Starts at the current front of `to`, with none of `count` operators done.
     pub fn new(order: BranchOrder, count: usize, to: &ProgramBuilder) -> Self {
         Self {
             parallel: order == BranchOrder::Parallel,
@@ -26,7 +26,7 @@ impl BranchFronts {
         }
     }
 
-    /// Operator `i` begins behind those of `before` that are over, or else where the program began.
+    /// Starts operator `i` after the completed operators in `before`, or else at the program's start.
     pub fn begin(
         &self,
         own: &[MemberOperator<'_>],
@@ -40,7 +40,7 @@ impl BranchFronts {
         }
     }
 
-    /// Operator `i` is over.
+    /// Records the end of operator `i`.
     pub fn end(&mut self, i: usize, to: &mut ProgramBuilder) {
         if self.parallel {
             self.ends[i] = Some(to.front.clone());
@@ -48,7 +48,7 @@ impl BranchFronts {
         }
     }
 
-    /// Continues the chain behind operators `last`, or where it began if there are none.
+    /// Continues the chain after operators `last`, or at the program's start if there are none.
     pub fn finish(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
         if self.parallel {
             to.front = self.join(last);
@@ -86,12 +86,12 @@ pub(super) fn takers<'o>(
     (i + 1..own.len()).filter(move |&other| takes(&own[other]))
 }
 
-/// The operators with which the layer ends forwards: nobody takes their results.
+/// The last operators of the forward program: no operator takes their results.
 pub(super) fn last<'o>(own: &'o [MemberOperator<'_>]) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| takers(own, i).next().is_none())
 }
 
-/// The operators with which the layer ends backwards: they take what comes into it, or nothing.
+/// The last operators of the backward program: they take the layer's input, or nothing.
 pub(super) fn first<'o>(own: &'o [MemberOperator<'_>]) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| own[i].step.sources.iter().all(Option::is_none))
 }

@@ -105,7 +105,8 @@ fn kernels_have_the_tokens_of_a_rank() {
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // All keys and values are read, in whole or by heads; an output as large as the queries, and 4 B for each row.
+        // Reads all keys and values, or all tokens of some heads; writes an output as large as the queries, and 4 B per
+        // row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -118,7 +119,7 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// Ranks do together what one does alone, with either exchange, scores in a kernel or not, causal or not.
+/// All ranks together do the same FLOPs as one rank alone, with either exchange, fused or unfused, causal or not.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -139,7 +140,7 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// A rank has the i-th piece of a sequence from either end: as many pairs as every other one, counted one by one.
+/// A rank has the i-th piece of a sequence from each end: the same number of pairs as every other rank, by counting.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -176,7 +177,7 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
     let keys = 2 * 2 * (T / 2) * V * W;
     let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
-    // A reduce-scatter has the whole of what it scatters.
+    // The bytes of a reduce-scatter are its whole input.
     assert_eq!(
         expected("bwd"),
         [
@@ -241,7 +242,7 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
         } else {
             [2, 2]
         };
-        // Two layers; a micro-batch.
+        // Two layers, one micro-batch.
         assert_eq!(count(&plan), 2 * (one_way[0] + one_way[1]) * 2);
         plan.recompute = RecomputePolicy::Full;
         assert_eq!(count(&plan), 2 * (2 * one_way[0] + one_way[1]) * 2);
@@ -250,7 +251,7 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
     }
 }
 
-/// Ranks 0 and 1 are one tensor group, 2 and 3 have the other tokens of the same sequences.
+/// Ranks 0 and 1 are one tensor group; ranks 2 and 3 have the other tokens of the same sequences.
 #[test]
 fn neighbouring_replicas_have_a_sequence_between_them() {
     let mut plan = shared(ContextExchange::AllGather);
@@ -266,11 +267,11 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     let found = &summary.stages[0].communication;
     let context = found.iter().filter(|one| one.family == "context");
-    // Of each of two layers, in two micro-batches: a gather forwards, one backwards and a reduce-scatter.
+    // For two layers and two micro-batches: a gather forward, and a gather and a reduce-scatter backward.
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 
-/// Weights are the model's, whatever tokens a rank has; gradients are summed over all four ranks, which share ZeRO's state.
+/// Every rank has all of the model's weights; gradients are summed over all four ranks, which share ZeRO's state.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
     let weights = pattern(&ParallelismPlan::new()).model.parameters();
@@ -295,7 +296,8 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// What is kept for the backward pass is of a rank's own tokens; keys and values of all are there for attention's kernels.
+/// Tensors kept for the backward pass have only the rank's own tokens, but attention's kernels keep all keys and
+/// values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -319,7 +321,7 @@ fn memory_is_that_of_a_ranks_tokens() {
     assert_eq!(temporary(&(core("bwd") + ".reduce-scatter")), [0, all]);
 }
 
-/// Experts are shared among replicas with different tokens too.
+/// Experts are also divided among replicas with different tokens.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
     let routing = ExpertRouting {
@@ -340,7 +342,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
     assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
 }
 
-/// Stages hand on the activations of a rank's tokens.
+/// Stages send the activations of a rank's tokens.
 #[test]
 fn boundaries_have_a_ranks_tokens() {
     let mut plan = shared(ContextExchange::AllToAll);
@@ -370,7 +372,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
         |plan| plan.context = 3,
         "`context` is 3; expected a divisor of 16 tokens (operator tokens)",
     );
-    // 16 tokens have 16 pieces, and need 32.
+    // 16 ranks need 32 pieces, but 16 tokens have only 16.
     refused(
         own(),
         |plan| plan.context = 16,
