@@ -1,4 +1,4 @@
-//! Workloads without a capture: networks of layers, and what ranks do to train or run them under a plan.
+//! Workloads without a capture: models, and the work of ranks that train or run them under a plan.
 
 pub mod generate;
 pub mod model;

@@ -1,4 +1,4 @@
-//! Chains of kernels: a benchmark of dependencies and lanes alone.
+//! Chains of kernels: a pure benchmark of dependencies and lanes.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -7,8 +7,8 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
 
-/// Kernels in chains, the same on every rank. Node `i` of a rank, from 0, belongs to chain
-/// `i % chains` and waits for node `i - chains`; each chain has a lane of its own, numbered like it.
+/// Chains of kernels, the same on every rank. Node `i` of a rank, from 0, belongs to chain `i % chains` and waits for
+/// node `i - chains`; each chain has its own lane with the same index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainPattern {
     /// Number of ranks.
@@ -23,12 +23,12 @@ pub struct ChainPattern {
     pub flops: u64,
     /// Bytes that each kernel reads and writes.
     pub bytes: u64,
-    /// The format that the kernels compute in, if the trace shall say one.
+    /// The number format of the kernels, if the trace states one.
     pub dtype: Option<Dtype>,
 }
 
 impl ChainPattern {
-    /// One chain of `nodes` kernels per rank that last 1 us and state no FLOPs or bytes.
+    /// One chain per rank of `nodes` kernels, which last 1 us and have no FLOPs or bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
         Self {
             ranks,
@@ -55,7 +55,7 @@ impl ChainPattern {
     }
 }
 
-/// Chains whose options make sense.
+/// Chains with checked options.
 #[derive(Debug)]
 pub(super) struct ChainGenerator(ChainPattern);
 
@@ -86,7 +86,7 @@ impl TraceGenerator for ChainGenerator {
         for i in 0..u64::from(self.0.nodes) {
             let (chain, place) = (i % chains, i / chains);
             out.name(format_args!("chain{chain}/{place}"));
-            // Ids count from 1, so node i - chains has this one.
+            // Ids count from 1, so this is the id of node i - chains.
             let before = (i + 1).checked_sub(chains).filter(|id| *id != 0);
             out.emit(op, Some(chain as i64), self.0.duration, before.as_slice())?;
         }

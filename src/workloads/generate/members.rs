@@ -1,11 +1,11 @@
-//! Ranks that one trace may stand for: neighbours that differ in their peers, groups and cores alone.
+//! Ranks that one trace can represent: neighbours that differ only in peers, groups and cores.
 
 use super::GeneratedJob;
 use chakram_trace::format::members::TraceMembers;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// Peers and groups of a rank in the order in which its trace names them.
+/// Peers and groups of a rank in the order of first use in its trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct NamedPartners {
     peers: Vec<u32>,
@@ -31,12 +31,12 @@ impl Sink for NamedPartners {
 }
 
 impl GeneratedJob {
-    /// Returns the runs of neighbouring ranks that one trace may stand for: ranks of one shape that exchange no messages among
-    /// themselves, such as those of a stage. Others are in no run.
+    /// Returns the runs of neighbouring ranks that one trace can represent: ranks of one shape, such as the ranks of a
+    /// stage, that exchange no messages among themselves. Other ranks are in no run.
     ///
     /// # Errors
     ///
-    /// None that the nodes of a job give rise to.
+    /// Nodes of a job cause no errors here.
     pub fn members(&self) -> Result<Vec<TraceMembers>, TraceError> {
         let partners = |rank: u32| -> Result<NamedPartners, TraceError> {
             let mut partners = NamedPartners::default();
@@ -64,7 +64,7 @@ impl GeneratedJob {
         Ok(all)
     }
 
-    /// The members of a trace that stands for a run of ranks from `first` on, if it has several.
+    /// The members of a trace that represents a run of ranks from `first`; `None` for a single rank.
     fn members_of(&self, first: u32, run: &[NamedPartners]) -> Option<TraceMembers> {
         if run.len() < 2 {
             return None;
@@ -92,7 +92,7 @@ impl GeneratedJob {
     }
 }
 
-/// Keeps what members do not have in common.
+/// Keeps only the entries in which members differ.
 fn differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()

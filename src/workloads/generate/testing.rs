@@ -5,12 +5,12 @@ use chakram_trace::format::write::TraceWriter;
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryChanges};
 use std::collections::BTreeMap;
 
-/// A node as a sink received it; `op` in the words of `Debug`.
+/// A node as a sink received it; `op` is in `Debug` format.
 #[derive(Debug, PartialEq)]
 pub(super) struct EmittedNode {
     pub name: String,
     pub op: String,
-    /// FLOPs, bytes and number format of a kernel.
+    /// FLOPs, bytes and number format of a compute node.
     pub kernel: Option<(u64, u64, Option<Dtype>)>,
     pub lane: Option<i64>,
     pub recorded: Span,
@@ -18,7 +18,7 @@ pub(super) struct EmittedNode {
     pub memory: MemoryChanges,
 }
 
-/// Records the nodes of one rank, and the bytes sent and received by all, by (source, destination, tag).
+/// Records the nodes of one rank, and the bytes sent and received by all ranks, by (source, destination, tag).
 #[derive(Default)]
 struct EmissionRecorder {
     rank: u32,
@@ -75,10 +75,9 @@ fn written(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Every rank's nodes, after checking what holds for all patterns: ids ascend from 1 without
-/// gaps and name only earlier ones, counts are as promised, ranks of one class and repeated
-/// runs give the same bytes, ranks of one shape the same graph with the slots bound as promised,
-/// and every message is sent once and received once.
+/// Every rank's nodes, after checks that apply to all patterns: ids ascend from 1 without gaps and dependencies have
+/// lower ids; node counts are as announced; ranks of one class and repeated runs give the same bytes; ranks of one
+/// shape give the same graph with the announced slots; and every message is sent once and received once.
 pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate().unwrap();
     let (job, again) = (
@@ -112,7 +111,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     ranks
 }
 
-/// Holds every rank's own graph and slots against those that it gets from the rank of its shape.
+/// Compares every rank's own graph and slots with those derived from the representative of its shape.
 pub(super) fn shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.ranks() {
         let shape = job.shape_of(rank);
@@ -129,17 +128,17 @@ pub(super) fn shapes_hold(job: &GeneratedJob) {
     }
 }
 
-/// The error with which `pattern` is refused.
+/// The error that rejects `pattern`.
 pub(super) fn why_not(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
-/// Ranks in groups of two, each of which reduces and passes bytes on to the next; of the last pair the bytes
-/// are others.
+/// Ranks in groups of two, each of which reduces and sends bytes to the next pair; the last pair has another number of
+/// bytes.
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,
-    /// Error deliberately added to the announced slots.
+    /// A deliberate error in the announced slots.
     wrong: u32,
 }
 
@@ -213,7 +212,7 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
     shapes_hold(&job);
     let workload = job.workload().unwrap();
-    // Ranks 0 to 3 are of one shape. Ranks 4 and 5 each have their own, and the same graph.
+    // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have their own, but the same graph.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
     assert_eq!(graphs.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1]);
     let three = &workload.instances()[3];

@@ -1,8 +1,8 @@
-//! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and the preset that each is nearest to.
+//! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and their nearest presets.
 
 use chakram_base::config::nearest;
 
-/// Returns whether `name` has the form of a hub's names, `OWNER/MODEL`, and not that of a relative path.
+/// Returns true if `name` has the form of a hub's names, `OWNER/MODEL`, and is not a relative path.
 pub(super) fn is_hub_name(name: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty()
@@ -18,8 +18,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset of `all` whose family, generation and size are all in `name`, by the most parts; else the first
-/// preset of which `name` is the family and generation alone; else the nearest by spelling.
+/// Returns the preset of `all` whose family, generation and size all occur in `name`, and of several the one with the
+/// most parts. Otherwise returns the first preset that begins with the parts of `name`, and otherwise the preset with
+/// the nearest spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -38,7 +39,7 @@ pub(super) fn nearest_preset<'n>(
     }
     let begins = |preset: &&&str| !parts.is_empty() && self::parts(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
-    // `mixtral` is a beginning, and so is every letter.
+    // `mixtral` alone is a valid beginning, but so would be a single letter.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
     found.or_else(|| nearest(model, all))
 }
@@ -60,8 +61,8 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns whether the parts of a preset occur among those of a name in this order, the family first. A letter, the size
-/// of a vision transformer, stands for any word that begins with it.
+/// Returns true if the parts of a preset occur in a name in this order, the family first. A single letter, the size of
+/// a vision transformer, matches any word that begins with it.
 fn is_subsequence(preset: &[String], name: &[String]) -> bool {
     let mut rest = name.iter();
     preset.iter().enumerate().all(|(index, part)| {

@@ -1,4 +1,4 @@
-//! Mappings of an axis to a dimension of a machine, as flags and files say them.
+//! Mappings of an axis to a dimension of a machine, in the syntax of flags and files.
 
 use super::ParallelAxis;
 use std::fmt::{self, Display};
@@ -8,12 +8,12 @@ use std::str::FromStr;
 pub(super) const EXAMPLE: &str =
     "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
 
-/// Members of an axis along a dimension.
+/// A stretch of an axis along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisMapping {
     /// The axis.
     pub axis: ParallelAxis,
-    /// Number of members; if absent, those that the axis' other mappings leave.
+    /// Number of members; if absent, the rest after the axis's other mappings.
     pub members: Option<u32>,
     /// The dimension.
     pub along: DimensionRef,
@@ -22,7 +22,7 @@ pub struct AxisMapping {
 /// A dimension of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimensionRef {
-    /// By number, innermost 0.
+    /// By index; the innermost is 0.
     Index(u32),
     /// By its name in the machine file.
     Name(String),

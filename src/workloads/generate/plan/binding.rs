@@ -11,7 +11,7 @@ pub struct MachineFacts {
     pub capacity: Option<u64>,
     /// Bytes of an NPU's own memory, which is the SRAM of plans with a residency rule; the minimum over NPUs.
     pub sram: Option<u64>,
-    /// Maximum bytes of one access to the memory that plans with a residency rule load from and store to.
+    /// Bytes of the memory that plans with a residency rule load from and store to: the limit of one access.
     pub remote: Option<u64>,
     /// Remote memory in which plans with a residency rule keep the rest.
     pub shared: Option<SharedMemory>,

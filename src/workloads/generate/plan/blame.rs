@@ -1,12 +1,12 @@
-//! Location of a refused value in a plan's file.
+//! Location of an invalid value in a plan file.
 
 use super::ParallelismPlan;
 use crate::generate::GenerateError;
 use chakram_base::config::{ConfigDocument, ConfigError};
 
 impl ParallelismPlan {
-    /// `error` by key and line, if it is about a value that `text`, the plan's file called `file`, has; an option
-    /// may have gone before it.
+    /// Converts `error` to an error with key and line, if the value is in `text`, the plan file called `file`; an
+    /// option may have overridden the file.
     pub fn blame(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
         let GenerateError::Refused {
             option,
@@ -18,7 +18,7 @@ impl ParallelismPlan {
         };
         let document = ConfigDocument::parse(text, file).ok()?;
         let field = document.entries().get(option)?;
-        // Lists are named by their items.
+        // Errors show lists as their items, without brackets and quotes.
         let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
         let bare = |text: &str| text.chars().filter(plain).collect::<String>();
         (bare(field.raw()) == bare(found)).then(|| field.refuse(found, expected))
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(at("batch", "1537").as_deref(), Some(line));
         let line = "p.toml:3: key `place`: found tp@0,dp@1, expected another";
         assert_eq!(at("place", "tp@0,dp@1").as_deref(), Some(line));
-        // An option said 2, and nobody said what tensor is.
+        // An option set 2, and the file has no `tensor`.
         assert_eq!(at("batch", "2"), None);
         assert_eq!(at("tensor", "1"), None);
     }

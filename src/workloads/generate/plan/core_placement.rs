@@ -1,34 +1,34 @@
-//! Cores of ranks on tiled accelerators, as flags and files say them.
+//! Cores of ranks on tiled accelerators, in the syntax of flags and files.
 
 use super::words;
 use std::fmt;
 
 words! {
-    /// Order in which the cores of a machine of tiles are taken.
+    /// Order in which ranks occupy the cores of a machine of tiles.
     TileOrder {
-        /// Row by row over the whole grid, so that stages lie one above the other.
+        /// Row by row over the whole grid, so that stages are stacked vertically.
         Line = "line",
-        /// Die by die, rows of dies to and fro, and rows of cores within a die likewise.
+        /// Die by die, with rows of dies and rows of cores within a die in serpentine order.
         Serpentine = "s_shape",
-        /// Die by die from the first corner around the edge and inwards.
+        /// Die by die, each in a spiral from the first corner inward.
         Spiral = "spiral",
     }
 }
 
 words! {
-    /// Cores of a tensor group among those of its stage (`comm1` and `comm2` of PALM's Fig. 8).
+    /// Positions of a tensor group's cores among the cores of its stage (`comm1` and `comm2` of PALM's Fig. 8).
     TensorNeighbours {
-        /// One after another.
+        /// Consecutive.
         Near = "near",
-        /// One of each replica between any two.
+        /// Interleaved: one core of each replica between any two.
         Opposite = "opposite",
     }
 }
 
-/// Cores of ranks: an order that a machine of tiles makes places of, or places.
+/// Cores of ranks: unspecified, an order for a machine of tiles, or explicit cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CorePlacement {
-    /// The machine's own, rank by rank.
+    /// Rank r is on the machine's core r.
     #[default]
     None,
     /// In this order.
@@ -38,7 +38,7 @@ pub enum CorePlacement {
 }
 
 impl CorePlacement {
-    /// Puts what the next word of an option says behind it: cores one by one, or an order in place of all.
+    /// Appends the next word of an option: an explicit core, or an order, which replaces all.
     pub(super) fn add(&mut self, next: Self) {
         match (&mut *self, next) {
             (Self::Cores(all), Self::Cores(more)) => all.extend(more),
@@ -47,7 +47,7 @@ impl CorePlacement {
     }
 }
 
-/// As flags and files say it: `s_shape`, `0:0,1:0`.
+/// Formats as flags and files do: `s_shape`, `0:0,1:0`.
 impl fmt::Display for CorePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,7 +62,7 @@ impl fmt::Display for CorePlacement {
     }
 }
 
-/// Form of the text of a [`CorePlacement`], for messages.
+/// Syntax of a [`CorePlacement`], for messages.
 pub const EXAMPLE: &str = "line, s_shape, spiral, or cores x:y with commas, one for each position";
 
 impl std::str::FromStr for CorePlacement {

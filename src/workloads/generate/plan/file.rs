@@ -1,5 +1,4 @@
-//! Plans as files say them: a key for each of a plan's fields, and a table `[[stage]]` for each stage whose layers
-//! or ranks are chosen.
+//! Plan files: a key for each of a plan's fields, and a table `[[stage]]` for each stage with explicit layers or ranks.
 
 use super::{OPTIONS, OperatorDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement};
 use crate::generate::sharding::ShardingDegrees;
@@ -24,7 +23,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// Fails if the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
+    /// Fails if the text is not TOML, or has an unknown key or an invalid value.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();
@@ -70,7 +69,7 @@ fn ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
 }
 
-/// Reads `[[operator]]`: a name, and the degrees that are not 1.
+/// Parses `[[operator]]`: a name, and the degrees other than 1.
 fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
@@ -91,7 +90,7 @@ fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError
     tables.iter().map(one).collect()
 }
 
-/// Reads `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
+/// Parses `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
 fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
     let Some(field) = root.get("stage") else {
         return Ok(());
@@ -150,7 +149,7 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
     Ok(())
 }
 
-/// First and last layer, `"4-7"`.
+/// Parses first and last layer, such as `"4-7"`.
 fn range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
     let text = field.text(expected)?;

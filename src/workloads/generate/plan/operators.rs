@@ -1,12 +1,12 @@
-//! Operators that a tensor group shards by degrees of their own (`[[operator]]` of a plan's file).
+//! Operators that a tensor group shards by separate degrees (`[[operator]]` of a plan file).
 
 use crate::generate::sharding::ShardingDegrees;
 
-/// Operators by name, and by which degrees members share them.
+/// Operators by name pattern, and the degrees by which members share them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDegrees {
-    /// Pattern of their names: `mlp.up` in every layer, or with the layer's name in front, `stage2.0/conv1`. A `*`
-    /// stands for any letters.
+    /// Name pattern: `mlp.up` in every layer, or with the layer's name first, `stage2.0/conv1`. A `*` matches any
+    /// characters.
     pub name: String,
     /// Parts along each axis; their product is the plan's tensor degree.
     pub degrees: ShardingDegrees,
@@ -23,7 +23,7 @@ impl OperatorDegrees {
     }
 }
 
-/// Whether `text` is like `pattern`, in which a `*` stands for any letters.
+/// Returns true if `text` matches `pattern`, in which `*` matches any characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or("");
@@ -33,7 +33,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // The earliest match of each literal leaves most for those behind it.
+    // The earliest match of each literal leaves the most text for the later ones.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

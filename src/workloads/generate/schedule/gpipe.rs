@@ -1,8 +1,8 @@
-//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019):
-//! all forward passes, then all backward ones, so every stage holds the activations of every micro-batch.
+//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019): all
+//! forward passes, then all backward ones, so every stage stores the activations of every micro-batch.
 //!
-//! The paper draws the last micro-batch going back first; here it is the first, as in SC'21's figure 3. Time and
-//! peak are the same.
+//! In the paper's figure the last micro-batch runs backward first; here it is the first one, as in SC'21's figure 3.
+//! Time and peak are the same.
 
 use super::ScheduleShape;
 

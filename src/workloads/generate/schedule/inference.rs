@@ -1,7 +1,7 @@
 //! Inference: micro-batches follow one another through the stages, and nothing is saved for a backward pass.
 //!
-//! In the steady state a micro-batch leaves the pipeline each time the slowest stage ends a pass, which PALM reports
-//! as throughput; filling and draining take the rest of [`PipelineSchedule::ideal`](super::PipelineSchedule::ideal).
+//! In the steady state a micro-batch leaves the pipeline each time the slowest stage ends a pass, which PALM reports as
+//! throughput; filling and draining take the rest of [`PipelineSchedule::ideal`](super::PipelineSchedule::ideal).
 
 use super::ScheduleShape;
 

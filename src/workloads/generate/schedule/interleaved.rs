@@ -2,7 +2,7 @@
 //! chunks, and S micro-batches pass a chunk before the next one is scheduled.
 //!
 //! The warm-up of stage i of S has 2 (S - i - 1) + (v - 1) S forward passes: (v - 1) S before the last chunk, and for
-//! each later stage one in each direction. With exactly S micro-batches it has all of them.
+//! each later stage one in each direction. With exactly S micro-batches all forward passes are in the warm-up.
 
 use super::ScheduleShape;
 use crate::generate::{GenerateError, check_at_least, refused};

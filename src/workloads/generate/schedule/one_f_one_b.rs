@@ -1,7 +1,7 @@
 //! 1F1B with a flush (Narayanan et al., "Memory-efficient pipeline-parallel DNN training", 2021, as PipeDream-Flush;
 //! Megatron-LM's schedule without interleaving): stage i of S runs a warm-up of S - i - 1 forward passes, then
-//! alternates one forward and one backward. It takes as long as GPipe with equal stages and holds the activations of
-//! at most S - i micro-batches.
+//! alternates one forward and one backward. With equal stages it takes as long as GPipe, but it stores the activations
+//! of at most S - i micro-batches.
 
 use super::ScheduleShape;
 

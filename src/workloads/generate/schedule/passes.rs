@@ -1,8 +1,8 @@
-//! The order of a stage's passes, worked out one at a time.
+//! The order of a stage's passes, computed one at a time.
 
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
-/// What a stage does, step by step; see [`PipelineSchedule::steps`](super::PipelineSchedule::steps).
+/// The steps of a stage; see [`PipelineSchedule::steps`](super::PipelineSchedule::steps).
 #[derive(Clone, Debug)]
 pub struct StepIter(StepSource);
 
@@ -12,7 +12,7 @@ enum StepSource {
     Listed(std::vec::IntoIter<PipelineStep>),
 }
 
-/// Steps of a schedule that has a [`ScheduleShape`].
+/// Steps of a schedule that is defined by a [`ScheduleShape`].
 #[derive(Clone, Debug)]
 struct CountedSteps {
     shape: ScheduleShape,
@@ -23,7 +23,7 @@ struct CountedSteps {
 }
 
 impl ScheduleShape {
-    /// Forward passes of a stage.
+    /// Number of forward passes of a stage.
     pub(super) fn forwards(&self, micro_batches: u32) -> u64 {
         u64::from(micro_batches) * u64::from(self.chunks)
     }
@@ -69,7 +69,7 @@ impl CountedSteps {
         }
         let i = self.next;
         self.next += 1;
-        // Between the first backward pass and the last forward one, they alternate, forward first.
+        // Between the first backward and the last forward pass they alternate, forward first.
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (kind, i) = match i {
             _ if i < warm_up => (PassKind::Forward, i),
@@ -81,7 +81,7 @@ impl CountedSteps {
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
         let pass = self.shape.pass_at(kind, i);
-        // Micro-batches pass a chunk in order, so with the last one it is done.
+        // Micro-batches pass a chunk in order, so the last one completes it.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PipelineStep {
             pass,

@@ -1,5 +1,5 @@
-//! Zero-bubble schedules (Qi et al., "Zero bubble pipeline parallelism", 2024): gradients of weights are found apart from
-//! those of inputs, for which the stage in front waits, and fill what would be a bubble.
+//! Zero-bubble schedules (Qi et al., "Zero bubble pipeline parallelism", 2024): weight gradients are separate passes
+//! that fill the bubble. The previous stage waits only for input gradients.
 
 use super::{PassKind, PipelinePass};
 
@@ -11,8 +11,8 @@ fn pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     }
 }
 
-/// ZB-H1: the order of 1F1B, in which stage i of S finds gradients of weights i micro-batches late, so that every stage holds
-/// the activations of at most S micro-batches, as the first does in 1F1B.
+/// ZB-H1: the order of 1F1B, in which stage i of S computes weight gradients i micro-batches late, so that every stage
+/// stores the activations of at most S micro-batches, like the first stage in 1F1B.
 pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -32,14 +32,14 @@ pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePas
     order
 }
 
-/// ZB-V: stage i of S has the i-th part of the model from the front and the i-th from the back, so that the way of a micro-batch is
-/// a V. The warm-up fills the V from its point; then each forward pass is followed by both backward ones of a chunk, and
-/// gradients of weights fill the end.
+/// ZB-V: stage i of S has the i-th part of the model from the front and the i-th from the back, so that the path of a
+/// micro-batch is a V. The warm-up fills the V from its tip; then each forward pass is followed by both backward passes
+/// of a chunk, and weight gradients fill the end.
 pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
-    // The next micro-batch of each chunk, by kind: forward, gradients of inputs, of weights.
+    // The next micro-batch of each chunk, by kind: forward, input gradients, weight gradients.
     let mut next = [[0_u32; 2]; 3];
-    // With few micro-batches the order is that of enough to fill the pipeline, without the passes of those that are not there.
+    // With few micro-batches, the order is the order of a full pipeline without the missing micro-batches.
     let enough = micro_batches.max(2 * stages - 1);
     let mut add = |kind: PassKind, chunk: u32, next: &mut [[u32; 2]; 3]| {
         let row = match kind {

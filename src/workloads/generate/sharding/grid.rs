@@ -1,12 +1,12 @@
-//! Grid of devices: the shard of each along every axis, and groups that differ in some axes only.
+//! Grid of devices: each device's shard along every axis, and groups that differ only in some axes.
 //!
-//! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first are {0, 2, .., 14} and
-//! {1, 3, .., 15}, those along the last {0, 1}, {2, 3} and so on.
+//! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, .., 14} and {1, 3,
+//! .., 15}; along the last axis they are {0, 1}, {2, 3} and so on.
 
 use super::OperatorAxis;
 use super::layout::{MemberPartition, MeshAxis};
 
-/// Axes with their parts, the slowest first.
+/// Axes with their numbers of parts, the slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
 
@@ -27,7 +27,7 @@ impl DeviceGrid {
         unreachable!("a grid has every axis")
     }
 
-    /// Positions that differ in `over` only.
+    /// Groups of positions that differ only in `over`.
     pub(super) fn groups(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
         let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.digit(axis)).collect();

@@ -1,4 +1,4 @@
-//! Layers of a model as they are lowered: those that are alike, once.
+//! Lowering of a model's layers, once for each set of equal layers.
 
 use super::MOST_GROUPS;
 use super::dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
@@ -12,17 +12,17 @@ use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, refused};
 use crate::model::Model;
 
-/// A layer that was lowered.
+/// A layer that has been lowered.
 struct LoweredExample<'m> {
     layer: usize,
-    /// Members of the tensor group for which it was.
+    /// Number of members of the tensor group that it was lowered for.
     members: u32,
     before: Option<ShardedActivation>,
     flow: LayerDataflow<'m>,
 }
 
-/// Refuses a result in shards in front of layer `i` if the stages on both sides have `unlike` tensor degrees: shares are made of
-/// groups of one size.
+/// Rejects a sharded input of layer `i` if the stages on both sides have `unlike` tensor degrees, because shares
+/// require groups of one size.
 fn whole_between(
     i: usize,
     held: &Option<ShardedActivation>,
@@ -36,7 +36,7 @@ fn whole_between(
     Ok(())
 }
 
-/// Layers that differ, and which of them each layer is.
+/// The distinct layers, and the index into them for each layer.
 pub(super) struct DistinctLayers {
     pub lowered: Vec<LoweredLayer>,
     pub lowered_of: Vec<u32>,
@@ -45,7 +45,7 @@ pub(super) struct DistinctLayers {
 }
 
 impl DistinctLayers {
-    /// Lowers the layers of `model`: equal ones in one place are lowered once.
+    /// Lowers the layers of `model`; equal layers in equal places are lowered once.
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
@@ -71,7 +71,7 @@ impl DistinctLayers {
                 members = own;
                 (follow.members, lowering.context.tensor) = (own, own.into());
             }
-            // Without degrees, which layers have by name, equal layers that are given alike are cut alike.
+            // Degrees apply to layers by name. Without them, equal layers with equal inputs are cut equally.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

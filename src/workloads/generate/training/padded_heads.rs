@@ -1,16 +1,16 @@
-//! Heads of attention padded to a multiple of the tensor degree, so that each member has as many whole ones.
+//! Attention heads padded to a multiple of the tensor degree, so that each member has equally many whole heads.
 //!
-//! Of `v` heads of keys and values and `a` of queries, `t` members have `v' = t ⌈v / t⌉` and `a' = v' ⌈a / v'⌉`. Columns of
-//! the products in front of attention and behind it grow along: `(a' + 2 v') w` outputs and `a' w` inputs for heads of `w`
-//! columns. Padding is computed and communicated like all else; each member takes as long as the one with most heads
-//! would if they were dealt out unevenly.
+//! With `v` heads of keys and values and `a` query heads, `t` members have `v' = t ⌈v / t⌉` and `a' = v' ⌈a / v'⌉`. The
+//! products before and after attention grow accordingly: `(a' + 2 v') w` outputs and `a' w` inputs for heads of `w`
+//! columns. Padding is computed and communicated like everything else. Each member takes as long as the fullest member
+//! would if heads were distributed unevenly.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, refused};
 use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
 use std::borrow::Cow;
 
-/// `model` as `plan` lowers it.
+/// `model` with padded heads if `plan` asks for it.
 pub(super) fn padded<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
@@ -69,7 +69,7 @@ fn pad(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Outputs or inputs of a linear operator.
+/// The outputs or inputs of a linear operator.
 fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
     if !work.spec().is_linear() {
         return None;

@@ -4,8 +4,8 @@ use crate::generate::plan::{ParallelismPlan, SplitUnit};
 use crate::generate::schedule::PipelineSchedule;
 use crate::model::{LayerRole, Model, ModelLayer};
 
-/// First layer of each part, and the end of the last. With [`SplitUnit::Blocks`] layers before the blocks go with the
-/// first part and those behind with the last; with [`SplitUnit::Layers`] all of them count alike.
+/// First layer of each part, and the end of the last part. With [`SplitUnit::Blocks`], layers before the blocks go to
+/// the first part and layers after them to the last; with [`SplitUnit::Layers`] all layers count equally.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.parts(plan.pipeline) as usize;
@@ -16,7 +16,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // Blocks and layers divide exactly, and there are as many layers as parts: `check` refuses other plans.
+    // Blocks and layers divide exactly, and there are at least as many layers as parts: `check` rejects other plans.
     match plan.split {
         SplitUnit::Layers => {
             let each = count / parts;
@@ -38,8 +38,8 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     }
 }
 
-/// Starts of `parts` runs of `counts`, and the end of the last, such that the largest sum of a run is the least there is.
-/// Later runs are as full as they can be: the first, of which the most micro-batches are in flight, has what is left.
+/// Starts of `parts` runs of `counts`, and the end of the last run, such that the largest sum of a run is minimal.
+/// Later runs are filled first, and the first run, which has the most micro-batches in flight, has the rest.
 fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -51,7 +51,7 @@ fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
         }
         runs <= parts
     };
-    // The run that has the largest count is no smaller, and none exceeds the total.
+    // The bound is at least the largest count, and at most the total.
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let largest = counts.iter().max().map_or(0, |&count| count.into());
     let (mut least, mut most) = (largest, total);
@@ -66,7 +66,7 @@ fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
     let (mut starts, mut end) = (vec![counts.len()], counts.len());
     for before in (1..parts).rev() {
         let (mut start, mut sum) = (end, 0);
-        // Every run before has a layer at least.
+        // Each earlier run needs at least one layer.
         while start > before {
             sum += u128::from(counts[start - 1]);
             if sum > least && start < end {
@@ -86,7 +86,7 @@ fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The least largest sum over all ways to cut, tried one by one.
+    /// The minimal largest sum, by trying all cuts.
     fn by_trial(counts: &[u64], parts: usize) -> u64 {
         if parts == 1 {
             return counts.iter().sum();
@@ -132,12 +132,12 @@ mod tests {
         }
     }
 
-    /// Llama's head counts like half a block and more: the stage that has it gets fewer blocks.
+    /// Llama's head counts more than half a block, so the stage with the head gets fewer blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // Of 30 in three parts one has three blocks, 12, or two and the head, 14. Up to 12 the last fits one block beside the
-        // head, the second three, and the first has the other two.
+        // Splitting 30 into three parts gives one part either three blocks, 12, or two and the head, 14. With a limit
+        // of 12 the last part has the head and one block, the second three blocks, and the first the other two.
         assert_eq!(least_largest(&counts, 3), [0, 3, 6, 8]);
     }
 }

@@ -1,9 +1,9 @@
-//! Whether an operator can be cut among the members of a tensor group.
+//! Checks whether an operator can be cut among the members of a tensor group.
 
 use crate::generate::{GenerateError, refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
 
-/// Checks that `operator` can be sharded among the `members` of a tensor group by `cut`. Vocabularies are padded, so
+/// Checks that `operator` can be sharded by `cut` among the `members` of a tensor group. Vocabularies are padded, so
 /// they need not divide.
 pub(super) fn divides(
     operator: &LayerOperator,
@@ -23,7 +23,7 @@ pub(super) fn divides(
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {
-            // Heads can be padded, as columns of a perceptron cannot.
+            // Heads can be padded, but columns of a perceptron cannot.
             let or = if spec.attends() {
                 "; or pad_heads = true"
             } else {

@@ -1,4 +1,4 @@
-//! Invariants of all patterns, and dependencies of nodes.
+//! Invariants of all plans, and dependencies of nodes.
 
 use super::super::testing::{EmittedNode, every_rank, why_not};
 use super::super::{WorkloadPattern, plan};
@@ -48,7 +48,7 @@ fn ranks_are_like_those_of_their_stage() {
     plans[2].scatter_gather = true;
     plans[2].batch = 6 * 2;
     plans[2].ranks = (0..12).rev().collect();
-    // 14 layers in five stages: no divisor.
+    // 14 layers do not divide into five stages.
     let uneven = || ParallelismPlan {
         pipeline: 5,
         split: plan::SplitUnit::Multiplications,
@@ -60,7 +60,7 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters members of a tensor group are of two kinds, however many they are.
+/// With adapters, members of a tensor group have two kinds of traces, however many members there are.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -83,7 +83,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
             let job = super::super::GeneratedJob::new(pattern).unwrap();
             let shapes: Vec<u32> = (0..job.ranks()).map(|rank| job.shape_of(rank)).collect();
             let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
-            // One where every member is an adapter.
+            // Only one kind if every member is an adapter.
             let kinds = stages.map(|tensor| if tensor == adapters { 1 } else { 2 });
             let kinds = kinds.into_iter().sum::<usize>();
             assert_eq!(distinct.len(), kinds, "{stages:?} {adapters} {sums:?}");
@@ -91,11 +91,11 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     }
 }
 
-/// With SRAM for a tile and no more, and accesses as small, nearly every load and store is in as many pieces as there may be: more
-/// nodes than the 80 of each operator that an access in one piece is far from.
+/// With SRAM and accesses limited to one tile, nearly every load and store is split into the maximum number of pieces.
+/// This gives more than the 80 nodes per operator that unsplit accesses never reach.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
-    // 2 x 3072 + 1 numbers of 2 B are the widest tile, of GPT-2.
+    // 2 x 3072 + 1 numbers of 2 B: the widest tile, of GPT-2.
     const TILE: u64 = 13_000;
     for (name, samples) in [("gpt2-small", 64), ("resnet-18", 64), ("dlrm", 4096)] {
         let model = Model::named(name).unwrap();
@@ -144,7 +144,7 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
         data(nodes, &format!("{up}.all-reduce")),
         [format!("{up}.wgrad")]
     );
-    // With sequence parallelism the input is gathered again beside the gradient of the input.
+    // With sequence parallelism the input is gathered again in parallel to the gradient of the input.
     plan.tensor_overlap = true;
     plan.sequence_parallel = true;
     let ranks = every_rank(pattern(plan));
@@ -174,7 +174,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     let beside = every_rank(pattern(plan));
     let nodes = &beside[0];
     assert_eq!(gathers(nodes), gathers(&after[0]));
-    // Each layer waits for its own in the first micro-batch, and the step's gathers wait for the optimizer alone.
+    // In the first micro-batch each layer waits for its own gather, and the step's gathers wait only for the optimizer.
     let of = |layer: &str| {
         gathers(nodes)
             .into_iter()
@@ -198,7 +198,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     assert_eq!(nodes.last().unwrap().name, "step1/optimizer");
 }
 
-/// Buckets of a byte: each gradient by itself.
+/// Buckets of one byte: each gradient has its own bucket.
 #[test]
 fn a_bucket_can_end_within_an_operator() {
     let mut plan = ParallelismPlan::new();
@@ -217,14 +217,14 @@ fn a_bucket_can_end_within_an_operator() {
         let (_, size) = op.split_once("bytes: ").unwrap();
         size.split_once(',').unwrap().0.parse().unwrap()
     };
-    // A bias of 768 and a matrix of 3072 x 768, of 2 B each, both by one node.
+    // A bias of 768 and a matrix of 3072 x 768, of 2 B each, both produced by one node.
     let found = reductions(&plan, 2, "layer9/mlp.down");
     let sizes: Vec<u64> = found.iter().map(|(_, op)| bytes(op)).collect();
     assert_eq!(sizes, [2 * 768, 2 * 3072 * 768]);
     for (after, _) in &found {
         assert_eq!(after, &["mb1/layer9/bwd/mlp.down.wgrad"]);
     }
-    // The last stage has a copy of 50257 words, which the first one has as its own.
+    // The last stage has a copy of the first stage's table of 50257 words.
     for (rank, of, finder) in [
         (2, "head/logits", "logits.wgrad"),
         (0, "embedding/tokens", "tokens"),
@@ -235,7 +235,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(found[0].0, [format!("mb1/{layer}/bwd/{finder}")]);
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
-    // Without the kernel of a norm its gradients are there when the node before would have it run.
+    // If the norm's kernel is left out, its gradients are complete when the previous node ends.
     plan.without.add(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
@@ -303,7 +303,7 @@ fn what_does_not_divide_is_refused() {
             "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is in front of and 13 is \
              behind the 12 blocks",
         ),
-        // For the blocks alone, and whatever else is wrong.
+        // Stages written for the blocks alone are reported first, whatever else is wrong.
         (
             |p| {
                 p.stages = vec![[0, 11]];

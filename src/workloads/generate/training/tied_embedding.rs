@@ -1,20 +1,20 @@
-//! Weights of an embedding that a product takes as well.
+//! Weights that an embedding shares with a product.
 
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
 use crate::generate::{GenerateError, refused};
 use crate::model::ChainRole;
 
-/// The table whose weights others take: the first one of an embedding.
+/// The table that provides shared weights: the first one of an embedding.
 #[derive(Debug, Default)]
 pub(super) struct TiedEmbedding {
     table: Option<(String, ShardSpec)>,
 }
 
 impl TiedEmbedding {
-    /// Records the table, and refuses a tied product whose shard of the weights would differ from that of the table.
-    /// Rows of the table, sharded by k, are outputs of the product, sharded by n, and columns, sharded by n, are its
-    /// inputs, sharded by k.
+    /// Records the table, and rejects a tied product whose shard of the weights differs from the table's shard. Rows of
+    /// the table, sharded by k, are outputs of the product, sharded by n; columns, sharded by n, are its inputs,
+    /// sharded by k.
     pub fn check_operator(
         &mut self,
         layer: &str,

@@ -1,4 +1,4 @@
-//! `kind = "layers"`: every operator by name. Sizes of inputs follow from the operators before.
+//! Parses `kind = "layers"`: every operator by name. Sizes of inputs follow from the operators before.
 
 use super::operator::{self, ActivationShape, LayerCursor};
 use super::{MOST, MOST_LAYERS, no_sequence, size};
@@ -11,7 +11,7 @@ pub(super) const KEYS: &[&str] = &["input", "layer"];
 const INPUT: &[&str] = &["channels", "height", "width", "tokens", "columns"];
 const LAYER: &[&str] = &["name", "role", "repeat", "first", "operators"];
 
-/// The most operators of all layers together.
+/// Maximum number of operators in all layers together.
 const MOST_OPERATORS: u64 = 250_000;
 
 const ROLES: [(LayerRole, &str); 3] = [
@@ -38,7 +38,7 @@ pub(super) fn layers(
         let field = table.need("name", "the layer's name")?;
         let name = field.line()?;
         let role = table.choice("role", &ROLES)?;
-        // `repeat` is bounded by the room that is left, so `layers` never exceeds MOST_LAYERS.
+        // `repeat` is bounded by the remaining layers, so `layers` never exceeds MOST_LAYERS.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table.get("repeat").map(|field| field.between(1, room));
         let first = table.get("first").map(|field| field.between(0, MOST));
@@ -60,7 +60,7 @@ pub(super) fn layers(
             let expected = format_args!("1 to {MOST_OPERATORS}, and one at least in each layer");
             return Err(table.refuse(found, expected));
         }
-        // Each copy is built anew: a layer may change the shape of the next one's input.
+        // Each copy is built separately, because a layer may change the shape of the next one's input.
         for number in first..first + repeat {
             let name = if numbered {
                 format!("{name}{number}")

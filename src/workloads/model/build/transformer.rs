@@ -1,4 +1,4 @@
-//! `kind = "transformer"`.
+//! Parses `kind = "transformer"`.
 
 use super::{blocks, flag_or, size, size_or};
 use crate::model::{
@@ -56,7 +56,7 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// The perceptron's function, and whether it is gated.
+/// The perceptron's activation, and whether it is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -75,7 +75,7 @@ pub(super) fn layers(
     let layers = blocks(root, sizes.layers)?;
     let hidden = size(root, "hidden")?;
     let sequence = size(root, "sequence")?;
-    // The table of positions keeps the file's size when samples get another length.
+    // The position table keeps the file's size if samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -117,7 +117,7 @@ pub(super) fn layers(
     Ok((tokens, Some(hidden), architecture.layers()))
 }
 
-/// Keys that say something of experts, and nothing without them.
+/// Keys that apply only to models with experts.
 const OF_EXPERTS: [&str; 8] = [
     "experts_every",
     "dense_layers",
@@ -129,10 +129,10 @@ const OF_EXPERTS: [&str; 8] = [
     "groups",
 ];
 
-/// Keys of latent attention beside `kv_rank`.
+/// Keys of latent attention, in addition to `kv_rank`.
 const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
 
-/// The parts that a transformer has beside its block.
+/// The parts of a transformer outside its basic block.
 fn architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
@@ -259,7 +259,7 @@ fn block(
     })
 }
 
-/// Experts in place of one perceptron, if the file has them.
+/// Experts instead of one perceptron, if the file has them.
 fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
@@ -274,7 +274,7 @@ fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError>
     Ok(Some(ExpertRouting { experts, chosen }))
 }
 
-/// Heads of queries, those of keys and values, and the columns of one.
+/// Number of query heads, of heads of keys and values, and columns per head.
 pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u64), ConfigError> {
     let heads = size(root, "heads")?;
     let kv_heads = size_or(root, "kv_heads", 1, heads)?;
@@ -287,7 +287,7 @@ pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u6
         ));
     }
     if root.get("kv_rank").is_some() {
-        // Heads have the widths of latent attention.
+        // Latent attention sets the widths of heads, so this width is not used.
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {

@@ -1,4 +1,4 @@
-//! `kind = "vit"`: a transformer over the patches of an image.
+//! Parses `kind = "vit"`: a transformer over the patches of an image.
 
 use super::{area, blocks, flag_or, no_sequence, size, size_or, transformer};
 use crate::model::{ModelLayer, ModelSizes, VisionTransformer};

@@ -1,4 +1,4 @@
-//! Models with experts: weights, multiplications, kept bytes, and files that are refused.
+//! Models with experts: weights, multiplications, kept bytes, and rejected files.
 
 use super::files::{parse, text};
 use super::preset;
@@ -31,8 +31,8 @@ fn mixtrals_are_those_that_were_released() {
 
 #[test]
 fn qwens_are_those_that_were_released() {
-    // As Mixtral, with heads of 128 whose queries and keys have a gain each, d and d, and a perceptron of 3 h f, or experts of
-    // as much each and a router.
+    // As Mixtral, with heads of 128 whose queries and keys each have a gain of d, and a perceptron of 3 h f, or a
+    // router and experts of that size.
     let qwen = |h: u64, l: u64, [a, kv]: [u64; 2], f: u64, experts: u64| {
         let (v, d) = (151_936, 128);
         let router = if experts > 1 { h * experts } else { 0 };
@@ -68,9 +68,9 @@ fn qwens_are_those_that_were_released() {
 
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
-    // Of Mixtral 8x7B 12,879,925,248 weights are active for a token: all but those of six experts in each layer,
-    // 6 x 32 x 3 h f. A table is looked up and gains are not multiplied: V h and (2 x 32 + 1) h less. Each token has an
-    // attention of 2 A d multiplications with every token, in 32 layers.
+    // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: all except six experts in each layer, 6 x 32 x 3
+    // h f. A table is looked up and gains are not multiplied: V h and (2 x 32 + 1) h less. Each token has an attention
+    // of 2 A d multiplications with every token, in 32 layers.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
@@ -80,9 +80,9 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
 
 #[test]
 fn experts_keep_copies_of_tokens() {
-    // In numbers of 2 B, of a block behind its attention, t tokens: the norm's input, 2 th, and the router's, 2 th; 8 scores
-    // of 4 B; two copies, 2 x 2 th, and halves of a gate for them, 2 x 2 x 2 tf; the input of the last product, 2 x 2 tf, and
-    // the results that are summed, 2 x 2 th.
+    // In numbers of 2 B, for a block after its attention, t tokens: the norm's input, 2 th, and the router's, 2 th; 8
+    // scores of 4 B; two copies, 2 x 2 th, and halves of a gate for them, 2 x 2 x 2 tf; the input of the last product,
+    // 2 x 2 tf, and the results that are summed, 2 x 2 th.
     let model = preset("mixtral-8x7b");
     let (t, h, f) = (32_768, 4096, 14_336);
     let block = model
@@ -129,8 +129,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // The same block operator by operator, of 5 tokens, and its weights: 4 x 3 of the router, 3 experts of 4 x 6 + 6 and
-    // 3 x 4; a gate halves 6 columns.
+    // The same block operator by operator, for 5 tokens, and its weights: 4 x 3 in the router, 3 experts of 4 x 6 + 6
+    // and 3 x 4; a gate halves 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"

@@ -1,4 +1,4 @@
-//! Files of models: what they may say, and how they are refused.
+//! Model files: valid contents, and rejections.
 
 use crate::model::{LayerRole, Model, ModelDefinition, ModelError, OperatorKind, PRESETS};
 use proptest::prelude::*;
@@ -96,8 +96,8 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size may be, their products not: 3 x 4096 x 10^12 parameters are 32 times 1.2e16, and fit; multiplied by
-    // 8192 tokens they do not.
+    // Each size is valid, but their products are not: 3 x 4096 x 10^12 parameters are 32 times 1.2e16, and fit;
+    // multiplied by 8192 tokens they do not.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit 64 bits"),
@@ -129,7 +129,7 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
-    // More rows than tokens.
+    // More position rows than tokens.
     let text = text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
@@ -336,7 +336,7 @@ fn windows_and_groups_must_fit() {
     );
 }
 
-/// Random text that the test below inserts into a file: anything printable, or much TOML syntax.
+/// Random text that the test below inserts into a file: printable characters, or mostly TOML syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Models as `config.json` says them: the same as the presets, and every other key refused.
+//! Models from `config.json`: equal to the presets, and unknown keys are rejected.
 
 use super::preset;
 use crate::model::{Model, ModelDefinition};
@@ -60,7 +60,7 @@ fn files_of_released_models_are_their_presets() {
     let v3 = read(V3);
     assert_eq!(v3.name, "DeepSeek-V3");
     assert_eq!(v3.sequence, 163_840);
-    // The file says that it predicts a second token.
+    // The file declares the prediction of a second token.
     assert_eq!(
         v3.parameters(),
         preset("deepseek-v3").parameters() + 11_610_068_224
@@ -74,7 +74,7 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&oss), layers(&preset("gpt-oss-20b")));
     assert_eq!(layers(&read(QWEN3)), layers(&preset("qwen3-235b-a22b")));
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
-    // Qwen2.5-7B, whose products in front of attention alone have biases.
+    // Qwen2.5-7B, where only the products before attention have biases.
     assert_eq!(read(QWEN2).parameters(), 7_615_616_512);
     // Samples of another length, with the preset's operators.
     let at = |tokens| {

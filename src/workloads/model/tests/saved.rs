@@ -1,11 +1,11 @@
-//! Bytes that are kept for the backward pass.
+//! Bytes kept for the backward pass.
 
 use super::{over, preset};
 use crate::model::{LayerRole, ModelLayer};
 
 #[test]
 fn a_block_keeps_what_korthikanti_s_equation_1_says() {
-    // s h (34 + 5 a s / h) bytes for each sample, 2 bytes an element, with dropout, scores in memory.
+    // s h (34 + 5 a s / h) bytes per sample, 2 bytes per element, with dropout, scores in memory.
     for (name, a, h, s) in [
         ("megatron-22b", 64, 6144, 2048),
         ("megatron-1t", 160, 25_600, 2048),
@@ -20,7 +20,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
             34 * s * h + 5 * a * s * s,
             "{name}"
         );
-        // A fused kernel keeps no scores, and 4 bytes for each row of them.
+        // A fused kernel keeps 4 bytes per row instead of scores.
         assert_eq!(block.saved_bytes(2, true), 34 * s * h + 4 * a * s, "{name}");
     }
 }
@@ -69,7 +69,8 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 
 #[test]
 fn convolutions_keep_inputs_and_relus_nothing() {
-    // The last of VGG-16's: an image of 512 x 14 x 14 into the convolution, as many into the pool; 4 bytes.
+    // The last layer of VGG-16: an image of 512 x 14 x 14 into the convolution, and the same size into the pool; 4
+    // bytes.
     let model = preset("vgg-16");
     let layer = model
         .layers

@@ -1,4 +1,4 @@
-//! Ranks and members along dimensions, worked out by hand, and mappings that are refused.
+//! Handwritten ranks and members along dimensions, and rejected mappings.
 
 use super::*;
 use crate::generate::plan::{ParallelGroupKind, RankPlacement};
@@ -30,14 +30,14 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     all
 }
 
-/// A dimension of 4 NPUs with pairs of members and pairs of stages in it, and replicas along the next:
-/// (t, d, p) sits at t + 2 p of the first and at d of the second, which is rank t + 2 p + 4 d.
+/// A dimension of 4 NPUs has pairs of members and pairs of stages, and the next dimension has replicas: (t, d, p) is at
+/// t + 2 p of the first dimension and at d of the second, which is rank t + 2 p + 4 d.
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
     // (p, d): (0, 0) 0 1, (0, 1) 4 5, (1, 0) 2 3, (1, 1) 6 7.
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
-    // Whatever the order of positions.
+    // The order of positions does not matter.
     let mut turned = plan.clone();
     turned.order = [
         ParallelAxis::Pipeline,
@@ -45,14 +45,14 @@ fn ranks_follow_from_where_axes_lie() {
         ParallelAxis::Tensor,
     ];
     assert_eq!(ranks(&turned), ranks(&plan));
-    // As the default has it: nothing to say.
+    // The default numbering needs no explicit ranks.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
     assert_eq!(plan.placed().unwrap(), [0_u32; 0]);
 }
 
-/// Four replicas, pairs of them along the outer dimension first: replica d = a + 2 b sits at a of dimension 1 and at b
-/// of what tensor groups leave of dimension 0, which is rank t + 2 b + 4 a. So replicas 0, 1, 2, 3 of t = 0 are ranks
-/// 0, 4, 2, 6.
+/// Four replicas, pairs of them along the outer dimension first: replica d = a + 2 b is at a of dimension 1 and at b of
+/// the rest of dimension 0 after tensor groups, which is rank t + 2 b + 4 a. Replicas 0, 1, 2, 3 with t = 0 are
+/// therefore ranks 0, 4, 2, 6.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
@@ -66,7 +66,7 @@ fn an_axis_may_lie_along_several_dimensions() {
     };
     let group = RankPlacement::new(&placed).group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
-    // The stretch that is left open has what the other leaves.
+    // A stretch without members gets the rest of its axis.
     let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
     assert_eq!(ranks(&open), ranks(&plan));
 }

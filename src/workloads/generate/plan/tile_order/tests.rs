@@ -1,4 +1,4 @@
-//! Orders of cores, and plans that take them.
+//! Orders of cores, and plans that use them.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn orders_are_those_of_their_names() {
     );
 }
 
-/// Of 4 x 4 cores to and fro, eight in a row close to a ring of neighbours.
+/// 4 x 4 cores in serpentine order: eight consecutive cores form a ring of neighbours.
 #[test]
 fn a_tensor_group_of_half_a_die_is_a_ring() {
     let all = grid([5, 4], [4, 4]).in_order(TileOrder::Serpentine);

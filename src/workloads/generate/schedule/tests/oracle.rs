@@ -1,19 +1,19 @@
-//! A pipeline that is played through: each stage takes its passes in order and starts one when what it needs is
-//! there. Who needs whom is told here by the place of a chunk among all layers, not by the schedule.
+//! A simulated pipeline: each stage takes its passes in order and starts one when its inputs are ready. Dependencies
+//! follow from the position of a chunk among all layers, not from the schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
 
-/// Outcome of a pipeline that was played through.
+/// Result of a simulated pipeline.
 pub(super) struct Played {
-    /// Time at which the last stage was done.
+    /// Time at which the last stage ended.
     pub time: u64,
-    /// The most forward passes of each stage that were not yet taken back; none where nothing goes back.
+    /// Maximum number of forward passes per stage without their backward pass; empty without backward passes.
     pub peaks: Vec<u64>,
 }
 
-/// Plays `schedule` on stages whose passes through one chunk last so long forward and back, with messages that
-/// take no time. Panics when it gets stuck, or when an order lacks a pass or repeats one.
+/// Simulates `schedule` on stages with the given durations of a forward and a backward pass through one chunk; messages
+/// take no time. Panics if the pipeline gets stuck, or if an order lacks or repeats a pass.
 pub(super) fn play(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
@@ -25,7 +25,7 @@ pub(super) fn play(
     let orders: Vec<Vec<_>> = (0..count)
         .map(|stage| schedule.passes(stage, count, micro_batches).collect())
         .collect();
-    // When (micro-batch, place, backward) was over.
+    // End time of (micro-batch, place, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let mut next = vec![0; stages.len()];
     let mut free = vec![0; stages.len()];
@@ -76,7 +76,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // None twice, so all if there are as many.
+    // Entries are unique, so this number means that all are there.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

@@ -1,4 +1,4 @@
-//! `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients, each device with what it has.
+//! `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients, on devices that each have their shards.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn w(n: u64, k: u64) -> i64 {
     number(1000 + n * 6 + k)
 }
 
-/// The gradient of the output, which comes from behind.
+/// The gradient of the output.
 fn dy(b: u64, m: u64, n: u64) -> i64 {
     number(2000 + (b * 3 + m) * 4 + n)
 }
@@ -55,7 +55,7 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
             for inn in 0..degrees.n {
                 for ik in 0..degrees.k {
                     let mut products = 0;
-                    // Sums of this device, by element: of the output, of both gradients.
+                    // Sums of this device, by element: the output and both gradients.
                     let mut own: [Values; 3] = Default::default();
                     for b in part(samples, ib, degrees.b) {
                         for m in part(rows, im, degrees.m) {
@@ -70,7 +70,7 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
                                         dy(b, m, n) * x(b, m, k);
                                 }
                                 if bias {
-                                    // Devices that differ in k have copies of the bias, marked by the part.
+                                    // Devices that differ in k have copies of the bias, distinguished by the part.
                                     let copy = [n, u64::from(ik), 1, 0];
                                     *own[2].entry(copy).or_default() += dy(b, m, n);
                                 }

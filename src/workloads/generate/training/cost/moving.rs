@@ -1,4 +1,4 @@
-//! Kernels that move bytes, as the operator's entry lists them.
+//! Kernels that move bytes, as listed in the operator's entry.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, kernel};
 use crate::generate::GenerateError;
@@ -11,7 +11,7 @@ impl CostParameters {
         spec: &OperatorSpec,
         kernels: &MovingKernels,
     ) -> Result<OperatorKernels, GenerateError> {
-        // Rows of tables and of logits are moved by kernels of their own, whichever others are fused.
+        // Rows of tables and logits always have their own kernels, even if other kernels are fused.
         let fusible = !spec.looks_up() && !spec.reduces_columns();
         let lower = |one: &MovingSpec| {
             let sides = [one.reads, one.writes];

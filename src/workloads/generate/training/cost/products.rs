@@ -1,11 +1,11 @@
-//! Kernels of products that are not of matrices: windows over images, and pairs of vectors.
+//! Kernels of products other than matrix products: windows over images, and pairs of vectors.
 
 use super::{CostParameters, OperatorKernels, kernel};
 use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
 
 impl CostParameters {
-    /// The kernels of an operator's product: one for it, and one for the gradient of each factor.
+    /// The kernels of an operator's product: one for the product, and one for the gradient of each factor.
     pub(super) fn products(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);
@@ -18,7 +18,7 @@ impl CostParameters {
         let sizes = |axes: &&'static str| self.sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
-        // The filters; a bias is added in passing.
+        // The filters; adding a bias is free.
         let weights = spec.weights.first().map(|one| one.axes);
         let held = weights.map_or(0, |axes| spec.volume(axes));
         let w = weights.map(|axes| axes.chars().map(|axis| spec.extent(axis).into()).collect());
@@ -33,7 +33,7 @@ impl CostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors are inputs: their gradients are one kernel's.
+            // Both factors are inputs, and one kernel computes both gradients.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

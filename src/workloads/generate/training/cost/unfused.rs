@@ -1,4 +1,4 @@
-//! Kernels of attention that is not fused: products with scores between them, as PyTorch and Megatron-LM run them.
+//! Kernels of unfused attention: products with kernels for scores between them, as in PyTorch and Megatron-LM.
 
 use super::{CostParameters, OperatorKernels, gemm, kernel};
 use crate::generate::GenerateError;
@@ -6,7 +6,7 @@ use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
-    /// Kernels of attention of `a` heads with scores of their own, for queries and keys of shapes `q` and `kv`.
+    /// Kernels of attention with `a` heads that writes scores to memory, for queries and keys of shapes `q` and `kv`.
     pub(super) fn unfused(
         &self,
         dropout: bool,
@@ -22,7 +22,7 @@ impl CostParameters {
         let all = n * a * s;
         let moved = d * (n * a * w + b * s * v * w + all);
         let p = [b, a, m, s];
-        // Of each sequence and head, scores of its queries with all keys, or as many sums of values.
+        // For each sequence and head, scores of its queries with all keys, or the weighted sums of values.
         let (scores, sums) = (gemm(b * a, m, s, w), gemm(b * a, m, w, s));
         let key_sums = gemm(b * a, s, w, m);
         let softmax = MovingKernel::Softmax;
@@ -31,7 +31,7 @@ impl CostParameters {
             SoftmaxKernel::Unfused => false,
             SoftmaxKernel::Megatron => (b * a).is_multiple_of(4),
         };
-        // In single precision, each reads and writes all scores.
+        // In single precision, each of these kernels reads and writes all scores.
         let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
             let moved = [first, 8, 8, 8, last];
             let parts = names.into_iter().zip(moved);
@@ -54,7 +54,7 @@ impl CostParameters {
         if dropout {
             let moved = (2 * d + 1) * all;
             let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            // Of scores, by whose rate random numbers go as those of a softmax do.
+            // Dropout on scores runs at the rate of a softmax.
             let dropout = dropout.moving(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);
@@ -62,7 +62,7 @@ impl CostParameters {
         forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
-            // Heads are laid beside one another for the product behind, and taken apart on the way back.
+            // Heads are merged for the product after attention, and split in the backward pass.
             let merge = kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
             let merge = merge.moving(MovingKernel::Copy);
             backward.insert(0, merge.clone());

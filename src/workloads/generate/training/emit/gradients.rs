@@ -202,7 +202,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits a node of the end of a step, which all that follows waits for.
+    /// Emits a node of the end of a step, on which all later nodes depend.
     pub(super) fn last(
         &mut self,
         what: &str,

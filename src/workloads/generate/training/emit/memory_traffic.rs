@@ -1,4 +1,4 @@
-//! Loads and stores of what does not stay in SRAM.
+//! Loads and stores of operands that do not stay in SRAM.
 
 use super::{MEMORY_LANE, RankEmitter};
 use chakram_trace::format::{
@@ -6,8 +6,8 @@ use chakram_trace::format::{
 };
 
 impl RankEmitter<'_, '_> {
-    /// Emits loads and stores beside the node `own`, whose name and dependencies are at hand, and the node that waits for
-    /// all of them.
+    /// Emits loads and stores in parallel to the node `own`, with its name and dependencies, and the node that waits
+    /// for all of them.
     pub(super) fn stream(
         &mut self,
         own: u64,
@@ -49,7 +49,7 @@ impl RankEmitter<'_, '_> {
         )
     }
 
-    /// Emits what the optimizer loads and stores of `bytes` that it moves, or nothing if weights and state stay.
+    /// Emits the optimizer's load or store of `bytes`, or nothing if weights and state stay in SRAM.
     pub(super) fn stream_state(&mut self, store: bool, bytes: u64) -> Result<(), TraceError> {
         let Some((_, kept)) = self.sram else {
             return Ok(());
@@ -79,11 +79,11 @@ impl RankEmitter<'_, '_> {
     }
 }
 
-/// Nodes that one load or store becomes at most.
+/// Maximum number of nodes for one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Bytes of the fewest equal accesses that move `bytes`, none of them more than `most`. An operand that comes once for each
-/// part of the other is one load of many times its size, ⌈W/C⌉ I, of which a memory never holds more than I.
+/// Sizes of the fewest equal accesses that move `bytes`, each at most `most`. An operand that is loaded once for each
+/// part of the other is one load of many times its size, ⌈W/C⌉ I, although the memory never stores more than I.
 fn access_pieces(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
@@ -104,8 +104,8 @@ fn remote(store: bool, bytes: u64) -> Op<'static> {
 mod tests {
     use super::*;
 
-    /// 31 times an input of 58 x 2048 x 12288 numbers of 2 bytes for the 31 parts of weights of 3 x 12288² / 8 numbers in SRAM of 3.75
-    /// MB, and these weights once, are 90.6 GB: two loads of a port that holds 64 GB.
+    /// An input of 58 x 2048 x 12288 numbers of 2 bytes, loaded 31 times for the 31 parts of weights (3 x 12288² / 8
+    /// numbers, SRAM of 3.75 MB), and these weights once, are 90.6 GB: two loads through a port of 64 GB.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
@@ -118,7 +118,7 @@ mod tests {
         assert!(access_pieces(all, all - 1).eq([half, half]));
         assert!(access_pieces(11, 4).eq([4, 4, 3]));
         assert_eq!(access_pieces(0, 4).count(), 0);
-        // Memory that is far too small is refused by the replay, which names it.
+        // The replay rejects memory that is far too small, and names it.
         assert_eq!(access_pieces(1000, 1).count(), 64);
         assert_eq!(access_pieces(1000, 1).sum::<u64>(), 1000);
     }

@@ -6,7 +6,7 @@ use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// The rank on `stage` that exchanges messages with this one: the adapter of the share of the same number.
+    /// The rank on `stage` that exchanges messages with this one: the adapter of the share with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {
@@ -16,7 +16,7 @@ impl RankEmitter<'_, '_> {
         })
     }
 
-    /// The message between part `below` and the next: an activation, or its gradient.
+    /// The message between part `below` and the next: an activation or its gradient.
     fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
@@ -32,7 +32,7 @@ impl RankEmitter<'_, '_> {
         }
     }
 
-    /// Receives the input of part `at` from the part beside it on stage `from`; the chain depends on it.
+    /// Receives the input of part `at` from the adjacent part on stage `from`; the chain depends on it.
     pub(super) fn receive(
         &mut self,
         pass: PipelinePass,
@@ -75,7 +75,7 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // Without a root the first member is, which is the one that received.
+            // Without an explicit root, the first member is the root: the one that received.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
         for (family, kind, label) in exchanges {
@@ -98,7 +98,7 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
-        // Without the bubble nothing waits for the message, but the scattered parts are gathered all the same.
+        // Without the bubble nothing waits for the message, but scattered parts are still gathered.
         let waits = !plan.plan.without.has(AblationEffect::Bubble);
         let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
@@ -130,7 +130,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Sends the output of part `at` to stage `to`, and returns the node that does, if this member sends.
+    /// Sends the output of part `at` to stage `to`, and returns the sending node, if this member sends.
     pub(super) fn send(
         &mut self,
         pass: PipelinePass,

@@ -8,8 +8,8 @@ use crate::generate::plan::{ContextExchange, ParallelGroupKind};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Brings what comes into attention to where it is needed: keys and values of all tokens, or all tokens of some heads; on the
-    /// way back the gradient of its output as well.
+    /// Exchanges the inputs of attention: gathers keys and values of all tokens, or all tokens of some heads; in the
+    /// backward pass also exchanges the gradient of its output.
     pub(super) fn exchange_before_attention(
         &mut self,
         one: &MemberOperator<'_>,
@@ -22,7 +22,7 @@ impl MemberProgramWriter<'_> {
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered(one);
                 if phase == TrainingPhase::Backward {
-                    // Their gradients have as many bytes.
+                    // Their gradients have the same number of bytes.
                     held = held.saturating_mul(2);
                 }
                 to.allocate(TensorClass::Temporary, held);
@@ -31,7 +31,7 @@ impl MemberProgramWriter<'_> {
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match phase {
-                    // Its output has the shape of queries.
+                    // The output has the shape of queries.
                     TrainingPhase::Backward => (".output.all-to-all", queries),
                     _ => (".all-to-all", queries.saturating_add(keys)),
                 };
@@ -40,7 +40,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Brings what attention leaves back to the ranks that have the tokens: its output, or the gradients of its inputs.
+    /// Returns results of attention to the ranks of their tokens: its output, or the gradients of its inputs.
     pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,

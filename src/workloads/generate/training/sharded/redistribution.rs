@@ -9,7 +9,7 @@ use crate::generate::sharding::{MeshAxis, ShardLayout};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
-/// A result that is moved.
+/// A result that must be summed or redistributed.
 pub(super) struct PendingRedistribution<'m> {
     pub from: &'m ShardLayout,
     pub over: Option<MeshAxis>,
@@ -35,7 +35,7 @@ impl MemberProgramWriter<'_> {
         to.push_chained(name, phase, task, ["", ""]);
     }
 
-    /// Bytes of `elements` of a sample, of all samples.
+    /// Bytes of `elements` per sample, over all samples.
     pub(super) fn bytes(&self, elements: u64) -> u64 {
         let sizes = self.context().sizes;
         let each = sizes.samples.saturating_mul(sizes.number);
@@ -126,7 +126,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Fetches the rows of neighbours that windows reach, or sends the gradients of these `back`.
+    /// Fetches the neighbours' rows that windows reach, or with `back` returns the gradients of these rows.
     pub(super) fn exchange_halo(
         &mut self,
         one: &MemberOperator<'_>,
@@ -147,7 +147,7 @@ impl MemberProgramWriter<'_> {
         }
         let (cutting, spec) = (&one.step.cutting, &one.spec);
         let columns = cutting.input_layout(spec).columns;
-        // Channels of each pixel of a row.
+        // Elements of a row: the channels of each of its pixels.
         let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
@@ -160,7 +160,7 @@ impl MemberProgramWriter<'_> {
         if !rows.iter().any(over) {
             return;
         }
-        // Only members that differ from this one in the part of the rows alone.
+        // Peers differ from this member only in the part of the rows.
         let part = digit.part(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
@@ -171,7 +171,7 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // Rows that this member needs of the other, and those that the other needs of it; backwards their
+            // Rows that this member needs from the other, and rows that the other needs from it; backward, their
             // gradients.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
@@ -185,7 +185,7 @@ impl MemberProgramWriter<'_> {
                 all.extend((pieces > 0).then_some(hop));
             }
         }
-        // In the order of senders and receivers.
+        // Ordered by sender, then receiver.
         let ends = |hop: &MessageEnd| {
             if hop.receive {
                 (hop.peer, self.member)

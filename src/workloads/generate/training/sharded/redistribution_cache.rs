@@ -1,4 +1,4 @@
-//! Cache of redistributions and groups: all members and most layers need the same ones.
+//! Cache of redistributions and groups, because all members and most layers need the same ones.
 
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
@@ -8,15 +8,15 @@ use crate::generate::sharding::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A redistribution, with the groups that take part.
+/// A redistribution, with its groups.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather: a member has 1/of of the whole for it.
+    /// All-gather: a member has 1/of of the whole before it.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all: a member brings 1/share of the whole.
+    /// All-to-all: a member sends 1/share of the whole.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
@@ -36,7 +36,7 @@ pub(super) struct MessageEnd {
     pub pieces: u64,
 }
 
-/// Moves, sums that share their result out, and sums.
+/// Redistributions, reduce-scatters, and sums.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
     moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,

@@ -1,9 +1,9 @@
-//! Moves carried out on sets of elements, for all layouts of up to 12 members.
+//! Redistributions executed on sets of elements, for all layouts of up to 12 members.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Elements of an array, a bit each. There are 144 at most: the parts of both layouts, multiplied.
+/// A set of array elements, one bit each. There are at most 144 elements: the product of both layouts' shard numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Set([u64; 3]);
 
@@ -21,7 +21,7 @@ impl Set {
     }
 }
 
-/// All ways to write `members` as a product of factors above 1, in all orders.
+/// All ordered factorizations of `members` into factors above 1.
 pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     if members == 1 {
         return vec![vec![]];
@@ -36,7 +36,7 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// All layouts: any places of any grid, given to the axes in any way.
+/// All layouts: any digits of any grid, assigned to axes in any way.
 pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -65,7 +65,7 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     all.into_iter().collect()
 }
 
-/// Elements that each member has under each of two layouts, and the number of elements.
+/// Elements of each member under each of two layouts, and the number of elements.
 pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<Set>; 2], u64) {
     let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
@@ -95,7 +95,7 @@ pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<
     (both, size.map(u64::from).iter().product())
 }
 
-/// Groups of equal size, by their first members.
+/// Checks that groups have equal size and are ordered by their first members.
 pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     let mut seen = Vec::new();
     for group in 0..among.count() {
@@ -111,8 +111,8 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Elements that each member has after it took what it needs from all members of its group, in fragments of equal size
-/// and none of them twice; and that size.
+/// Elements of each member after it took its needs from all members of its group, and the fragment size; checks that
+/// fragments are equal and none is taken twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
@@ -132,7 +132,7 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if the fragments of those with equal needs are all of what they need, each of them equally often.
+/// Returns true if the fragments of members with equal needs cover these needs, each element equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -152,7 +152,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if each member has some of what it needs, and of what any other needs equally much or nothing.
+/// Returns true if each member has some of the elements it needs, and either equally many or none of the elements that
+/// any other needs.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -165,7 +166,7 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     size > 0 && begins && pieces.all(|piece| piece == size || piece == 0)
 }
 
-/// Carries out messages, each from the nearest who has it, and returns how much was sent.
+/// Executes messages, each from the nearest member with the elements, and returns the amount sent.
 fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
@@ -191,7 +192,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // Which axis is called what makes no difference; of more than 9 members, one order is tried.
+        // The names of axes make no difference; for more than 9 members, only one order is tried.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {

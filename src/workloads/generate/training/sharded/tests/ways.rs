@@ -1,4 +1,4 @@
-//! Skip paths, left-out effects, and weights that two operators share.
+//! Skip paths, left-out effects, and weights shared by two operators.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
@@ -26,9 +26,9 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so is what stands behind it. Its result goes around `down`, so `sum2` finds
-    // both as it needs them; back, one gradient is gathered, that of `sum1`: 4 samples x 8 x 2 B, half of it by each.
-    // Weights of the norm, 16, and of `down`, 64, have their gradients summed.
+    // The norm is sharded by samples, and so are the operators after it. Its result takes the skip path around `down`,
+    // so `sum2` receives both inputs in the needed layout. Backward, only the gradient of `sum1` is gathered: 4 samples
+    // x 8 x 2 B, half of it by each. Gradients of the weights of the norm, 16, and of `down`, 64, are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
@@ -90,7 +90,7 @@ fn weights_of_two_operators_are_cut_alike() {
     let expected = "`operator` is n = 1, k = 1; expected members to have the weights of head/logits that they have of \
                     embedding/tokens, which it is tied to: n of one is k of the other, here n = 1 and k = 2";
     assert!(found.starts_with(expected), "{found}");
-    // One gradient on one stage is summed once; on two, each has its own.
+    // On one stage the shared gradient is summed once; on two stages each sums its own.
     let operators = vec![
         degrees("tokens", [2, 1, 1, 1]),
         degrees("logits", [2, 1, 1, 1]),
@@ -105,7 +105,7 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // Beside the table, positions and norms are sharded by samples, as what stands before them is.
+    // Besides the table, positions and norms are sharded by samples, like the operators before them.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;

@@ -1,8 +1,8 @@
-//! Forms of experts: exchanges of tokens, kernels of products, and loads that are not even.
+//! Variants of experts: exchanges of tokens, kernels of products, and uneven loads.
 
 use super::*;
 
-/// Bytes of a collective of `nodes` that ends in `name`.
+/// Collectives of `nodes` whose names end in `name`.
 fn sent(nodes: &[EmittedNode], name: &str) -> Vec<String> {
     let own = nodes.iter().filter(|node| node.name.ends_with(name));
     own.map(|node| node.op.clone()).collect()
@@ -15,7 +15,8 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// Copies of T tokens, C each, of H numbers of 2 B; for each rank once 2 (1 - C(X - X / 2, C) / C(X, C)) of them; gathered T of each rank.
+/// T tokens of H numbers of 2 B: with C copies each; with one copy per rank, 2 (1 - C(X - X / 2, C) / C(X, C)); or T
+/// gathered from each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
@@ -30,7 +31,7 @@ fn tokens_are_sent_in_the_chosen_form() {
     let copies = form(Form::Copies);
     let (op, _) = bytes(&copies[0], "fwd/experts.dispatch.all-to-all");
     assert!(op.contains(&(2 * C * T * H).to_string()), "{op}");
-    // Of 4 experts a token chooses 2: of 6 choices one has both of the other rank: 2 (1 - 1/6) = 5/3 ranks.
+    // A token chooses 2 of 4 experts; in one of 6 choices both are on the other rank: 2 (1 - 1/6) = 5/3 ranks.
     let ranks = form(Form::Ranks);
     for name in [
         "fwd/experts.dispatch",
@@ -51,7 +52,7 @@ fn tokens_are_sent_in_the_chosen_form() {
         let (op, _) = bytes(&gathered[0], name);
         assert!(op.contains(&expected.to_string()), "{name}: {op}");
     }
-    // In 8 bits there, with a byte of scales for each 32 numbers, and in 16 back.
+    // Sent in 8 bits with a byte of scales per 32 numbers, and returned in 16 bits.
     let short = on_two(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
     let numbers = C * T * H;
     for (name, expected) in [
@@ -89,7 +90,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         let (one, flops) = count(&grouped[0], name);
         assert_eq!(one, 1, "{name}");
-        // Half of the experts are on each rank.
+        // Each rank has half of the experts.
         assert_eq!(count(&each[0], name), (X as usize / 2, flops), "{name}");
     }
     let fused = with(Products::Fused);
@@ -110,7 +111,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         assert_eq!(count(&fused[0], name), count(&grouped[0], name), "{name}");
     }
-    // What is kept and freed does not change.
+    // Kept and freed bytes do not change.
     let activations = TensorClass::Activations as usize;
     let kept = |nodes: &[EmittedNode]| {
         nodes
@@ -122,7 +123,8 @@ fn products_of_experts_are_one_many_or_fused() {
     assert_eq!(kept(&each[0]), kept(&grouped[0]));
 }
 
-/// Rows of the fullest rank: 30 + 10 of 40 copies on the first of two ranks are twice the mean; a capacity of 1.5 pads to that.
+/// Rows of the fullest rank: 30 + 10 of 40 copies on the first of two ranks are twice the mean; a capacity of 1.5 pads
+/// to 1.5 times the mean.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
