@@ -1,9 +1,8 @@
-//! Predictions held against those of before: baselines of an archive's workloads, and what moved them.
+//! Regression checks of predictions: baselines of an archive's workloads, and the causes of changes.
 //!
-//! Two verdicts stay apart. *Did the prediction change?* compares with the baseline, and fails beyond a threshold.
-//! *How far is it from measured steps?* compares with a distribution where the archive has one, and never
-//! fails by itself: a prediction may become worse for a good reason, and a good one is no excuse for a change that nobody
-//! meant.
+//! There are two separate verdicts. *Did the prediction change?* compares with the baseline, and fails beyond a
+//! threshold. *How far is it from measured steps?* compares with a distribution if the archive has one, and never fails
+//! by itself: a prediction may become worse for a good reason, and a good one does not excuse an unintended change.
 
 mod budget;
 mod cause;
@@ -30,25 +29,25 @@ use chakram_report::summary::Provenance;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A prediction that cannot be had or compared.
+/// A prediction that cannot be computed or compared.
 #[derive(Debug, thiserror::Error)]
 pub enum RegressionError {
     /// The archive cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The machine is wrong.
+    /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// Values of the machine that cannot be set.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
-    /// The traces make no job.
+    /// The traces do not form a job.
     #[error(transparent)]
     Job(#[from] job::JobError),
     /// A trace cannot be found.
     #[error(transparent)]
     Trace(#[from] chakram_trace::format::TraceError),
-    /// The machine lacks what an option needs.
+    /// The machine lacks a property that an option needs.
     #[error(transparent)]
     Option(#[from] OptionRefusal),
     /// Options contradict one another, or name files that cannot be read.
@@ -62,7 +61,7 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Text of a machine's file: of the workload itself if it has a file of this name, otherwise a preset or a path.
+/// Text of a machine file: from the workload itself if it has a file of this name, otherwise a preset or a path.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -78,17 +77,16 @@ pub fn machine_text(
     }
 }
 
-/// A prediction, and whether its options have an effect.
+/// A prediction, and whether its options have effects.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
     /// The prediction.
     pub report: Report,
-    /// The first option without an effect on this workload. Of a corpus some workloads may have nothing that an option
-    /// speaks of.
+    /// The first option without an effect on this workload. In a corpus, an option may concern only some workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 
-/// Predicts a workload on the machine of this text.
+/// Predicts a workload on the machine described by `machine`.
 pub fn predict(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
@@ -118,7 +116,7 @@ pub fn predict(
     })
 }
 
-/// Returns what a prediction covers: operators, kinds of collectives by group, size, schema and machine.
+/// Returns the features that a prediction covers: operators, kinds of collectives by group, size, schema and machine.
 pub fn features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -142,14 +140,14 @@ pub fn features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<St
     all.into_iter().collect()
 }
 
-/// Report as it is kept.
+/// Serializes a report for storage.
 pub fn report_text(report: &Report) -> Vec<u8> {
     let mut out = Vec::new();
     chakram_report::json::write(&mut out, report).expect("a vector grows as needed");
     out
 }
 
-/// A prediction beside its baseline.
+/// A prediction compared with its baseline.
 #[derive(Clone, Debug)]
 pub struct CheckedPrediction {
     /// The workload.
@@ -160,15 +158,15 @@ pub struct CheckedPrediction {
     pub before_ps: u64,
     /// The prediction, in picoseconds.
     pub after_ps: u64,
-    /// Whether the change exceeds the threshold.
+    /// True if the change exceeds the threshold.
     pub moved: bool,
-    /// Causes of the change, most important first; empty for predictions that did not move.
+    /// Causes of the change, most important first; empty if it did not move.
     pub causes: Vec<ReportCause>,
-    /// Means over NPUs of the time in each category, of the baseline and of the prediction; `None` if it did not move.
+    /// Mean times over NPUs by category, of the baseline and of the prediction; `None` if it did not move.
     pub means: Option<[CategoryTimes; 2]>,
-    /// Baselines on this machine, oldest first; the last is the one that it is held against.
+    /// Baselines on this machine, oldest first; the last one is used for comparison.
     pub baselines: Vec<BaselineRecord>,
-    /// Distance from measured steps, if there are any.
+    /// Distance from measured steps, if any.
     pub measured: Option<MeasuredVerdict>,
 }
 
@@ -186,7 +184,7 @@ impl CheckedPrediction {
     }
 }
 
-/// Holds a prediction against `baseline`: it moved if it changed by more than `threshold` percent.
+/// Compares a prediction with `baseline`: it moved if it changed by more than `threshold` percent.
 pub fn check(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
@@ -239,7 +237,7 @@ pub fn check(
             for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
                 let part = replay.parts.iter().find(|part| part.name == key);
                 let mean = part.expect("a comparison has all parts").mean;
-                // Means are parts of the makespan, which has 64 bits.
+                // Means are at most the makespan, which has 64 bits.
                 means[0][*category as usize] = Span(mean.before as u64);
                 means[1][*category as usize] = Span(mean.after as u64);
             }

@@ -1,8 +1,8 @@
-//! Predictions against measured runs: how far off they are, and whether they put plans in the right order.
+//! Predictions compared with measured runs: their errors, and whether they rank plans correctly.
 //!
-//! A table of runs ([`RunTable`]) is read from CSV; a file of columns ([`RunColumns`]) says which of its columns are
-//! which options of a model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in
-//! [`ScoreSummary`]; beside them stands a null model that knows FLOPs and nothing else.
+//! A table of runs ([`RunTable`]) is read from CSV; a file of columns ([`RunColumns`]) maps its columns to options of a
+//! model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in [`ScoreSummary`],
+//! together with a null model that knows only FLOPs.
 
 use chakram_base::interrupt::inherited;
 use chakram_base::units::Span;
@@ -50,35 +50,35 @@ pub use without_effect::{ScoreSetting, settings_without_effect};
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]
 pub enum ScoreError {
-    /// The file of columns is refused.
+    /// The file of columns is invalid.
     #[error(transparent)]
     Columns(#[from] chakram_base::config::ConfigError),
-    /// A row of the table is refused.
+    /// A row of the table is invalid.
     #[error("{file}:{line}: {why}")]
     Row {
-        /// The table.
+        /// Name of the table.
         file: String,
         /// Line, from 1.
         line: u64,
-        /// Found, and expected.
+        /// The found and the expected value.
         why: String,
     },
     /// An option has no effect on a run.
     #[error("{file}:{line}: {refusal}")]
     Option {
-        /// The table.
+        /// Name of the table.
         file: String,
         /// Line, from 1.
         line: u64,
         /// The reason.
         refusal: OptionRefusal,
     },
-    /// The table as a whole is refused.
+    /// The table as a whole is invalid.
     #[error("{file}: {why}")]
     Table {
-        /// The table.
+        /// Name of the table.
         file: String,
-        /// Found, and expected.
+        /// The found and the expected value.
         why: String,
     },
 }
@@ -91,7 +91,7 @@ enum RunFault {
 }
 
 impl RunFault {
-    /// The error of `run`.
+    /// Converts to the error for `run`.
     fn of(self, run: &MeasuredRun) -> ScoreError {
         let (file, line) = (run.file.clone(), run.line);
         match self {
@@ -122,18 +122,18 @@ impl From<String> for RunFault {
 pub struct PredictedRun {
     /// Time of a step.
     pub makespan: Span,
-    /// The 90 % interval, if its prices carry errors.
+    /// The 90 % interval, if its prices have error estimates.
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predictions of runs, in their order, or why one cannot be predicted.
+/// Predictions of runs in their order, each with the reason if it cannot be predicted.
 ///
-/// Each run is generated and replayed by itself; several at once, one for each of `threads`. The answers do not depend
-/// on their number. `ended` gets each as soon as those before it are known.
+/// Runs are generated and replayed independently, on `threads` threads; the answers do not depend on their number.
+/// `ended` receives each answer as soon as all earlier ones are known.
 ///
 /// # Errors
 ///
-/// The first of `ended`, after which no other run begins.
+/// The first error from `ended`; no further run begins after it.
 pub fn score(
     table: &RunTable,
     options: &ReplayOptions,
@@ -143,7 +143,7 @@ pub fn score(
     score_by(table, threads, |_, run| predict(run, options), ended)
 }
 
-/// Answers of `ask` for each run and its number, in their order.
+/// Answers of `ask` for each run and its index, in order.
 fn score_all<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
@@ -207,7 +207,7 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, R
     })
 }
 
-/// Makespan of a run, without an interval, which takes a report.
+/// Makespan of a run, without the interval, which would need a report.
 fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replayed(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
@@ -215,7 +215,7 @@ fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault
     })
 }
 
-/// Answer about a replay of `run`; `answer` also says whether representatives stood for all.
+/// Passes a replay of `run` to `answer`, which also learns whether representatives were replayed for all ranks.
 fn replayed<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -253,7 +253,7 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Whether one copy stands for all, and the seconds of one and of all.
+    /// For each row: whether one copy represents all, the makespan of one copy, and the makespan of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn rows_end_in_order_and_one_refused_row_ends_nothing() {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
-        // 16 samples do not divide into 3 replicas; 8 heads do not into tensor groups of 3.
+        // 16 samples do not divide into 3 replicas; 8 heads do not divide into tensor groups of 3.
         let csv = "tp,dp,pp,order,seconds\n1,1,1,,1\n1,3,1,,1\n2,2,1,,1\n3,1,1,,1\n1,2,2,,1\n";
         let table = RunTable::parse(csv, "runs", &columns).unwrap();
         assert_eq!((table.runs.len(), table.refused.len()), (5, 0));
@@ -315,7 +315,7 @@ mod tests {
                 refused[1].starts_with("runs:5: `tensor` is 3"),
                 "{refused:?}"
             );
-            // Who cannot write any more ends the run.
+            // An error from the callback ends the run.
             let mut count = 0;
             let stopped = score(&table, &options, threads, |_, _| {
                 count += 1;
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn one_copy_stands_for_all_that_lie_alike() {
         // Pipelines within a node and across nodes, with tensor groups and replicas on one node and on several. Without
-        // replicas, the ends of a pipeline come to the sum for their tied weights at different times.
+        // replicas, the two ends of a pipeline reach the sum of their tied weights at different times.
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
             1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
             4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn copies_that_lie_otherwise_are_replayed_whole() {
-        // Six stages side by side on nodes of eight: the first pipeline lies in one node, the second in two.
+        // Six consecutive stages on nodes of eight: the first pipeline is within one node, the second spans two.
         let found = of_one_and_of_all("1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n");
         for (stands, one, all) in found {
             assert!(!stands);
@@ -366,7 +366,7 @@ mod tests {
                 chakram_hardware::machine::Machine::parse(&machine, "machine").unwrap();
             makespan(&table.runs[0], &options).unwrap().seconds()
         };
-        // Gradients are reduced beside the backward pass, of which some kernels then take 1.19 times as long, or behind it.
+        // Gradients are reduced during the backward pass, which slows some kernels by 1.19, or after it.
         let slower = seconds("true", stated) / seconds("true", "");
         assert!(slower > 1.001 && slower < 1.19, "{slower}");
         let [with, without] = [stated, "beside_collectives = 1"].map(|text| seconds("false", text));

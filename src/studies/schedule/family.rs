@@ -1,12 +1,13 @@
-//! DEAP's family of language models: encoders and decoders of a transformer as products of matrices, cut into sub-layers.
+//! DEAP's family of language models: encoders and decoders of a transformer as matrix products, cut into sub-layers.
 //!
-//! A layer is a list of products that follow one another: queries, keys and values; scores; values weighted by them; the
-//! projection; in a decoder the same for what it takes from the encoder; and two of the feed-forward part; behind all layers
-//! one onto the vocabulary. What a forward pass does not compute (dropout, batch normalization) is left out. Each product is
-//! cut into `tensor` sub-layers, over its output columns unless another partition is asked for, and sequences into
-//! `micro_batches`, which go through the model one after another; sub-layers of the same columns of a product take the same
-//! weights. A sub-layer waits for those of the product before that have what it takes: its rows, and for scores everything. Those
-//! of the first product take the input of their micro-batch, of which those of the same rows take the same.
+//! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the projection; in a
+//! decoder the same for cross-attention; and two products of the feed-forward part. After all layers there is one onto
+//! the vocabulary. Layers that a forward pass does not compute (dropout, batch normalization) are left out. Each
+//! product is cut into `tensor` sub-layers, over its output columns unless another partition is selected, and sequences
+//! into `micro_batches`, which pass the model one after another; sub-layers with the same columns of a product share
+//! weights. A sub-layer waits for the sub-layers of the previous product with its inputs: its rows, and for scores
+//! everything. Sub-layers of the first product take the input of their micro-batch; sub-layers with the same rows take
+//! the same part.
 
 use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
@@ -27,26 +28,26 @@ pub struct LanguageModel {
     pub encoders: u32,
     /// Decoder layers.
     pub decoders: u32,
-    /// Number of tokens; 0 leaves out the product onto them.
+    /// Vocabulary size; 0 leaves out the product onto it.
     pub vocabulary: u64,
     /// Tokens of a sequence.
     pub sequence: u64,
-    /// Sequences, each a micro-batch.
+    /// Number of sequences, each of which is a micro-batch.
     pub micro_batches: u32,
-    /// Sub-layers of a product.
+    /// Number of sub-layers per product.
     pub tensor: u64,
-    /// Rule that cuts products.
+    /// Rule for cutting products.
     pub partition: PartitionRule,
 }
 
-/// Rule that cuts products into sub-layers.
+/// Rule for cutting products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
-    /// All over their columns, as tensor parallelism does.
+    /// All products over their columns, as in tensor parallelism.
     Columns,
-    /// All over their rows, as data parallelism does.
+    /// All products over their rows, as in data parallelism.
     Rows,
-    /// Each as moves least ([`super::partition`]).
+    /// Each product so that the model moves the fewest words ([`super::partition`]).
     Hierarchical,
 }
 
@@ -70,24 +71,24 @@ impl SettingChoice for PartitionRule {
     ];
 }
 
-/// Products with their cuts, and the words that these move in a forward pass.
+/// Products with their cuts, and the words moved in a forward pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionedModel {
     /// Name and cuts of each product, in order.
     pub products: Vec<(String, ProductCut)>,
-    /// Words that are moved.
+    /// Words moved in a forward pass.
     pub words: u64,
 }
 
-/// A model that is refused.
+/// An invalid model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FamilyError {
-    /// A size does not go.
+    /// A size is invalid.
     #[error("found {found}, expected {expected}")]
     Size {
-        /// Finding.
+        /// The invalid value.
         found: String,
-        /// Expectation.
+        /// The valid values.
         expected: &'static str,
     },
     /// There are too many sub-layers.
@@ -97,14 +98,14 @@ pub enum FamilyError {
     TooMany(u64),
 }
 
-/// The most sub-layers.
+/// Maximum number of sub-layers.
 const MOST: u64 = 200_000;
 
 /// A product of a layer.
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,
-    /// Tokens, or tokens of heads.
+    /// Tokens, or tokens times heads.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -122,13 +123,13 @@ impl LayerProduct {
                 0
             },
             inputs: self.rows * self.inputs,
-            // A score takes the keys of all tokens.
+            // Scores need the keys of all tokens.
             takes_all: self.name.starts_with(SCORES),
         }
     }
 }
 
-/// Begin of the names of products of queries and keys.
+/// Prefix of the names of query-key products.
 const SCORES: &str = "scores";
 
 impl LanguageModel {
@@ -171,7 +172,7 @@ impl LanguageModel {
         all
     }
 
-    /// Its products in order, each with the layer that it is in.
+    /// All products in order, each with the name of its layer.
     fn all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         let sizes = [
@@ -226,11 +227,11 @@ impl LanguageModel {
         Ok(products)
     }
 
-    /// Cuts of its products.
+    /// Cuts of all products.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::tasks`].
+    /// As [`Self::tasks`].
     pub fn partitioned(&self) -> Result<PartitionedModel, FamilyError> {
         let products = self.all_products()?;
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
@@ -265,7 +266,7 @@ impl LanguageModel {
         })
     }
 
-    /// Places of the parts of each product. Of few columns some parts have none, where products are not cut otherwise.
+    /// Positions of the parts of each product. Without a partition, a product with few columns leaves some parts empty.
     fn places(
         &self,
         products: &[(String, LayerProduct)],
@@ -289,11 +290,12 @@ impl LanguageModel {
         Ok(places.collect())
     }
 
-    /// Its sub-layers.
+    /// The sub-layers of the model.
     ///
     /// # Errors
     ///
-    /// Sizes of zero, heads that do not divide the width, too many sub-layers, and parts that a product has not.
+    /// If a size is zero, heads do not divide the width, there are too many sub-layers, or a product has too few rows
+    /// or columns for its parts.
     pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.all_products()?;
         let places = self.places(&products)?;
@@ -303,7 +305,7 @@ impl LanguageModel {
             for (number, (name, product)) in (0_u64..).zip(&products) {
                 let mut own = Vec::new();
                 for (part, place) in (0..).zip(&places[number as usize]) {
-                    // Rows and columns are dealt out as evenly as goes.
+                    // Rows and columns are divided as evenly as possible.
                     let of = |(block, blocks): (u32, u32), size: u64| {
                         let (block, blocks) = (u64::from(block), u64::from(blocks));
                         (block + 1) * size / blocks - block * size / blocks

@@ -1,60 +1,63 @@
-//! Layer-wise partition: which products are cut over rows and which over columns, by hierarchical dynamic programming.
+//! Layer-wise partition: decides by hierarchical dynamic programming which products are cut over rows and which over
+//! columns.
 //!
-//! After HyPar (Song et al., HPCA 2019), which DEAP names for it: chips are halved again and again, and at each level every
-//! product is cut in two along its rows (each half has all weights and half the data) or along its columns (half the weights,
-//! and all data). HyPar counts what training moves; here it is a forward pass, as in DEAP. Part p of every product is on chip p, and
-//! with P parts of a product in a row blocks and b = P / a column blocks, in words,
+//! This follows HyPar (Song et al., HPCA 2019), which DEAP cites: chips are halved repeatedly, and at each level every
+//! product is cut in two along its rows (each half has all weights and half the data) or along its columns (half the
+//! weights and all data). HyPar counts the transfers of training; here, as in DEAP, it is a forward pass. Part p of
+//! every product is on chip p. With P parts of a product in a row blocks and b = P / a column blocks, in words,
 //!
 //! weights = a W, once, and for each micro-batch
 //! moved = F (P / a − n / (b' max(a, a'))) from the product before, of F outputs in a' x b' blocks,
 //! input = I P / a from memory, of the first product with I words of input,
 //!
-//! with n the number of parts whose row block lies within that of their chip before, or around it. A product that takes all of
-//! what is before, as scores take all keys, moves F (P − 1). Costs are of a product and of neighbours, so that at each level the
-//! best of all 2^L choices is found going from product to product; levels follow one another from the outermost in.
+//! with n the number of parts whose row block is inside the row block of their chip in the previous product, or
+//! contains it. A product that needs all of the previous output, as scores need all keys, moves F (P − 1). Costs depend
+//! on a product and its neighbour, so at each level a pass from product to product finds the best of all 2^L choices;
+//! levels are processed from the outermost inward.
 
 use std::collections::BTreeMap;
 
 /// Direction of a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutAlong {
-    /// Rows: tokens, or tokens of heads.
+    /// Rows: tokens, or tokens times heads.
     Rows,
-    /// Columns: outputs of a token.
+    /// Columns: outputs per token.
     Columns,
 }
 
 /// Cuts of a product, the outermost level first.
 pub type ProductCut = Vec<CutAlong>;
 
-/// Sizes of a product that say what it moves.
+/// Sizes of a product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSize {
     /// Rows of its output.
     pub rows: u64,
     /// Columns of its output.
     pub columns: u64,
-    /// Words of its weights; 0 of one that has none.
+    /// Words of its weights; 0 without weights.
     pub weights: u64,
-    /// Words that it takes in a micro-batch, which the first product takes from memory.
+    /// Words of input per micro-batch; the first product takes them from memory.
     pub inputs: u64,
-    /// Whether every part takes all of the product before.
+    /// True if every part needs all of the previous product's output.
     pub takes_all: bool,
 }
 
-/// Place of a part: its block of rows and its block of columns, and how many of each there are.
+/// Position of a part: its block of rows and its block of columns, with the number of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace {
-    /// Block of rows, and their number.
+    /// Index of the row block, and the number of row blocks.
     pub row: (u32, u32),
-    /// Block of columns, and their number.
+    /// Index of the column block, and the number of column blocks.
     pub column: (u32, u32),
 }
 
-/// Words are counted in these parts, so that shares of them are whole.
+/// Fractions of a word in which costs are counted, so that shares are integers.
 const SHARES: u128 = 1 << 24;
 
-/// The place of `part` of a product with these cuts: each level's half is a digit of the block that it cuts.
+/// The position of `part` of a product with these cuts: each level contributes one binary digit to the index of the
+/// block that it cuts.
 pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
@@ -68,7 +71,7 @@ pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
     PartPlace { row, column }
 }
 
-/// Words that a forward pass of `batches` micro-batches moves under these cuts.
+/// Words moved under these cuts in a forward pass of `batches` micro-batches.
 pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
     let mut costs = CutCosts::default();
     let own = products.iter().zip(cuts);
@@ -83,7 +86,7 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
-/// Returns the cuts of each product over `levels` levels; `None` if a product has too few rows and columns for them.
+/// Returns the cuts of each product over `levels` levels; `None` if a product has too few rows and columns.
 pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<Vec<ProductCut>> {
     let mut cuts = vec![ProductCut::new(); products.len()];
     for _ in 0..levels {
@@ -92,8 +95,8 @@ pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<
     Some(cuts)
 }
 
-/// Returns which piece of the rows `held` the rows `needed` are, and of how many: all of them where they reach as far, or
-/// farther. `None` if they share none.
+/// Returns the index of the rows `needed` among equal pieces of the rows `held`, and the number of pieces: one piece if
+/// they reach at least as far. `None` if they share no rows.
 pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -102,13 +105,14 @@ pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// Choices, of which the first is taken where both cost the same.
+/// Choices; the first one wins ties.
 const CHOICES: [CutAlong; 2] = [CutAlong::Columns, CutAlong::Rows];
 
 /// Adds the best cut of one level to each product.
 fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutCosts::default();
-    // By choice for the last product so far the least cost, and by product and choice the best choice before.
+    // `least`: minimal cost by the choice for the last product so far. `before`: for each product and choice, the best
+    // choice of the previous product.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
     let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
@@ -151,27 +155,27 @@ fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Opt
     Some(())
 }
 
-/// Shares of words of weights on all parts.
+/// Words of weights on all parts, in fractions of a word.
 fn weights(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let rows = u128::from(place(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Shares of words of the model's input that all parts of the first product take from memory.
+/// Words of the model's input that all parts of the first product take from memory, in fractions of a word.
 fn input(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place(cut, 0).row.1)
 }
 
-/// Costs of pairs of cuts, each found out once.
+/// Cached costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// Parts whose blocks of rows lie within one another.
+    /// Number of parts whose row blocks contain one another.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 
 impl CutCosts {
-    /// Shares of words of the first product's outputs that the parts of the second take from others.
+    /// Words of the first product's outputs that the parts of the second take from other chips, in fractions of a word.
     fn moved(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();

@@ -1,13 +1,14 @@
-//! Records of sub-layers and schedule files, as DEAP prints them: Python literals, or JSON.
+//! Records of sub-layers and schedule files in DEAP's format: Python literals, or JSON.
 //!
-//! A schedule is a list of chips, a chip a list of steps, and a step the record of a sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P':
-//! 2500, …, 'type': 'LinearLayer'}`, or one without sizes where nothing is done. Beside the published keys, `id` and `after`, a
-//! list of ids, say what depends on what, and `weights` which sub-layers share theirs; where no record has an id, a step depends
-//! on all sub-layers of the last step before it that has any, as stages of a sequential model do. `input` says which
-//! sub-layers take the same part of the model's input; without it, one that depends on none takes a part of its own, unless
-//! its `input` is None. Where an output is taken in
-//! pieces, `pieces` says in how many, and `piece` which one of each output a sub-layer takes. Layers that inference does not
-//! compute, dropouts and batch normalizations, are left out; what depends on one depends on what that depends on.
+//! A schedule is a list of chips, a chip a list of steps, and a step the record of a sub-layer, `{'C': 32, 'K': 32,
+//! 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`, or a record without sizes if the step is empty. In addition to the
+//! published keys, `id` and `after` (a list of ids) give dependencies, and `weights` identifies sub-layers that share
+//! weights. If no record has an id, a step depends on all sub-layers of the last non-empty step before it, like the
+//! stages of a sequential model. `input` identifies sub-layers that take the same part of the model's input; without
+//! it, a sub-layer without dependencies takes its own part, unless its `input` is None. If an output is taken in
+//! pieces, `pieces` gives their number, and `piece` the piece of each output that a sub-layer takes. Layers that
+//! inference does not compute (dropout and batch normalization) are left out; sub-layers that depend on them depend on
+//! their predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -27,25 +28,25 @@ pub struct LayerRecord {
 /// Sizes by their keys, in the order of [`chakram_hardware::compute::LoopDimension`].
 pub(super) const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
 
-/// Distances of windows and of weights, along rows and columns.
+/// Keys of strides and dilations, along rows and columns.
 pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilation", "Hdilation"]];
 
-/// Pieces of an output, at most.
+/// Maximum number of pieces of an output.
 const MOST_PIECES: u32 = 4096;
 
-/// The largest number of a part of the input, so that parts without one have numbers above.
+/// Maximum given index of a part of the input, so that parts without one can have higher indices.
 const MOST_INPUT: u32 = 1 << 30;
 
-/// Words of a tensor, fewer than this, so that sums of them can be counted.
+/// Exclusive limit of a tensor's words, so that their sums do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
-/// Type of a step in which nothing is done.
+/// Type of an empty step.
 const NOTHING: &str = "NOP";
 
-/// A schedule file that is refused.
+/// An invalid schedule file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// It is no literal.
+    /// The text is not a literal.
     #[error("{file}:{line}: {why}")]
     Literal {
         /// The file.
@@ -55,16 +56,16 @@ pub enum RecordError {
         /// Found, and expected.
         why: String,
     },
-    /// A record, or the schedule, is none.
+    /// A record, or the schedule itself, is invalid.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     Record {
         /// The file.
         file: String,
         /// Chip and step.
         place: String,
-        /// Finding.
+        /// The invalid value.
         found: String,
-        /// Expectation.
+        /// The valid values.
         expected: String,
     },
 }
@@ -78,14 +79,15 @@ impl LayerRecord {
         })
     }
 
-    /// Operations, multiplications and additions: DEAP's Eq. 1, (2 I - 1) O, with I the inputs of an output and O the outputs.
+    /// Number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, with I the inputs per output and O the
+    /// outputs.
     pub fn operations(&self) -> u64 {
         let [n, k, c, p, q, r, s] = self.shape.sizes;
         let inputs = c * r * s;
         (2 * inputs - 1).saturating_mul(n * k * p * q)
     }
 
-    /// As the paper prints it, with `more` keys behind.
+    /// Formats the record as in the paper, with the keys `more` appended.
     fn text(&self, more: &str) -> String {
         let mut keys: BTreeMap<&str, u64> = SIZES.into_iter().zip(self.shape.sizes).collect();
         for (names, values) in DISTANCES
@@ -98,7 +100,7 @@ impl LayerRecord {
             .iter()
             .map(|(key, value)| format!("'{key}': {value}"))
             .collect();
-        // Quotes would end the type.
+        // Quotes in the type would end the string.
         let kind: String = self
             .kind
             .chars()
@@ -108,7 +110,7 @@ impl LayerRecord {
     }
 }
 
-/// Writes a schedule, a record a line.
+/// Formats a schedule, one record per line.
 pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
     let mut text = String::from("[\n");
     let steps = schedule.steps();
@@ -153,12 +155,12 @@ pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
     text
 }
 
-/// Whether inference leaves out layers of this type.
+/// Returns true if inference skips layers of this type.
 fn is_unused(kind: &str) -> bool {
     kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
 }
 
-/// A record with what the file says of its dependencies.
+/// A record with its position and its dependencies in the file.
 struct PlacedRecord {
     chip: usize,
     step: usize,
@@ -171,31 +173,31 @@ struct PlacedRecord {
     pieces: u32,
 }
 
-/// What a record says of the model's input.
+/// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InputKey {
-    /// Nothing: a sub-layer that depends on none takes a part of its own.
+    /// No key: a sub-layer without dependencies takes its own part.
     Unsaid,
-    /// It takes none.
+    /// The sub-layer takes no input.
     None,
-    /// The number of the part that it takes.
+    /// Index of the part that it takes.
     Part(u32),
 }
 
-/// A sub-layer that others name, or what is left of one that inference does not compute.
+/// A sub-layer that others can refer to, or the predecessors of a skipped one.
 struct KnownLayer {
-    /// Sub-layers whose outputs it has.
+    /// Sub-layers whose outputs it represents.
     stands_for: Vec<u32>,
-    /// Part of the model's input that it hands on.
+    /// Part of the model's input that it passes on.
     input: Option<u32>,
     step: usize,
 }
 
-/// Reads a schedule file, called `file` in errors.
+/// Parses a schedule file, called `file` in errors.
 ///
 /// # Errors
 ///
-/// A text that is no literal, no record, or depends on what is not done before.
+/// If the text is not a literal, has an invalid record, or has a dependency that is not computed earlier.
 pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule), RecordError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| RecordError::Literal {
         file: file.to_owned(),
@@ -223,14 +225,14 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             all.extend(placed);
         }
     }
-    // In order of steps, so that what is done before stands before.
+    // In step order, so that predecessors come first.
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
         InputKey::Part(number) => Some(number),
         _ => None,
     });
-    // Parts of sub-layers that say nothing have numbers above those that are given.
+    // Parts without a given index get higher indices.
     let mut next_input = given.max().map_or(0, |most| most + 1);
     let mut index_of: BTreeMap<u64, KnownLayer> = BTreeMap::new();
     let mut graph = TaskGraph::default();
@@ -318,7 +320,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // As the paper prints them, all have weights of their own.
+            // In the paper's format, each sub-layer has its own weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,
@@ -330,7 +332,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Reads a record; `None` of one of nothing. An error is what was found and what was expected.
+/// Parses a record; `None` for an empty step. An error has the found and the expected value.
 fn placed(
     literal: &Literal,
     (chip, step): (usize, usize),
@@ -410,7 +412,7 @@ fn placed(
         ..shape
     });
     let shape = shape.filter(|shape| {
-        // Windows far apart make more inputs than there are multiplications.
+        // With large strides, the windows span more inputs than there are multiplications.
         let [n, _, c, p, q, r, s] = shape.sizes;
         let sides = [n, c, shape.window(0, p, r), shape.window(1, q, s)];
         sides.into_iter().map(u128::from).product::<u128>() < MOST_WORDS

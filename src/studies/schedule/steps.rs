@@ -1,23 +1,26 @@
-//! Steps with barriers: where data are, what moves, and what a step takes.
+//! Steps with barriers: the location of data, the transfers, and the time of each step.
 //!
-//! A log has what each chip holds. A sub-layer needs the outputs of those that it depends on, its weights, and, at the head of
-//! the model, the input. What is on its chip moves nothing; what is on no chip, as every input at first, comes from memory
-//! through the network interface (section IV-C); what is on one or more chips comes from the one from which it takes the
-//! least time. A transfer of m bytes over links at distance d takes (Eq. 2)
+//! The simulation tracks the data on each chip. A sub-layer needs the outputs of its predecessors, its weights, and, at
+//! the head of the model, the input. Data on its own chip need no transfer; data on no chip, as every input at first,
+//! come from memory through the network interface (section IV-C); data on other chips come from the chip with the
+//! shortest transfer time. A transfer of m bytes over links at distance d takes (Eq. 2)
 //!
 //! t = m d / B,
 //!
-//! with B the rate of a link, by the most links that a chip has; through an interface m over its rate. A chip that takes in
-//! several at once takes max t + Σ m / M with M the bandwidth of its memory, and a step
+//! where B is the rate of a link, for the largest number of links of any chip. A transfer through an interface takes m
+//! over the interface's rate. A chip that receives several transfers at once takes max t + Σ m / M, where M is the
+//! bandwidth of its memory, and a step takes
 //!
-//! T = max over chips of that + max over chips of the time of their sub-layers.
+//! T = max over chips of that time + max over chips of the time of their sub-layers.
 //!
-//! Energy is the power of a connection times Σ t, and what sub-layers take. Where a chip's memory is full, what it has used
-//! longest ago leaves: outputs that nobody else holds and somebody needs go to memory, the rest is dropped.
+//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. When a chip's memory is full, the
+//! least recently used data leave it: outputs that are still needed and are on no other chip go to memory, and all
+//! other data are dropped.
 //!
-//! A chip of several accelerators does a sub-layer on each. They share its memory and its connections, so data that two of them
-//! need come once. A host that orchestrates issues a command for each transfer and each sub-layer of a step, one after
-//! another; it learns from the barrier that the step before has ended, so with n commands of d seconds a step is n d longer.
+//! A chip with several accelerators runs a sub-layer on each. They share its memory and its connections, so data that
+//! two of them need are transferred once. A host that orchestrates issues a command for each transfer and each
+//! sub-layer of a step, one after another. It learns only at the barrier that the previous step has ended, so n
+//! commands of d seconds make a step n d longer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
@@ -26,21 +29,21 @@ use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A piece of data.
+/// Identifies a piece of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataName {
-    /// Weights by their number.
+    /// Weights with this index.
     Weights(u32),
-    /// A part of the model's input by its number.
+    /// The part of the model's input with this index.
     Input(u32),
-    /// The output of a sub-layer.
+    /// The output of this sub-layer.
     Output(u32),
-    /// A piece of the output of a sub-layer that is taken in pieces.
+    /// A piece of the output of a sub-layer, if the output is taken in pieces.
     Piece(u32, u32),
 }
 
 impl DataName {
-    /// The sub-layer whose output it is, or is of.
+    /// The sub-layer that produces it; `None` for weights and inputs.
     pub fn task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -49,7 +52,7 @@ impl DataName {
     }
 }
 
-/// A place that data are taken from.
+/// Source of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace {
     /// The chip itself.
@@ -60,24 +63,24 @@ pub enum DataPlace {
     Memory,
 }
 
-/// Chips, links, memories and what sub-layers cost on a chip.
+/// Chips, links and memories, and the parameters of a step's cost.
 #[derive(Clone, Debug)]
 pub struct ChipMachine {
-    /// Links between chips; `None` if they reach one another through interfaces alone.
+    /// Links between chips; `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
     /// Rates of links and of interfaces.
     pub technology: LinkTechnology,
-    /// Bytes that a chip holds; any number if not said.
+    /// Memory capacity of a chip in bytes; `None` for unlimited.
     pub capacity: Option<u64>,
-    /// Bytes per second of a chip's memory; without limit if not said.
+    /// Bytes per second of a chip's memory; `None` for unlimited.
     pub memory_bandwidth: Option<f64>,
-    /// Watts of a connection while it transfers.
+    /// Power of a connection during a transfer, in watts.
     pub connection_power: f64,
     /// Bytes of a number.
     pub word: u64,
-    /// Accelerators of a chip.
+    /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Seconds that the host takes to issue a command.
+    /// Time for the host to issue a command, in seconds.
     pub dispatch: f64,
 }
 
@@ -86,7 +89,7 @@ pub struct ChipMachine {
 pub struct TaskCost {
     /// Seconds.
     pub seconds: f64,
-    /// Joules; `None` where they are not known.
+    /// Joules; `None` if unknown.
     pub joules: Option<f64>,
     /// Cycles of the accelerator.
     pub cycles: u64,
@@ -95,52 +98,52 @@ pub struct TaskCost {
 /// Time and energy of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
-    /// Seconds in which the host issues the commands of the step.
+    /// Time in which the host issues the commands of the step, in seconds.
     pub dispatch: f64,
-    /// Seconds of the stage of communication.
+    /// Time of the communication stage, in seconds.
     pub communication: f64,
-    /// Seconds of the stage of processing.
+    /// Time of the processing stage, in seconds.
     pub processing: f64,
     /// Cycles of the longest sub-layer.
     pub cycles: u64,
-    /// Joules of both; `None` where a sub-layer's are not known.
+    /// Joules of both stages; `None` if the energy of a sub-layer is unknown.
     pub joules: Option<f64>,
-    /// Bytes that moved between chips.
+    /// Bytes moved between chips.
     pub between_chips: u64,
-    /// Bytes that came from memory, or went there.
+    /// Bytes moved from or to memory.
     pub memory: u64,
 }
 
-/// Data that a chip needed in a step, or that left it.
+/// Data that a chip needed in a step, or that left the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
     /// The step.
     pub step: u32,
     /// The chip.
     pub chip: u32,
-    /// What.
+    /// The data.
     pub data: DataName,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its source; `None` if it left: to memory if `written`, else for good.
+    /// Source; `None` if the data left the chip, to memory if `written`, otherwise dropped.
     pub from: Option<DataPlace>,
-    /// Whether it went to memory.
+    /// True if the data went to memory.
     pub written: bool,
-    /// Seconds of the transfer.
+    /// Duration of the transfer, in seconds.
     pub seconds: f64,
 }
 
-/// All steps.
+/// Costs and log of all steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTotals {
-    /// By step.
+    /// Cost of each step.
     pub steps: Vec<StepCost>,
-    /// The log, in order.
+    /// Log of transfers, in order.
     pub log: Vec<StepLog>,
 }
 
 impl StepTotals {
-    /// Seconds of all steps.
+    /// Time of all steps, in seconds.
     pub fn seconds(&self) -> f64 {
         self.steps
             .iter()
@@ -148,31 +151,31 @@ impl StepTotals {
             .sum()
     }
 
-    /// Joules of all steps, where those of all are known.
+    /// Energy of all steps in joules; `None` if it is unknown for any step.
     pub fn joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }
 }
 
-/// A chip's data, with the step in which each was last used.
+/// The data on a chip, each with the step of its last use and its size.
 type ChipStore = BTreeMap<DataName, (u32, u64)>;
 
-/// A machine of too many links, or data that no chip holds.
+/// The machine cannot run the schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// The table has no rate.
+    /// The table has no rate for this number of links per chip.
     #[error(
         "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = SettingKey::Interpolate)]
     NoRate(u32),
-    /// More chips are scheduled than there are.
+    /// The schedule uses more chips than the graph has.
     #[error("the schedule has {found} chips, and the graph {chips}")]
     Chips {
-        /// Chips of the schedule.
+        /// Chips in the schedule.
         found: usize,
-        /// Chips of the graph.
+        /// Chips in the graph.
         chips: u32,
     },
-    /// One sub-layer does not fit.
+    /// A sub-layer does not fit on its chip.
     #[error(
         "sub-layer {task} needs {needs} B on its chip at once, which holds {holds} B\n  try: a larger {}, or a larger {}",
         SettingKey::Tensor,
@@ -183,19 +186,19 @@ pub enum StepError {
         task: u32,
         /// Bytes of its operands and its output.
         needs: u64,
-        /// Bytes of a chip.
+        /// Memory capacity of a chip in bytes.
         holds: u64,
     },
 }
 
 impl TaskGraph {
-    /// Bytes of the output of a sub-layer whose numbers have `word`.
+    /// Bytes of the output of a sub-layer, with `word` bytes per number.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
         n * k * p * q * word
     }
 
-    /// The output of a sub-layer as it is taken, whole or in pieces, with their bytes.
+    /// The output of a sub-layer as others take it, whole or in pieces, each with its bytes.
     pub fn outputs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
@@ -212,7 +215,7 @@ impl TaskGraph {
             .collect()
     }
 
-    /// Data that a sub-layer needs, with their bytes.
+    /// Data that a sub-layer needs, each with its bytes.
     pub fn needs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
@@ -236,7 +239,7 @@ impl TaskGraph {
 }
 
 impl ChipMachine {
-    /// Seconds of a transfer of `bytes` to `chip`.
+    /// Duration of a transfer of `bytes` to `chip`, in seconds.
     fn transfer(&self, rate: f64, distances: Option<&[u64]>, from: DataPlace, bytes: u64) -> f64 {
         match (from, distances) {
             (DataPlace::Own, _) => 0.0,
@@ -247,11 +250,11 @@ impl ChipMachine {
         }
     }
 
-    /// Follows `schedule` step by step; `costs` are those of sub-layers.
+    /// Simulates `schedule` step by step; `costs` has the cost of each sub-layer.
     ///
     /// # Errors
     ///
-    /// Without a rate of links, with too many chips, or with a sub-layer that does not fit.
+    /// If the number of links has no rate, the schedule uses too many chips, or a sub-layer does not fit.
     pub fn steps(
         &self,
         graph: &TaskGraph,
@@ -295,7 +298,7 @@ impl ChipMachine {
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
-            // Transfers of a step see what was where when it began.
+            // All transfers of a step see the locations at its beginning.
             let before: Vec<BTreeSet<DataName>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
@@ -312,7 +315,7 @@ impl ChipMachine {
                 let outputs = all_of(&|task| graph.outputs(task, self.word));
                 let mut held = BTreeSet::new();
                 let mut needs = all_of(&|task| graph.needs(task, self.word));
-                // What several accelerators need comes once.
+                // Data that several accelerators need are transferred once.
                 needs.retain(|(data, _)| held.insert(*data));
                 held.extend(outputs.iter().map(|(data, _)| *data));
                 let (mut longest, mut taken_in) = (0.0_f64, 0_u64);
@@ -382,7 +385,7 @@ impl ChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // Outputs that nobody needs any more are dropped without a word; weights stay for the next time.
+            // Outputs without further use are dropped without a log entry; weights stay for later steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
@@ -395,7 +398,7 @@ impl ChipMachine {
         Ok(totals)
     }
 
-    /// Has data leave a chip until what is on it fits; returns bytes written to memory, and the seconds of it.
+    /// Evicts data from a chip until the rest fits; returns the bytes written to memory, and the time in seconds.
     fn evict(
         &self,
         (step, chip, task): (usize, usize, u32),

@@ -1,4 +1,4 @@
-//! Which columns of a table of runs are which options: a file in TOML.
+//! The file of columns (TOML): maps columns of a table of runs to options.
 //!
 //! ```toml
 //! measured = "iteration time (ms)"       # the column of what was measured
@@ -26,7 +26,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sizes of a model that a run may state, besides `model`, its name.
+/// Sizes of a model that a run may give, besides `model`, its name.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -36,11 +36,11 @@ pub(super) const SIZES: [&str; 7] = [
     "vocabulary",
     "sequence",
 ];
-/// The model's name.
+/// Key of the model's name.
 pub(super) const MODEL: &str = "model";
-/// The number of NPUs, which need not be given; for groups, and for the data-parallel degree where that is not given.
+/// Key of the number of NPUs. It is optional, and is used for groups and for a missing data-parallel degree.
 pub(super) const NPUS: &str = "npus";
-/// The machine, where it differs from run to run.
+/// Key of the machine, if it differs between runs.
 pub(super) const MACHINE: &str = "machine";
 
 /// The software stack.
@@ -50,19 +50,19 @@ const ROOT: &[&str] = &[
     "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
 ];
 
-/// Unit of what was measured.
+/// Unit of the measured column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MeasuredUnit {
-    /// A time of so many seconds.
+    /// A time in units of this many seconds.
     Time(f64),
     /// Tokens per second and NPU.
     Tokens,
-    /// TFLOP per second and NPU, as Narayanan et al. (SC'21, section 3.2) count those of a transformer; true where the
-    /// forward pass that is done again counts.
+    /// TFLOP per second and NPU, in the counting of Narayanan et al. (SC'21, section 3.2) for a transformer; true if a
+    /// recomputed forward pass counts.
     Flops(bool),
 }
 
-/// Words of each unit.
+/// Name of each unit.
 const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Time(1.0), "s"),
     (MeasuredUnit::Time(1e-3), "ms"),
@@ -72,16 +72,16 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
 ];
 
-/// Options of runs by the value that they have in a column.
+/// Options that depend on the value in a column.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ConditionalOptions {
     /// Heading of the column.
     pub column: String,
-    /// Options and their values, by the column's value.
+    /// Options and their values, for each value of the column.
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Value of an option.
+/// Source of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OptionSource {
     /// In the column of this heading.
@@ -90,7 +90,7 @@ pub(super) enum OptionSource {
     Fixed(String),
 }
 
-/// Which columns of a table of runs are which options.
+/// Mapping of the columns of a table of runs to options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunColumns {
     pub(super) measured: String,
@@ -99,14 +99,14 @@ pub struct RunColumns {
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
     pub(super) options: BTreeMap<String, OptionSource>,
-    /// Text that stands for a value of `model`.
+    /// Replacements for values of `model`.
     pub(super) names: BTreeMap<String, String>,
-    /// Columns and the values of which a run has one in each.
+    /// Columns with their accepted values; other rows are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<ConditionalOptions>,
 }
 
-/// The option of plans called `key`, with dashes or without.
+/// The plan option with this key, written with dashes or underscores.
 pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
     OPTIONS
         .iter()
@@ -131,7 +131,7 @@ fn option_key(name: &str) -> String {
     }
 }
 
-/// The option that `field` is called after, if it is one.
+/// The option named by `field`'s key; unknown keys are errors.
 fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
     if known(&key) {
@@ -147,7 +147,7 @@ fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     Err(field.refuse("an unknown option", expected).into())
 }
 
-/// The values that count of each column.
+/// The accepted values of each column.
 fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
@@ -165,7 +165,7 @@ fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError
     Ok(only)
 }
 
-/// The options that follow from values of columns.
+/// The options that depend on values of columns.
 fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
@@ -198,11 +198,11 @@ fn list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
 }
 
 impl RunColumns {
-    /// Reads a file of columns; `file` is its name in errors.
+    /// Parses a file of columns; `file` is its name in errors.
     ///
     /// # Errors
     ///
-    /// If it is not TOML, lacks a key, or has one that is unknown.
+    /// If it is not TOML, lacks a key, or has an unknown key.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -296,7 +296,7 @@ impl RunColumns {
         Ok(())
     }
 
-    /// Returns the name of the machine of all runs for which no column says another.
+    /// Returns the machine of all runs whose columns give no other.
     pub fn machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,
@@ -304,9 +304,9 @@ impl RunColumns {
         }
     }
 
-    /// Has runs replayed on `machine`.
+    /// Replays all runs on `machine`.
     pub fn on(&mut self, machine: &str) {
-        // An option of that name goes before the machine of the file.
+        // An option with this name takes precedence over the file's machine.
         let _ = self.set(MACHINE, machine);
     }
 }

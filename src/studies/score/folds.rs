@@ -1,8 +1,8 @@
-//! Folds: runs are predicted with constants that were fitted to other runs only.
+//! Cross-validation: runs are predicted with constants fitted only to other runs.
 //!
-//! Runs that agree in the options `folds` are in one fold, and folds have about as many runs. In each, constants are fitted
-//! by Gauss and Newton's method to the logarithms of what was measured in the others, where a run that is far off counts
-//! less (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, of the soft L1 loss):
+//! Runs with equal options `folds` are in one fold, and folds have similar numbers of runs. For each fold, constants
+//! are fitted by the Gauss-Newton method to the logarithms of the measured values in the other folds. Runs with large
+//! errors count less (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
 //!
 //! ```text
 //! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
@@ -15,27 +15,27 @@ use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
-/// Difference of a logarithm by which derivatives are found.
+/// Step of a logarithm for numerical derivatives.
 const DIFFERENCE: f64 = 0.1;
-/// Error from which a run counts less.
+/// Error above which a run counts less.
 const FAR: f64 = 0.1;
-/// Largest step of a logarithm in a round.
+/// Maximum step of a logarithm per round.
 const LARGEST_STEP: f64 = 0.7;
-/// Keeps constants on which no run depends, in units of a run's weight.
+/// Ridge term that fixes constants on which no run depends, in units of a run's weight.
 const RIDGE: f64 = 1e-3;
-/// Rounds of the fit.
+/// Number of rounds of the fit.
 const ROUNDS: usize = 2;
 
-/// Constants that were fitted to the runs outside a fold.
+/// Constants fitted to the runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoldFit {
-    /// Number of its runs, to which nothing was fitted.
+    /// Number of runs in the fold, which the fit did not use.
     pub runs: usize,
-    /// Constants, with factors on what the machine states.
+    /// Constants, each with a factor on the machine's value.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Number of the fold of each run, of `count` folds: groups with most runs first, each into the smallest fold.
+/// Index of the fold of each run, for `count` folds: the largest groups first, each into the smallest fold.
 pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -54,7 +54,7 @@ pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     runs.iter().map(|run| fold_of[run.fold]).collect()
 }
 
-/// Returns the table with the machines of its runs changed.
+/// Returns the table with `factors` applied to the machines of its runs.
 fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
     let mut table = table.clone();
     for run in &mut table.runs {
@@ -63,11 +63,11 @@ fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable 
     table
 }
 
-/// Returns predictions of `table` by constants fitted to runs of other folds, and the constants of each fold.
+/// Returns predictions of `table` with constants fitted to runs of other folds, and the constants of each fold.
 ///
 /// # Errors
 ///
-/// The first run that cannot be predicted; a table of one fold; a constant that some machine does not state.
+/// The first run that cannot be predicted; a table with one fold; or a constant that some machine does not have.
 pub fn fit_in_folds(
     table: &RunTable,
     options: &ReplayOptions,
@@ -97,7 +97,7 @@ pub fn fit_in_folds(
     }
     let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
-    // The first round is the same in all folds, which differ in what they leave out.
+    // The first round is the same for all folds, which differ only in the runs that they leave out.
     let first = sensitivity(table, options, &unchanged(constants), threads)?;
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
@@ -147,9 +147,9 @@ fn unchanged(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
     constants.iter().map(|&constant| (constant, 1.0)).collect()
 }
 
-/// Predictions, and how their logarithms change with those of constants.
+/// Predictions, and derivatives of their logarithms by the logarithms of constants.
 struct Sensitivity {
-    /// Seconds by run.
+    /// Predicted seconds by run.
     predicted: Vec<f64>,
     /// By constant and run.
     derivatives: Vec<Vec<f64>>,
@@ -182,7 +182,7 @@ fn sensitivity(
 }
 
 impl Sensitivity {
-    /// The step of each constant's logarithm towards what `runs` measured.
+    /// The step of each constant's logarithm toward the measurements of `runs`.
     fn step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
         let mut matrix = vec![vec![0.0; n + 1]; n];
@@ -204,7 +204,7 @@ impl Sensitivity {
     }
 }
 
-/// Solves the equations whose matrix is followed by their right side, symmetric and positive definite.
+/// Solves linear equations with a symmetric positive definite matrix; each row ends with its right-hand side.
 fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {

@@ -1,8 +1,9 @@
-//! Pairs of measured runs: a captured job, a change of it, and the step that the changed job took.
+//! Pairs of measured runs: a captured job, a change of it, and the measured step of the changed job.
 //!
-//! A pair is predicted from the capture of its first side: the job is replayed as it is and [edited](edit_job), and the
-//! second side is the measured step of the first times the ratio of the two; without that step, the edited replay itself. Two
-//! models that know nothing stand beside it: no change, and the step times the ratio of the samples.
+//! A pair is predicted from the capture of its first side. The job is replayed unchanged and [edited](edit_job), and
+//! the prediction for the second side is the measured step of the first times the ratio of the two replays. Without
+//! that measurement, it is the edited replay itself. Two null models are scored for comparison: no change, and the step
+//! times the ratio of the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -30,7 +31,7 @@ use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Largest noise that a file may state, percent.
+/// Largest noise that a file may give, in percent.
 const MAX_NOISE: f64 = 100.0;
 
 /// A measured pair.
@@ -38,19 +39,19 @@ const MAX_NOISE: f64 = 100.0;
 pub struct MeasuredPair {
     /// Its name.
     pub name: String,
-    /// The traces of the first side.
+    /// Path of the first side's traces.
     pub job: PathBuf,
-    /// What changes.
+    /// Edits that turn the first side into the second.
     pub edits: Vec<JobEdit>,
     /// Measured step of the first side.
     pub baseline: Option<Span>,
     /// Measured step of the second side.
     pub measured: Span,
-    /// Change of the step below which its sign says nothing, percent.
+    /// Change of the step below which its sign is noise, in percent.
     pub noise: f64,
 }
 
-/// Pairs with the machine and the options that they are replayed with.
+/// Pairs with the machine and the options of their replays.
 #[derive(Debug)]
 pub struct PairTable {
     /// The pairs, in the order of the file.
@@ -65,10 +66,10 @@ pub struct PairTable {
 pub struct PredictedPair {
     /// Its name.
     pub name: String,
-    /// Step of the capture as replayed.
+    /// Step of the capture in the unedited replay.
     #[serde(rename = "unedited_ps")]
     pub unedited: Span,
-    /// Step of the edited job as replayed.
+    /// Step of the job in the edited replay.
     #[serde(rename = "edited_ps")]
     pub edited: Span,
     /// Measured step of the first side.
@@ -80,25 +81,25 @@ pub struct PredictedPair {
     /// Measured step of the second side.
     #[serde(rename = "measured_ps")]
     pub measured: Span,
-    /// Error of the prediction over what was measured, percent.
+    /// Error of the prediction relative to the measured step, in percent.
     pub error_percent: f64,
-    /// Error of no change.
+    /// The same error for the model without change.
     pub no_change_percent: f64,
-    /// Error of the ratio of samples.
+    /// The same error for the ratio of samples.
     pub sample_ratio_percent: f64,
-    /// Predicted change of the step, percent.
+    /// Predicted change of the step, in percent.
     pub change_percent: f64,
-    /// Measured change; unknown without the step of the first side.
+    /// Measured change, in percent; `None` without a measured step of the first side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// Whether the sign of the change is right; unknown where the measured change is within the noise.
+    /// True if the sign of the change is right; `None` if the measured change is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
-    /// What each edit found and did.
+    /// Effects of each edit.
     pub edits: Vec<EditRow>,
 }
 
-/// Median and mean of absolute errors, percent.
+/// Median and mean of absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairErrors {
     /// The median.
@@ -110,24 +111,24 @@ pub struct PairErrors {
 /// Scores of all pairs.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairScores {
-    /// Of predictions.
+    /// Errors of chakram's predictions.
     pub chakram: PairErrors,
-    /// Of no change.
+    /// Errors without change.
     pub no_change: PairErrors,
-    /// Of the ratio of samples.
+    /// Errors of the ratio of samples.
     pub sample_ratio: PairErrors,
-    /// Pairs whose change exceeds the noise, and those of them whose sign is right.
+    /// Number of pairs whose change exceeds the noise, and number of these with the right sign.
     pub signs: [usize; 2],
-    /// The pairs.
+    /// The predictions of all pairs.
     pub pairs: Vec<PredictedPair>,
 }
 
 impl PairTable {
-    /// Reads pairs from `text`, the contents of `file`; paths of jobs are relative to its folder.
+    /// Parses pairs from `text`, the contents of `file`; job paths are relative to its folder.
     ///
     /// # Errors
     ///
-    /// What is wrong, with its line.
+    /// Returns the first problem, with its line.
     pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;
@@ -261,7 +262,7 @@ impl PairTable {
         })
     }
 
-    /// Returns the mean step of a pair's job with `edits`, and what these did.
+    /// Returns the mean step of a pair's job with `edits`, and the effects of these.
     fn step(
         &self,
         pair: &MeasuredPair,
@@ -286,7 +287,7 @@ impl PairTable {
     }
 }
 
-/// Returns by how much `edits` multiply the samples of a rank's step.
+/// Returns the factor by which `edits` multiply the samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.ratio(),

@@ -1,4 +1,4 @@
-//! Tables of measured runs: CSV, each row a model, a plan, a machine and what was measured.
+//! Tables of measured runs: CSV, where each row gives a model, a plan, a machine and a measured value.
 
 use super::columns::{
     MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
@@ -13,26 +13,26 @@ use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, Mo
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A run that was measured.
+/// A measured run.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun {
-    /// The table.
+    /// Name of the table.
     pub file: String,
     /// Line of the table, from 1.
     pub line: u64,
-    /// Seconds of a step.
+    /// Measured time of a step, in seconds.
     pub measured: f64,
     /// The model and its plan.
     pub training: TrainingPattern,
-    /// The machine, of a size that holds the plan.
+    /// The machine, scaled to the plan's size.
     pub machine: Machine,
-    /// Options and their values, as the table and the file of columns have them.
+    /// Options and their values, from the table and the file of columns.
     pub options: BTreeMap<String, String>,
-    /// Options without an effect on this run, and what the table does not say of it.
+    /// Options without an effect on this run, and assumptions where the table is silent.
     pub notes: Vec<String>,
-    /// Number of its group among those of the table.
+    /// Index of its group in the table.
     pub group: usize,
-    /// Number of its fold.
+    /// Index of its fold.
     pub fold: usize,
 }
 
@@ -43,18 +43,18 @@ pub struct RunTable {
     pub file: String,
     /// The runs, in order.
     pub runs: Vec<MeasuredRun>,
-    /// Rows that make no run.
+    /// Rows that do not give a valid run.
     pub refused: Vec<RefusedRun>,
 }
 
 /// A row that cannot be predicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedRun {
-    /// The table.
+    /// Name of the table.
     pub file: String,
     /// Line, from 1.
     pub line: u64,
-    /// Found, and expected.
+    /// The found and the expected value.
     pub why: String,
 }
 
@@ -64,7 +64,7 @@ impl std::fmt::Display for RefusedRun {
     }
 }
 
-/// Numbers distinct texts in order of first use.
+/// Numbers distinct texts in the order of first use.
 #[derive(Default)]
 struct KeyNumbers(BTreeMap<String, usize>);
 
@@ -80,19 +80,19 @@ impl KeyNumbers {
 }
 
 impl RunTable {
-    /// Reads the CSV `text`, called `file` in errors, whose columns are what `columns` says.
+    /// Parses the CSV `text`, called `file` in errors, with columns mapped by `columns`.
     ///
     /// # Errors
     ///
-    /// If a column is missing, or there is no row. A row that makes no run is kept as one that is refused.
+    /// If a column is missing, or there are no rows. Invalid rows are not errors; they are kept in `refused`.
     pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
             why,
         };
-        // Spreadsheets begin files with a byte order mark.
+        // Spreadsheets write files with a byte order mark.
         let text = text.trim_start_matches('\u{feff}');
-        // The reader counts a line late where lines end in two characters.
+        // The reader counts lines one too high if they end in two characters.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -190,11 +190,11 @@ impl RunTable {
         })
     }
 
-    /// Returns the table if all of its rows are runs.
+    /// Returns the table if all of its rows are valid.
     ///
     /// # Errors
     ///
-    /// The first row that makes no run.
+    /// The first invalid row.
     pub fn whole(self) -> Result<Self, ScoreError> {
         match self.refused.into_iter().next() {
             None => Ok(Self {
@@ -205,7 +205,8 @@ impl RunTable {
         }
     }
 
-    /// Keeps the runs whose predictions are known, and returns these; the others are refused, for what `why` says.
+    /// Keeps the runs with known predictions, and returns these; the other runs are rejected with the reason from
+    /// `why`.
     pub fn keep_predicted<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
@@ -233,7 +234,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds the runs of another table, whose groups and folds are its own.
+    /// Adds the runs of another table; its groups and folds remain separate.
     pub fn append(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -254,7 +255,7 @@ impl RunTable {
     }
 }
 
-/// The run of a row whose options are `options` and of which `measured` was measured.
+/// The run of a row with `options` and the measured value `measured`.
 fn made_run(
     mut options: BTreeMap<String, String>,
     columns: &RunColumns,
@@ -288,11 +289,11 @@ fn made_run(
     })
 }
 
-/// Cells that state nothing.
+/// Cells without a value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Adds what follows from `options`: the data-parallel degree from the number of NPUs, and the schedule from that of
-/// chunks, of which one is none.
+/// Derives missing options: the data-parallel degree from the number of NPUs, and the schedule from the number of
+/// chunks, where one chunk means none.
 fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -325,7 +326,7 @@ fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Seconds of a step of which `number` was measured.
+/// Seconds of a step, from the measured `number` in its unit.
 fn seconds(
     number: f64,
     unit: MeasuredUnit,
@@ -345,7 +346,7 @@ fn seconds(
         };
         let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
         let s = model.sequence as f64;
-        // Equation 3, and without the forward pass that is done again, which the logits do not have.
+        // Equation 3, with and without the recomputed forward pass, which logits do not have.
         let (blocks, logits) = if again { (96.0, 16.0) } else { (72.0, 12.0) };
         let each = 1.0 + s / (6.0 * h) + v / (logits * l * h);
         Ok(blocks * s * l * h * h * each)
@@ -357,11 +358,11 @@ fn seconds(
     }
 }
 
-/// Options that plans without a tensor group may not have.
+/// Options that only plans with a tensor group may have.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// Why option `key` has no effect on a run of `options`, if it has none: a table's words on all runs say nothing of
-/// those without a tensor group, and one replica has none to share its state with.
+/// The reason why option `key` has no effect on a run with `options`, if so: a table may give an option for all runs,
+/// but it has no effect on runs without a tensor group, or with a single replica.
 fn idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -373,7 +374,7 @@ fn idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     None
 }
 
-/// Splits the blocks by their multiplications where stages would not have equally many, and nothing says which they have.
+/// Splits the blocks by multiplications if stages cannot have equally many blocks and the run gives no other split.
 fn split_unevenly(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -396,7 +397,7 @@ fn split_unevenly(
     }
 }
 
-/// The model and plan of `options`, and the machine at the size of the plan.
+/// The model and plan for `options`, and the machine at the size of the plan.
 fn resolve(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,
@@ -459,10 +460,10 @@ fn resolve(
     Ok((TrainingPattern { model, plan }, machine))
 }
 
-/// Sizes that a model's name states: a run may repeat them.
+/// Sizes that a model's name implies: a run may repeat them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
-/// The model by its name, with as many layers and tokens as the run states, or of GPT's kind with the sizes that the run states.
+/// The named model with the run's layers and tokens, or a GPT model with the run's sizes.
 fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Model, String> {
     let size = |key: &str| -> Result<Option<u64>, String> {
         let number = |text: &String| {

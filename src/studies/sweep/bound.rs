@@ -1,26 +1,27 @@
-//! A lower bound of the time of a step, and the memory that it needs, without a replay.
+//! A lower bound of the time of a step, and its memory need, without a replay.
 //!
 //! The bound is the longest path through a relaxed step: one rank of each stage of the first replica, with
 //!
-//! - a kernel lasting what its price is, and starting when its dependencies have ended, whatever else its lane runs;
+//! - a kernel lasting exactly its price, and starting when its dependencies have ended, whatever else is on its lane;
 //! - a message arriving no earlier than its uncontended time after its send could start;
-//! - a collective lasting no less than the bytes that a member must receive take through all the ports that the
-//!   group's dimensions give it, or than was measured where that is less, and waiting for nobody;
+//! - a collective lasting at least the time in which a member receives its bytes through all ports of the group's
+//!   dimensions, or the measured time if that is less, and waiting for no other member;
 //! - everything else taking no time.
 //!
-//! Each of these drops a constraint of the replay, or shortens something, so no replay is faster. Kernels of a lane run
-//! one at a time, so the sum over any lane is a bound as well. Bytes that a member of n must receive of a buffer B: its
-//! missing shares, (n - 1)/n B, in all-gather, reduce-scatter and all-to-all; B in an all-reduce, and 2 (n - 1)/n B
-//! where all algorithms concerned are made of a reduce-scatter and an all-gather. Members of generated steps exchange equal
-//! parts; captured ones may not, and have no bound.
+//! Each of these drops a constraint of the replay or shortens something, so no replay is faster. Kernels of a lane run
+//! one at a time, so the sum over any lane is a bound as well. The bytes that a member of n must receive of a buffer B
+//! are its missing shares, (n - 1)/n B, in all-gather, reduce-scatter and all-to-all; B in an all-reduce; and 2 (n -
+//! 1)/n B if all algorithms concerned consist of a reduce-scatter and an all-gather. Members of generated steps
+//! exchange equal parts; members of captured steps may not, so these have no bound.
 //!
-//! # Without all micro-batches
+//! # Steps with many micro-batches
 //!
-//! All passes of a rank are one chain, and passes of one direction and chunk are alike, so a rank's own path, and the
-//! sums over its lanes, grow by the same amount with each micro-batch from two on (for interleaved schedules with each
-//! `pipeline` of them, for others as the period of the schedule is). [`quick`] follows two and three, and adds the rest; a stage begins when the first micro-batch
-//! can have come through the stages before it. Where gathers of parameters run ahead (ZeRO 3, or overlap
-//! with the forward pass), sums alone are taken.
+//! All passes of a rank form one chain, and passes of one direction and chunk are equal. A rank's own path and the sums
+//! over its lanes therefore grow by the same amount with each micro-batch from the second on (for interleaved
+//! schedules, with each `pipeline` micro-batches; in general, with each period of the schedule). [`quick`] simulates
+//! two and three of them, and extrapolates the rest; a stage begins when the first micro-batch can have passed the
+//! stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums are
+//! used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -43,18 +44,18 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Facts about a point that need no replay.
+/// Bounds of a point, computed without a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointBound {
-    /// No replay is faster, in picoseconds.
+    /// Lower bound of the time, in picoseconds.
     pub time_ps: u64,
-    /// The most bytes that an NPU holds; at least so many unless the bound is whole.
+    /// Maximum bytes in use on an NPU; a lower bound unless `is_whole`.
     pub memory_bytes: u64,
-    /// Whether all micro-batches were followed.
+    /// True if all micro-batches were simulated.
     pub is_whole: bool,
 }
 
-/// The bound of a step with all of its micro-batches.
+/// The bound of a step, from all of its micro-batches.
 pub fn whole(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -72,7 +73,7 @@ pub fn whole(
     Ok((bound, fits(point, pattern, &stages)))
 }
 
-/// A bound, and whether the memory that it says is there.
+/// A bound, and true if its memory need fits.
 pub type MemoryBound = (PointBound, bool);
 
 fn most_memory(stages: &[StagePath]) -> u64 {
@@ -80,10 +81,10 @@ fn most_memory(stages: &[StagePath]) -> u64 {
     peaks.max().unwrap_or(0)
 }
 
-/// Whether the memories of the machine hold what ranks of all stages need.
+/// Returns true if the memories of the machine fit the ranks of all stages.
 fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    // Where it is unknown whether plans fit, a limit is refused before.
+    // If capacity is unknown, limits on memory have been rejected earlier.
     let memory = RankMemory::new(point.capacity().unwrap_or(u64::MAX), plan);
     memory.fits(
         (0..)
@@ -92,7 +93,7 @@ fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) 
     )
 }
 
-/// A bound that takes as long for many micro-batches as for few.
+/// A bound whose cost does not grow with the number of micro-batches.
 pub fn quick(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -115,7 +116,7 @@ pub fn quick(
         relaxed(point, &fewer)
     };
     let (short, long) = (with(few)?, with(more)?);
-    // What `all` come to, from what `few` and `more` come to.
+    // Extrapolates from `few` and `more` micro-batches to `all`.
     let grown = |few_ps: u64, more_ps: u64| {
         let each =
             u128::from(more_ps.saturating_sub(few_ps)) * u128::from(all - few) / u128::from(unit);
@@ -139,25 +140,25 @@ pub fn quick(
     });
     let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
-        // More micro-batches need no less.
+        // More micro-batches need at least as much memory.
         memory_bytes: most_memory(&long),
         is_whole: false,
     };
     Ok((bound, fits(point, pattern, &long)))
 }
 
-/// A rank of a stage in the relaxed step.
+/// Path of one rank per stage in the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StagePath {
-    /// End of its last node.
+    /// End of its last node, in picoseconds.
     finish: u64,
-    /// The same if no message had to be waited for.
+    /// The same without waiting for messages.
     own: u64,
-    /// End of its first receive, of a stage that begins with one.
+    /// End of its first receive, for a stage that begins with one.
     begin: u64,
-    /// Sum over each lane.
+    /// Sum of durations on each lane.
     lanes: BTreeMap<i64, u64>,
-    /// The most bytes in use at once, nodes running in the order of their ids.
+    /// Maximum bytes in use at once, if nodes run in the order of their ids.
     peak: RankPeak,
 }
 
@@ -167,7 +168,7 @@ impl StagePath {
     }
 }
 
-/// A message's half.
+/// One side of a message.
 #[derive(Clone, Copy, Debug)]
 struct StageMessage {
     node: u32,
@@ -177,12 +178,12 @@ struct StageMessage {
     bytes: u64,
 }
 
-/// A rank's nodes, as they are generated.
+/// A rank's nodes, recorded while they are generated.
 struct RankNodes<'p> {
     prices: NodePrices<'p>,
-    /// Duration of each node.
+    /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
-    /// Dependencies of node i: from `starts[i]` up to `starts[i + 1]`.
+    /// Dependencies of node i are `after[starts[i]..starts[i + 1]]`.
     starts: Vec<u32>,
     after: Vec<u32>,
     messages: Vec<StageMessage>,
@@ -222,7 +223,7 @@ impl Sink for RankNodes<'_> {
     }
 }
 
-/// Prices of nodes on an NPU.
+/// Cached prices of nodes on an NPU.
 struct NodePrices<'p> {
     point: &'p ResolvedPoint,
     class: usize,
@@ -232,7 +233,8 @@ struct NodePrices<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// By name where kernels were measured by name, and by class, shape, format, FLOPs, whether these are unknown, and bytes.
+/// Key of a price: the name if kernels were measured by name, and class, shape, format, FLOPs, whether these are
+/// unknown, and bytes.
 type KernelKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
@@ -308,7 +310,8 @@ impl NodePrices<'_> {
     }
 }
 
-/// The least time of a collective for a member: what was measured, where that counts, or less if its bytes take less.
+/// Lower bound of a collective's time for a member: the measured time if measurements apply, or the time of its bytes
+/// if that is less.
 fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let wire = wire(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
@@ -328,7 +331,8 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     span.map_or(wire, |span| wire.min(corrected(machine, span.0)))
 }
 
-/// The least that the machine's corrections may make of a price by curves; which of them holds depends on the workload.
+/// Smallest time that the machine's corrections can make of a price from curves; the workload determines which
+/// correction applies.
 fn corrected(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
@@ -339,7 +343,8 @@ fn corrected(machine: &Machine, ps: u64) -> u64 {
     }
 }
 
-/// The least time of a collective that messages carry out: bytes that a member must receive over the ports that it has.
+/// Lower bound of a collective executed by messages: the bytes that a member must receive, divided by the rate of its
+/// ports.
 fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let n = members.len() as u32;
     let Some(buffer) = kind.buffer(comm_size, n).filter(|_| n > 1) else {
@@ -373,13 +378,13 @@ fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[
         }
         _ => 0.0,
     };
-    // Rounded down, and a little more, for sizes that are no multiples of the members.
+    // Rounded down with a margin, for sizes that are not multiples of the number of members.
     let ps = times * buffer as f64 / rate * 1e12 * (1.0 - 1e-9) - f64::from(n);
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// The most bytes a second that one of `members` can receive along a dimension. Where links are told apart, it is over all
-/// links that lead to it.
+/// Maximum bytes per second that any of `members` can receive along a dimension. If links differ, it is the sum over
+/// all incoming links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.graph() else {
@@ -397,7 +402,7 @@ fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     rates.into_values().fold(0.0, f64::max)
 }
 
-/// Follows the relaxed step of one replica.
+/// Simulates the relaxed step of one replica.
 fn relaxed(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -445,7 +450,7 @@ fn relaxed(
     Ok(longest(point, &ranks, &nodes))
 }
 
-/// Follows all ranks at once: each goes on until it needs a message that has not been sent.
+/// Simulates all ranks at once: each advances until it needs a message that has not been sent.
 fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
@@ -461,10 +466,10 @@ fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec
             ..StagePath::default()
         })
         .collect();
-    // Of each rank the next node and the next message.
+    // The next node and the next message of each rank.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // Once nobody can go on, receives are not waited for: the bound gets lower, and stays one.
+    // If no rank can advance, receives do not wait: the result is lower, but still a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;
@@ -499,7 +504,7 @@ fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec
                 if let Some(half) = half {
                     message += 1;
                     if half.receives {
-                        // The first stage receives only what comes around to its later chunks.
+                        // The first stage receives only the inputs of its later chunks.
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }

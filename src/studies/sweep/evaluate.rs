@@ -1,4 +1,4 @@
-//! Answers to points: refused before a replay, bounded, or replayed.
+//! Answers for points: rejected before a replay, bounded, or replayed.
 
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PointAnswer {
-    /// It cannot be, or breaks a limit.
+    /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Class of the reason, for counts.
+        /// Class of the reason, for counting.
         reason: String,
-        /// The reason.
+        /// The full reason.
         detail: String,
     },
     /// It was replayed.
@@ -44,7 +44,7 @@ impl From<PointRefusal> for PointAnswer {
     }
 }
 
-/// Replays points of a study. It may be asked by several threads.
+/// Replays points of a study; may be used from several threads.
 #[derive(Debug)]
 pub struct PointEvaluator<'s> {
     study: &'s Study,
@@ -53,7 +53,7 @@ pub struct PointEvaluator<'s> {
 }
 
 impl<'s> PointEvaluator<'s> {
-    /// Of the points of `study`.
+    /// Creates an evaluator for the points of `study`.
     pub fn new(study: &'s Study) -> Self {
         Self {
             study,
@@ -62,7 +62,7 @@ impl<'s> PointEvaluator<'s> {
         }
     }
 
-    /// The text by which points of one work are recognised, so that they can be answered one after another.
+    /// Key that is equal for points with the same work, so that they can be evaluated consecutively.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {
             ["trace", "model", "plan", "stack", "tokens"]
@@ -77,7 +77,7 @@ impl<'s> PointEvaluator<'s> {
         setting::line(&of_work)
     }
 
-    /// Resolves a point and holds it against the limits that need no walk through its nodes.
+    /// Resolves a point and checks the limits that need no walk over its nodes.
     pub fn resolve(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.whole(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
@@ -108,7 +108,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Refuses a plan whose memory is more than there is, if it does not fit; where that is a bound it needs `least` as much.
+    /// Rejects a plan that does not fit in memory; `least` if its memory need is a lower bound.
     fn check_memory(
         &self,
         point: &ResolvedPoint,
@@ -137,7 +137,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// A lower bound of a plan, `whole` or quick; of a point that can be.
+    /// A lower bound of a valid point's plan, from all micro-batches if `whole`, otherwise quick.
     pub fn bound(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
         let resolved = self.resolve(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
@@ -153,7 +153,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Facts about a plan that need no replay, for objectives that follow from its time.
+    /// Measures of a plan known without a replay, for objectives that follow from its time.
     pub fn bounded_measures(
         &self,
         point: &Settings,
@@ -174,7 +174,7 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Replays a point; one whose whole bound is known was held against the memory there is.
+    /// Replays a point; `is_bounded` if its memory was already checked with its whole bound.
     pub fn answer(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replayed(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
@@ -194,7 +194,7 @@ impl<'s> PointEvaluator<'s> {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // Whether ranks run for others is said of all of them.
+        // The report of representatives applies to all ranks.
         let copies = if options.aggregate {
             &[]
         } else {
@@ -221,15 +221,15 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// The work of a point, on which all of its options have an effect.
+    /// The work of a point; fails if any of its options has no effect.
     fn work(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
     }
 
-    /// Returns why the machines of two points that have the same results make no difference; `None` if the replay is too
-    /// large to be repeated for a reason.
+    /// Returns the reason why the machines of two points with equal results make no difference; `None` if another
+    /// replay would be too large.
     pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve(one).ok()?.machine;
         self.with_facts(other, |run, machine| {
@@ -237,7 +237,7 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns why an option makes no difference to a point; `None` as above.
+    /// Returns the reason why an option makes no difference to a point; `None` if another replay would be too large.
     pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
         self.with_facts(point, |run, _| option_reason(key, false, run))
     }
@@ -262,7 +262,7 @@ impl<'s> PointEvaluator<'s> {
         Some(say(&run, &resolved.machine))
     }
 
-    /// Returns the report of a point whose work has at most `nodes`.
+    /// Returns the report of a point if its work has at most `nodes`.
     pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
         let work = self.work(&self.resolve(point).ok()?).ok()?;
         if work.workload().nodes() > nodes {
@@ -271,11 +271,11 @@ impl<'s> PointEvaluator<'s> {
         self.report(point).ok()
     }
 
-    /// Replays a point with everything that a report has.
+    /// Replays a point with all observers of a report.
     ///
     /// # Errors
     ///
-    /// Reason for which the point has no report.
+    /// The reason why the point has no report.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
         let work = self.work(&resolved)?;
@@ -295,21 +295,21 @@ impl<'s> PointEvaluator<'s> {
 /// Result of a replay.
 struct MeasuredReplay {
     makespan: Span,
-    /// Mean times of NPUs.
+    /// Mean time of NPUs in each part.
     parts_ps: [u64; PARTS.len()],
-    /// Mean picojoules of an NPU's kernels that loop nests price, where they price any.
+    /// Mean energy of an NPU's kernels priced by loop nests, in picojoules, if any.
     kernel_energy: Option<f64>,
-    /// Mean time of compute in other kernels.
+    /// Mean compute time in other kernels.
     unmapped_ps: u64,
-    /// The most bytes that an NPU holds, where traces say it.
+    /// Maximum bytes in use on an NPU, if traces give allocations.
     peak: Option<u64>,
-    /// Whether that fits everywhere.
+    /// True if this fits on every NPU.
     fits: bool,
-    /// Mean busy time of links and memory ports of tiles.
+    /// Mean busy time of links and of memory ports of tiles.
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload; also says whether representatives stood for all.
+/// Replays a workload; also returns whether representatives were replayed for all ranks.
 fn measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
@@ -360,10 +360,10 @@ fn measured(
     Ok((measured, check.stands_for_all()))
 }
 
-/// Number of workloads that are kept for points to come.
+/// Number of cached workloads.
 const KEPT: usize = 4;
 
-/// Work that points share.
+/// Work shared by several points.
 #[derive(Debug)]
 enum SharedWork {
     Generated(Workload, Vec<Vec<u32>>),
@@ -371,7 +371,7 @@ enum SharedWork {
 }
 
 impl SharedWork {
-    /// Ranks of each copy of a job, where it consists of several.
+    /// Ranks of each copy, for a job of several copies.
     fn copies(&self) -> &[Vec<u32>] {
         match self {
             Self::Generated(_, copies) => copies,
@@ -389,7 +389,7 @@ impl SharedWork {
 
 type WorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
-/// The last few workloads, each built once however many points ask for it.
+/// Cache of the last few workloads; each is built once, whatever number of points asks for it.
 #[derive(Debug, Default)]
 struct SharedWorkloads(Mutex<Vec<(String, WorkCell)>>);
 

@@ -1,7 +1,7 @@
-//! The journal of a sweep: a line for everything that was found out, in the order in which it was.
+//! The journal of a sweep: one line for each answer or bound, in the order of computation.
 //!
-//! It is appended to while the sweep runs, one write for a line, so that whatever ends the program loses no more than
-//! what was under way. A last line that is not whole is cut off when the journal is opened again.
+//! Lines are appended while the sweep runs, with one write each, so that a crash loses only the work in progress. When
+//! the journal is opened again, an incomplete last line is cut off.
 
 use super::bound::PointBound;
 use super::evaluate::PointAnswer;
@@ -22,10 +22,10 @@ struct JournalHead {
 
 const SCHEMA: &str = "chakram-sweep-journal-1";
 
-/// Something that was found out of a point.
+/// An answer or bound of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalEntry {
-    /// Settings of the point.
+    /// Settings of the point, as text.
     pub point: String,
     /// A bound of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,46 +38,46 @@ pub struct JournalEntry {
 /// A journal that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{}: {source}", .path.display())]
     Io {
         /// The journal.
         path: PathBuf,
-        /// Reason.
+        /// The underlying error.
         source: io::Error,
     },
-    /// It is of another study, or the study or a file that it names has changed.
+    /// It belongs to another study, or the study or a file that it names has changed.
     #[error(
         "{}: it is of another study, or the study or a file that it names has changed since\n  \
          try: another folder",
         .0.display()
     )]
     OtherStudy(PathBuf),
-    /// A line is none.
+    /// A line is invalid.
     #[error("{}:{line}: {why}\n  try: another folder", .path.display())]
     Line {
         /// The journal.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// Found fault.
+        /// The problem.
         why: String,
     },
-    /// There is one already.
+    /// The folder already has a journal.
     #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
-    /// A file that the sweep would write is there without a journal, so that no sweep wrote it.
+    /// A file that the sweep would write exists without a journal, so it is not from a sweep.
     #[error("{}: it is there, and no sweep wrote it: the folder has no journal\n  try: another folder", .0.display())]
     Foreign(PathBuf),
-    /// There is none.
+    /// The folder has no journal.
     #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]
     Missing(PathBuf),
 }
 
-/// Files that a sweep writes beside its journal: rows, the front, and the page.
+/// Files that a sweep writes next to its journal: rows, the front, and the page.
 pub const RESULTS: [&str; 4] = ["rows.jsonl", "rows.csv", "front.csv", "index.html"];
 
-/// A journal that is written.
+/// A journal open for writing.
 #[derive(Debug)]
 pub struct SweepJournal {
     path: PathBuf,
@@ -85,12 +85,12 @@ pub struct SweepJournal {
 }
 
 impl SweepJournal {
-    /// The journal in `folder`.
+    /// Path of the journal in `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join("journal.jsonl")
     }
 
-    /// Starts a journal in `folder`, of the study with this hash.
+    /// Creates a journal in `folder` for the study with this hash.
     pub fn create(folder: &Path, study: &str) -> Result<Self, JournalError> {
         let path = Self::path(folder);
         let failed = |source| JournalError::Io {
@@ -121,7 +121,7 @@ impl SweepJournal {
         Ok(journal)
     }
 
-    /// Goes on with the journal in `folder`, or starts one, and returns what it has.
+    /// Continues the journal in `folder`, or creates one, and returns its entries.
     pub fn resume(folder: &Path, study: &str) -> Result<(Self, Vec<JournalEntry>), JournalError> {
         let path = Self::path(folder);
         let failed = |source| JournalError::Io {
@@ -133,7 +133,7 @@ impl SweepJournal {
             other => other?,
         };
         if whole == 0 {
-            // The program was killed before the first line was whole.
+            // The program was killed before the first line was complete.
             std::fs::remove_file(&path).map_err(failed)?;
             return Ok((Self::create(folder, study)?, Vec::new()));
         }
@@ -146,7 +146,7 @@ impl SweepJournal {
         Ok((Self { path, file }, entries))
     }
 
-    /// Returns what the journal in `folder` has.
+    /// Returns the entries of the journal in `folder`.
     pub fn entries(folder: &Path, study: &str) -> Result<Vec<JournalEntry>, JournalError> {
         read(&Self::path(folder), study).map(|(entries, _)| entries)
     }
@@ -167,7 +167,7 @@ impl SweepJournal {
     }
 }
 
-/// Reads a journal: its entries, and the bytes of its whole lines.
+/// Parses a journal: its entries, and the bytes of its complete lines.
 fn read(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);
@@ -232,7 +232,7 @@ mod tests {
         journal.add(&entry("b")).unwrap();
         let path = SweepJournal::path(dir.path());
         let all = std::fs::read(&path).unwrap();
-        // Every place at which the program may have been killed.
+        // Every position at which the program may have been killed.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
             let (journal, known) = SweepJournal::resume(dir.path(), "s").unwrap();

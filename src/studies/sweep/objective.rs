@@ -1,4 +1,4 @@
-//! Objectives, and what a point is measured by.
+//! Objectives, and the measures of a point.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
@@ -13,28 +13,29 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// NPUs of the job.
     pub npus: u32,
-    /// Mean time of NPUs by part, as [`PARTS`] names them. Older files have no bubble: it is exposed communication there.
+    /// Mean time of NPUs in each part, in the order of [`PARTS`]. Older files have no bubble: there it is part of
+    /// exposed communication.
     #[serde(default, deserialize_with = "read_parts")]
     pub parts_ps: [u64; PARTS.len()],
-    /// The most bytes that an NPU holds, if traces say what they allocate.
+    /// Maximum bytes in use on an NPU, if traces give allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Picojoules of the kernels that loop nests price, of all NPUs, where they price any.
+    /// Energy of the kernels priced by loop nests, over all NPUs, in picojoules; `None` without such kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Mean time of compute of NPUs in other kernels, where loop nests price some.
+    /// Mean compute time of NPUs in other kernels, if loop nests price some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
-    /// Price of an NPU for an hour in dollars, where the machine's file has one.
+    /// Price of an NPU in dollars per hour, if the machine file gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_npu_hour: Option<f64>,
-    /// Tokens of the job, or samples where these have none.
+    /// Tokens of the job, or samples for jobs without tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Mean time for which a link between cores was busy, on a machine of tiles whose links are shared.
+    /// Mean busy time of a link between cores, on a machine of tiles with shared links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links_busy_ps: Option<u64>,
-    /// The same of a memory port.
+    /// The same for a memory port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports_busy_ps: Option<u64>,
 }
@@ -48,22 +49,22 @@ pub enum SweepObjective {
     Tokens,
     /// Tokens per second and NPU.
     TokensPerNpu,
-    /// The most bytes that an NPU holds.
+    /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs: that of the mappings of kernels by loop nests, `power.busy` W while other kernels run, and
-    /// `power.idle` W while none does.
+    /// Energy of all NPUs: the mapping energy of kernels priced by loop nests, `power.busy` W while other kernels run,
+    /// and `power.idle` W while no kernel runs.
     Energy,
-    /// The product of that and the makespan.
+    /// Energy times makespan.
     EnergyDelay,
-    /// Price of the NPUs for the makespan, at `price.npu` an hour, or at the machine's own price.
+    /// Price of the NPUs for the makespan, at `price.npu` per hour or at the machine's own price.
     Cost,
-    /// The same for a million tokens.
+    /// Cost per million tokens.
     TokenCost,
-    /// Days of a run of `total_tokens`.
+    /// Days of a run over `total_tokens`.
     RunDays,
-    /// Hours of all NPUs for such a run.
+    /// NPU hours of such a run.
     RunNpuHours,
-    /// Price of these.
+    /// Price of these NPU hours.
     RunCost,
     /// Energy of such a run.
     RunEnergy,
@@ -89,7 +90,7 @@ impl SweepObjective {
         Self::Npus,
     ];
 
-    /// Objectives that rows state besides those of their study, where they are known.
+    /// Objectives shown in rows in addition to the study's objectives, if known.
     pub const STATED: [Self; 6] = [
         Self::Tokens,
         Self::TokenCost,
@@ -99,7 +100,7 @@ impl SweepObjective {
         Self::RunEnergy,
     ];
 
-    /// Its name in studies, and the heading of its column.
+    /// Name in studies, and column heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -118,12 +119,12 @@ impl SweepObjective {
         }
     }
 
-    /// Whether it depends on the energy of NPUs.
+    /// Returns true if it depends on the energy of NPUs.
     pub fn has_energy(self) -> bool {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Settings without which it is not known, of points whose kernels are all priced by loop nests or not.
+    /// Settings that it requires; `all_mapped` if loop nests price all kernels.
     pub fn needs(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -137,7 +138,8 @@ impl SweepObjective {
         }
     }
 
-    /// Whether a lower bound of the time is one of this, the larger being better turned around.
+    /// Returns true if a lower bound of the time implies a bound of this objective (an upper bound if larger is
+    /// better).
     pub fn is_bounded(self) -> bool {
         matches!(
             self,
@@ -152,13 +154,13 @@ impl SweepObjective {
         )
     }
 
-    /// Whether more of it is better.
+    /// Returns true if larger is better.
     pub fn is_maximised(self) -> bool {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
 
-    /// The value in seconds, tokens per second, bytes, joules, joule-seconds, dollars, days, hours, or NPUs; `None` where it is
-    /// not known.
+    /// The value in seconds, tokens per second, bytes, joules, joule-seconds, dollars, days, hours, or NPUs; `None` if
+    /// unknown.
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
@@ -186,7 +188,7 @@ impl SweepObjective {
             Self::TokenCost => {
                 Self::Cost.value(measures, settings)? / measures.tokens? as f64 * 1e6
             }
-            // As many replays as tokens take.
+            // The number of replays is the total tokens divided by the tokens of one.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
             Self::RunNpuHours => Self::RunDays.value(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
@@ -201,13 +203,13 @@ impl SweepObjective {
         })
     }
 
-    /// The value such that less is better.
+    /// The value, negated if larger is better, so that smaller is always better.
     pub fn score(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let value = self.value(measures, settings)?;
         Some(if self.is_maximised() { -value } else { value })
     }
 
-    /// The value with its unit, for people.
+    /// Formats the value with its unit.
     pub fn shown(self, value: f64) -> String {
         match self {
             Self::Time => chakram_base::units::Span::from_seconds(value).to_string(),
@@ -228,7 +230,7 @@ impl SweepObjective {
     }
 }
 
-/// Names of the parts of an NPU's time, as [`PointMeasures::parts_ps`] orders them.
+/// Names of the parts of an NPU's time, in the order of [`PointMeasures::parts_ps`].
 pub const PARTS: [&str; 6] = [
     "compute",
     "exposed communication",
@@ -238,7 +240,7 @@ pub const PARTS: [&str; 6] = [
     "pipeline bubble",
 ];
 
-/// Reads as many parts as there are; those that a file lacks are zero.
+/// Deserializes the parts; parts missing in an older file are zero.
 fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], D::Error> {
     let found = Vec::<u64>::deserialize(from)?;
     let mut parts = [0; PARTS.len()];
@@ -255,7 +257,7 @@ impl PointMeasures {
         busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
     }
 
-    /// The largest part of the time of NPUs, with its share.
+    /// The largest part of the NPUs' time, with its share.
     pub fn limit(&self) -> String {
         let most = (0..PARTS.len())
             .rev()
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn objectives_follow_from_measures_and_prices() {
-        // 2 s on 4 NPUs, busy 1.5 s: 4 x (700 x 1.5 + 100 x 0.5) = 4400 J; 3.6 an hour: 3.6 x 4 x 2 / 3600 = 0.008.
+        // 2 s on 4 NPUs, busy 1.5 s: 4 x (700 x 1.5 + 100 x 0.5) = 4400 J; 3.6 per hour: 3.6 x 4 x 2 / 3600 = 0.008.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -307,7 +309,8 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // 0.008 for 8,192 tokens: 0.97656 for a million. 8.192e9 tokens are a million replays: 2e6 s, on 4 NPUs, 8,000 and 4.4 GJ.
+        // 0.008 for 8,192 tokens: 0.97656 per million. 8.192e9 tokens are a million replays: 2e6 s, on 4 NPUs, 8,000
+        // and 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
         for (objective, expected) in [
@@ -324,7 +327,7 @@ mod tests {
                 objective.name()
             );
         }
-        // A machine's own price, where the study sets none; none where neither does.
+        // The machine's own price applies if the study sets none; without both there is no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value(&measures, &own), None);
@@ -343,7 +346,8 @@ mod tests {
             SweepObjective::Energy.value(&measures, &Settings::new()),
             None
         );
-        // Kernels of 9e14 pJ = 900 J by loop nests, and of the 1.5 s only 0.5 s in others: 900 + 4 x (700 x 0.5 + 100 x 0.5).
+        // Kernels of 9e14 pJ = 900 J by loop nests; of the 1.5 s only 0.5 s are in other kernels: 900 + 4 x (700 x 0.5
+        // + 100 x 0.5).
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -351,7 +355,7 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // All by loop nests: 900 + 4 x 100 x 0.5, with no power of compute.
+        // All kernels by loop nests: 900 + 4 x 100 x 0.5, with no busy power.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

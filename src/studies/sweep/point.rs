@@ -1,4 +1,4 @@
-//! Points as jobs: what settings come to, or the reason why they come to nothing.
+//! Points as jobs: settings are resolved to a job, or rejected with the reason.
 
 use super::setting::{SettingKind, Settings, kind, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
@@ -18,20 +18,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Reason why a point has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Class of the reason, for counts.
+    /// Class of the reason, for counting.
     pub reason: String,
-    /// The reason.
+    /// The full reason.
     pub detail: String,
-    /// Whether an option of the replay has no effect on this machine and work, and may have one on others.
+    /// True if an option of the replay has no effect on this machine and work, but may have one on others.
     pub is_option: bool,
 }
 
 impl PointRefusal {
-    /// A refusal for `reason`.
+    /// Creates a refusal with class `reason`.
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),
-            // Details stand in cells of tables.
+            // Details are shown in table cells, so they have no line breaks.
             detail: detail.to_string().replace(['\n', '\r'], " "),
             is_option: false,
         }
@@ -52,7 +52,7 @@ impl From<ReplaySettingsError> for PointRefusal {
     fn from(error: ReplaySettingsError) -> Self {
         match error {
             ReplaySettingsError::Option(refusal) => refusal.into(),
-            // What two options say together other values may not.
+            // The contradiction depends on the values of both options, so other values may be valid.
             ReplaySettingsError::Beside(..)
             | ReplaySettingsError::RateMissing { .. }
             | ReplaySettingsError::OwnRates(_) => Self {
@@ -68,7 +68,7 @@ impl From<OptionRefusal> for PointRefusal {
     fn from(refusal: OptionRefusal) -> Self {
         Self {
             is_option: true,
-            // A file of a study has the key.
+            // A study file names options by key.
             ..Self::new(refusal.key().key().to_string(), format!("{refusal:#}"))
         }
     }
@@ -79,16 +79,16 @@ impl From<OptionRefusal> for PointRefusal {
 pub enum WorkSource {
     /// A model under a plan.
     Plan(Box<TrainingPattern>),
-    /// Traces at this path, read so.
+    /// Traces at this path, read with these options.
     Traces(PathBuf, Box<JobOptions>),
 }
 
-/// A point as a job on a machine.
+/// A point resolved to a job on a machine.
 #[derive(Clone, Debug)]
 pub struct ResolvedPoint {
     /// The work.
     pub work: WorkSource,
-    /// Key of the point's work: points with equal keys share it.
+    /// Key of the point's work: points with equal keys share the work.
     pub work_key: String,
     /// The machine.
     pub machine: Arc<Machine>,
@@ -97,7 +97,7 @@ pub struct ResolvedPoint {
 }
 
 impl ResolvedPoint {
-    /// Finds what `settings` come to, with machines and models from `parts` where other points had them.
+    /// Resolves `settings`; takes machines and models from `parts` if earlier points had them.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -110,7 +110,7 @@ impl ResolvedPoint {
                 (machine, work, key)
             }
             None => {
-                // An error of the machine comes before one of the plan.
+                // An error of the machine takes precedence over one of the plan.
                 let mut pattern = match pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
@@ -139,13 +139,13 @@ impl ResolvedPoint {
         })
     }
 
-    /// The least memory of an NPU, in bytes, if it is known.
+    /// Memory of the smallest NPU in bytes, if known.
     pub fn capacity(&self) -> Option<u64> {
         least_memory(&self.machine)
     }
 }
 
-/// The settings whose kind `path` knows, with their paths.
+/// The settings whose keys `path` maps to paths of the machine.
 fn edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
@@ -155,7 +155,7 @@ fn edits<'s>(
         .collect()
 }
 
-/// The text of `machine` with as many NPUs along its outermost dimension as `ranks` take, if that is scalable.
+/// The text of `machine` with enough NPUs along its outermost dimension for `ranks`, if this dimension is scalable.
 fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -167,7 +167,7 @@ fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-/// Machines and models that points were found to have, by the settings that make them. Files are read once.
+/// Cache of machines and models, by the settings that determine them; files are read once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
     machines: Mutex<PartTable<Arc<Machine>>>,
@@ -176,10 +176,10 @@ pub struct SharedParts {
 
 type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 
-/// Number of machines and of models that are kept.
+/// Maximum number of cached machines and of cached models.
 const KEPT: usize = 256;
 
-/// The part of `parts` for `key`, or else the one that `make` makes.
+/// The entry of `parts` for `key`, created by `make` if missing.
 fn shared<T: Clone>(
     parts: &Mutex<PartTable<T>>,
     key: String,
@@ -199,7 +199,7 @@ fn shared<T: Clone>(
 }
 
 impl SharedParts {
-    /// The machine of `settings`, with at least `ranks` NPUs if it can have as many.
+    /// The machine of `settings`, with at least `ranks` NPUs if it can be scaled.
     fn machine(
         &self,
         settings: &Settings,
@@ -227,7 +227,7 @@ impl SharedParts {
             let mut text = source.text.into_owned();
             let mut original = None;
             if !edits.is_empty() {
-                // What the file lacks may be among the edits.
+                // The file may be incomplete without the edits.
                 original = Machine::parse(&text, &source.file).ok();
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
@@ -328,7 +328,7 @@ fn bind(
     Ok(format!("{} on {taken:?}", super::setting::line(&own)))
 }
 
-/// The options of the replay, which `machine` has what it takes for.
+/// The options of the replay; rejects options that `machine` does not support.
 fn options(
     settings: &Settings,
     replay: &ReplaySettings,

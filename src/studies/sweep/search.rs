@@ -1,7 +1,7 @@
-//! Going over the points of a study: layers of strategies, answers in parallel, each found out once.
+//! Exploration of a study's points: layers of strategies, with each answer computed once and in parallel.
 //!
-//! Strategies are sequential; threads only find out ahead what a strategy asks for. So the rows do not depend on the
-//! number of threads, nor on what was found out before.
+//! Strategies are sequential; threads only compute the answers that a strategy will ask for in advance. The rows
+//! therefore depend neither on the number of threads nor on earlier answers.
 
 use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointEvaluator};
@@ -22,23 +22,23 @@ use draw::draw;
 use knowledge::{PointKnowledge, PointQuestion};
 pub use rounds::LayerTurn;
 
-/// A sweep that cannot go on.
+/// A sweep that cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// The journal cannot be written or read.
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
-    /// Interrupted from outside, or out of memory; the journal has all points that were answered before.
+    /// Interrupted from outside, or out of memory; the journal has all points answered before.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
-    /// Points are missing that nobody may replay.
+    /// Points have no answer, and replays are not allowed.
     #[error(
         "{} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … {:#}`",
         .0,
         SettingKey::Resume
     )]
     Missing(u64),
-    /// The study's points cannot be dealt out.
+    /// The study's points cannot be divided into shards.
     #[error(
         "{} is for studies of one layer whose strategy is grid, random or branch-and-bound",
         SettingKey::Shard
@@ -46,7 +46,7 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A part of a study's points: those whose index leaves this remainder.
+/// A part of a study's points: the points whose index has this remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
     /// The remainder.
@@ -55,14 +55,14 @@ pub struct StudyShard {
     pub of: u64,
 }
 
-/// Options of a sweep's run.
+/// Options for running a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
-    /// Threads.
+    /// Number of threads.
     pub threads: NonZeroUsize,
-    /// The part of the points that is answered.
+    /// The shard to compute; `None` for all points.
     pub shard: Option<StudyShard>,
-    /// Whether only what is known already may be used.
+    /// True if only known answers may be used.
     pub is_closed: bool,
 }
 
@@ -71,43 +71,43 @@ pub struct SweepOptions {
 pub enum RowOutcome {
     /// It was answered.
     Answered(PointAnswer),
-    /// No replay of it is better than the best.
+    /// Not replayed, because its bound is not better than the best point.
     Dominated(PointBound),
 }
 
 /// A point that was visited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Its number: its index where all points can be listed, and otherwise in order of the first visit.
+    /// Its index if all points can be listed; otherwise its position in the order of first visits.
     pub number: u64,
     /// Values of the axes.
     pub point: Settings,
-    /// Outcome of the point.
+    /// Result of the point.
     pub outcome: RowOutcome,
 }
 
-/// Something that was just found out, for progress.
+/// A newly computed answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepStep<'a> {
-    /// Whether it is a bound.
+    /// True for a bound.
     pub is_bound: bool,
     /// The best point so far, and its score in the first objective.
     pub best: Option<(&'a str, f64)>,
 }
 
-/// Counts of what was done, those that were known already not included.
+/// Counts of new work, without answers known before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WorkDone {
-    /// Bounds that were computed, and the seconds of all threads that they took.
+    /// Number of computed bounds, and their time in seconds over all threads.
     pub bounded: (u64, f64),
-    /// Points that were replayed or refused, and the seconds that they took.
+    /// Number of replayed or rejected points, and their time in seconds.
     pub replayed: (u64, f64),
 }
 
-/// Called with everything that was found out, from any thread.
+/// Called for each new answer or bound, from any thread.
 pub type SweepWatcher<'w> = dyn Fn(&SweepStep<'_>) + Sync + 'w;
 
-/// Goes over the points of a study.
+/// Explores the points of a study.
 pub struct StudyExplorer<'s> {
     study: &'s Study,
     evaluator: PointEvaluator<'s>,
@@ -123,7 +123,7 @@ pub struct StudyExplorer<'s> {
 }
 
 impl<'s> StudyExplorer<'s> {
-    /// Of `study`; what is found out is added to `journal`, whose entries are known.
+    /// Creates an explorer of `study`; new answers are added to `journal`, whose entries are known.
     pub fn new(
         study: &'s Study,
         options: SweepOptions,
@@ -161,7 +161,7 @@ impl<'s> StudyExplorer<'s> {
         })
     }
 
-    /// Counts of finished work.
+    /// Counts of new work so far.
     pub fn work_done(&self) -> WorkDone {
         self.done
     }
@@ -170,7 +170,7 @@ impl<'s> StudyExplorer<'s> {
     ///
     /// # Errors
     ///
-    /// If the journal cannot be written, or answers are missing that may not be found out.
+    /// If the journal cannot be written, or answers are missing and must not be computed.
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.take_turns(rounds)?,
@@ -184,7 +184,7 @@ impl<'s> StudyExplorer<'s> {
         Ok(rows)
     }
 
-    /// Visits the points of the layers from `depth` on, all of which have `fixed`, and returns the best score.
+    /// Explores the layers from `depth` on with `fixed` settings, and returns the best score.
     fn explore(&mut self, depth: usize, fixed: &Settings) -> Result<Option<f64>, SweepError> {
         let study = self.study;
         let layer = &study.layers[depth];
@@ -199,7 +199,7 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// The points of a layer that can be listed, with their indices; of a sharded study those of the shard.
+    /// The points of a layer that can be listed, with their indices; in a sharded study only the shard's points.
     fn listing(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.size(layer);
@@ -225,14 +225,15 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// The score of each point of a list, in the last layer by its answer, and else by the best of the layers inside.
+    /// The score of each point of a list: from its answer in the last layer, otherwise the best score of the inner
+    /// layers.
     fn scores(
         &mut self,
         depth: usize,
         list: &[(u64, Settings)],
     ) -> Result<Vec<Option<f64>>, SweepError> {
         let study = self.study;
-        // Layers that take turns have none inside.
+        // Layers that take turns have no inner layers.
         let inner = match study.rounds {
             Some(_) => &[],
             None => &study.layers[depth + 1..],
@@ -250,7 +251,7 @@ impl<'s> StudyExplorer<'s> {
                 .collect());
         }
         if inner.iter().all(|layer| layer.strategy.lists()) {
-            // All points of all layers inside at once, so that threads have enough to do.
+            // Collect all points of all inner layers at once, so that threads have enough work.
             let mut leaves: Vec<(usize, Settings)> = list
                 .iter()
                 .enumerate()
@@ -283,7 +284,7 @@ impl<'s> StudyExplorer<'s> {
             .collect()
     }
 
-    /// Changes one axis after another to its best value, from the first values on.
+    /// Coordinate descent: changes one axis after another to its best value, starting from the first values.
     fn descend(&mut self, depth: usize, fixed: &Settings) -> Result<Option<f64>, SweepError> {
         let study = self.study;
         let layer = &study.layers[depth];
@@ -308,7 +309,7 @@ impl<'s> StudyExplorer<'s> {
                     .collect();
                 let scores = self.scores(depth, &list)?;
                 for (value, score) in (0..).zip(scores) {
-                    // Strictly better only, so that the descent ends.
+                    // Only strict improvements count, so that the descent ends.
                     if score.is_some_and(|score| best.is_none_or(|best| score < best)) {
                         (best, at[axis]) = (score, value);
                     }
@@ -320,7 +321,7 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Adds a row for a point that was answered, unless it has one or is missing, and returns its score.
+    /// Adds a row for an answered point, unless it already has one or the answer is missing, and returns its score.
     fn visit(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::line(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
@@ -329,7 +330,7 @@ impl<'s> StudyExplorer<'s> {
             return None;
         };
         let score = self.score(point, &answer);
-        // Numbered points are all listed, whether or not another is equal.
+        // Every point with an index gets a row, even if it equals another.
         if self.visited.insert(key) || number.is_some() {
             let number = number.unwrap_or(self.rows.len() as u64);
             self.rows.push(SweepRow {
@@ -345,7 +346,7 @@ impl<'s> StudyExplorer<'s> {
         score(self.study, point, answer)
     }
 
-    /// The score of a row that has one.
+    /// The score of a row, if it has one.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
             RowOutcome::Answered(answer) => self.score(&row.point, answer),
@@ -354,7 +355,7 @@ impl<'s> StudyExplorer<'s> {
     }
 }
 
-/// The score of an answer in a study's first objective.
+/// The score of an answer by the study's first objective.
 fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => study.objectives[0].score(measures, &study.whole(point)),
@@ -362,7 +363,7 @@ fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     }
 }
 
-/// The least of those that are known.
+/// The smallest known score.
 fn least(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

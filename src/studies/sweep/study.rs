@@ -1,4 +1,4 @@
-//! Studies: what is the same for all points, the axes along which they differ, limits, objectives and strategies.
+//! Studies: the settings of all points, the axes along which points differ, limits, objectives and strategies.
 //!
 //! ```toml
 //! name = "which plan"
@@ -45,9 +45,10 @@ const ROOT: &[&str] = &[
     "axis",
     "layer",
 ];
-/// The most rounds that a study may ask for; it ends with the first that finds nothing better.
+/// Maximum number of rounds; a study ends earlier with the first round that improves nothing.
 const MAX_ROUNDS: u32 = 1000;
-/// Options of the replay that let a step be faster than its bound, or lay ranks where bounds do not look for them.
+/// Options of the replay with which a step can be faster than its bound, or which place ranks differently from the
+/// bound's assumptions.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",
@@ -64,42 +65,42 @@ const LIMITS: &[&str] = &["fits", "npus", "cost"];
 /// Limits that points must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PointLimits {
-    /// Memory of every NPU holds what its rank needs.
+    /// True if every rank must fit in the memory of its NPU.
     pub fits: bool,
-    /// NPUs of the job, at most.
+    /// Maximum number of NPUs of the job.
     pub npus: Option<u32>,
-    /// Price of the NPUs of the job for an hour, at most.
+    /// Maximum price per hour for the job's NPUs.
     pub cost: Option<f64>,
 }
 
-/// A study.
+/// A parsed and checked study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Study {
     /// Its name in reports.
     pub name: String,
-    /// Seed of what is drawn.
+    /// Seed of random choices.
     pub seed: u64,
-    /// Objectives; strategies optimise the first.
+    /// Objectives; strategies optimise the first one.
     pub objectives: Vec<SweepObjective>,
     /// Settings of all points.
     pub base: Settings,
     /// The axes.
     pub axes: Vec<StudyAxis>,
-    /// The layers, outermost first, or in the order of their turns; at least one.
+    /// At least one layer, outermost first, or in the order of turns.
     pub layers: Vec<StudyLayer>,
-    /// The most rounds in which layers take turns, each with all other axes as in the best point so far; without it layers
-    /// nest.
+    /// Maximum number of rounds, in which layers take turns with all other axes fixed at the best point so far; `None`
+    /// if layers are nested.
     pub rounds: Option<u32>,
     /// Limits.
     pub limits: PointLimits,
 }
 
 impl Study {
-    /// Reads a study; `file` is its name in errors.
+    /// Parses a study; `file` is its name in errors.
     ///
     /// # Errors
     ///
-    /// If it is not TOML, lacks a key, or has one that is unknown or contradicts another.
+    /// If it is not TOML, lacks a key, or has a key that is unknown or contradicts another.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -130,7 +131,7 @@ impl Study {
         Ok(study)
     }
 
-    /// Refuses what contradicts itself.
+    /// Rejects studies that contradict themselves.
     fn check(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
         let sets = |key: &str| {
             self.base.contains_key(key)
@@ -262,7 +263,7 @@ impl Study {
         Ok(())
     }
 
-    /// Every key that is set.
+    /// Every key that the base or an axis sets.
     fn keys(&self) -> impl Iterator<Item = &str> {
         let axes = self.axes.iter().flat_map(|axis| &axis.keys);
         axes.chain(self.base.keys()).map(String::as_str)
@@ -283,14 +284,14 @@ impl Study {
             .chain(axes)
     }
 
-    /// Returns whether a machine of the study has a price of its own.
+    /// Returns true if a machine of the study has its own price.
     fn machines_have_price(&self) -> bool {
         let price = |name: String| Machine::load(&name).ok()?.price_per_npu_hour();
         self.values("machine.price_per_npu_hour").count() > 0
             || self.values("machine").any(|name| price(name).is_some())
     }
 
-    /// The number of points, if they can be listed.
+    /// The number of points; `None` if they cannot be listed.
     pub fn listed(&self) -> Option<u64> {
         if self.rounds.is_some() {
             return None;
@@ -316,7 +317,7 @@ impl Study {
         sizes.fold(1, u64::saturating_mul)
     }
 
-    /// Returns combination `index` of a layer's axes; the last axis counts fastest.
+    /// Returns combination `index` of a layer's axes; the last axis varies fastest.
     pub fn combination(&self, layer: &StudyLayer, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
@@ -329,7 +330,7 @@ impl Study {
         settings
     }
 
-    /// Returns the settings of all points and of this one.
+    /// Returns the base settings with the settings of `point` added.
     pub fn whole(&self, point: &Settings) -> Settings {
         let mut whole = self.base.clone();
         whole.extend(
@@ -348,7 +349,7 @@ fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
     )
 }
 
-/// Reads the table of what all points have; tables in it are parts of keys.
+/// Parses the table of base settings; nested tables are parts of keys.
 fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
     fn collect(
         table: &ConfigTable<'_>,

@@ -1,4 +1,4 @@
-//! Rows as CSV and JSON Lines, the Pareto front, and the table of the best.
+//! Output of rows as CSV and JSON Lines, the Pareto front, and the table of the best rows.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::objective::{PointMeasures, SweepObjective};
@@ -18,36 +18,37 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Heading of a column, and its text for a point.
+/// Column heading, and the function that formats it for a point.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Rows in order, and rows of the front, whose interval is found; how many are printed makes no difference to files.
+/// Number of rows, by rank and on the front, for which intervals are computed. It is independent of the number of
+/// printed rows, so that files do not depend on it.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Text of a number that may not be known.
+/// Formats a number; empty if unknown.
 fn text<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
-/// The rows of a study, and what follows from them.
+/// The rows of a study, and derived data.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
     /// The study.
     pub study: &'s Study,
     /// Its rows, by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of layers, of a study in rounds.
+    /// Turns of layers, for a study in rounds.
     turns: Vec<LayerTurn>,
-    /// Values of the objectives of each row, where all of them are known.
+    /// Objective values of each row; `None` unless all are known.
     values: Vec<Option<Vec<f64>>>,
-    /// Ends of the 90 % interval of the time of rows that people are shown, by row.
+    /// Ends of the 90 % time interval of the rows shown to users, by row index.
     intervals: BTreeMap<usize, [Span; 2]>,
-    /// Keys of each row that change nothing.
+    /// Keys of each row that have no effect.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
-    /// Of `rows`, and of the turns in which layers found them, if they took turns.
+    /// Creates the table of `rows`, with the turns in which layers found them, if any.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures(row)?;
@@ -68,8 +69,8 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Finds the intervals of the best rows, the first of the front and the best by each objective, as far as their replays are
-    /// small.
+    /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective, while
+    /// their replays are small enough.
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self.ranked().into_iter().take(ROWS_WITH_INTERVAL).collect();
         rows.extend(self.front().into_iter().take(ROWS_WITH_INTERVAL));
@@ -79,7 +80,7 @@ impl<'s> SweepTable<'s> {
             if self.intervals.contains_key(&row) {
                 continue;
             }
-            // Work is made to be counted, so that the first which is too large ends the search.
+            // The size of work is known only after it is built, so the first row that is too large ends the search.
             let Some(report) = evaluator.small_report(&self.rows[row].point, left) else {
                 break;
             };
@@ -90,7 +91,7 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Returns the ends of the 90 % interval of an objective of a row, the smaller first, where they are known.
+    /// Returns the ends of the 90 % interval of a row's objective, the smaller first, if known.
     pub fn interval(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
         let measures = measures(&self.rows[row])?;
         let settings = self.study.whole(&self.rows[row].point);
@@ -106,7 +107,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Returns the interval of an objective of a row as text, as far as it is known.
+    /// Formats the interval of a row's objective; empty if unknown.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -115,7 +116,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective; of equal ones the first.
+    /// Returns the best row by each objective; the first one wins ties.
     pub fn bests(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.scores(row)?)))
@@ -130,7 +131,7 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Returns what the interval of the best row by `objective` says of the others, where it is known.
+    /// Compares the interval of the best row by `objective` with the other rows, if it is known.
     pub fn lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval(best, objective)?;
         let place = self
@@ -161,12 +162,12 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Values of the objectives of a row, in their order.
+    /// Values of a row's objectives, in their order.
     pub fn values(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
-    /// The same such that less is better.
+    /// The same values with signs such that smaller is better.
     fn scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
@@ -182,7 +183,7 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Indices of the rows that have all objectives, the best in the first of them first; of equal ones the first.
+    /// Indices of the rows with all objectives, ordered by the first objective, best first; ties keep row order.
     pub fn ranked(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.scores(row)?[0], row)))
@@ -191,8 +192,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Indices of the rows that no other is better than in one objective and as good as in the others, best in the
-    /// first objective first. Of rows that are equal in all of them the first stands for all.
+    /// Indices of the Pareto-optimal rows, best in the first objective first. Of rows that are equal in all objectives
+    /// only the first is returned.
     pub fn front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -206,7 +207,7 @@ impl<'s> SweepTable<'s> {
                 .find(|order| order.is_ne());
             differing.unwrap_or(std::cmp::Ordering::Equal)
         };
-        // In lexical order nothing that follows can dominate what stands before.
+        // In lexical order, no row can dominate an earlier one.
         ranked.sort_by(|a, b| order(&a.0, &b.0).then(a.1.cmp(&b.1)));
         for (scores, row) in ranked {
             let dominated = front
@@ -219,7 +220,7 @@ impl<'s> SweepTable<'s> {
         front.into_iter().map(|(row, _)| row).collect()
     }
 
-    /// The keys that axes set, in their order.
+    /// The keys that axes set, in order.
     pub fn keys(&self) -> Vec<&str> {
         let axes = self.study.axes.iter();
         axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
@@ -278,7 +279,7 @@ impl<'s> SweepTable<'s> {
         Value::Object(out)
     }
 
-    /// The study, all rows, and the numbers of those of the front as one document.
+    /// The study, all rows, and the indices of the front as one JSON document.
     pub fn document(&self) -> String {
         #[derive(Serialize)]
         struct SweepDocument<'d> {
@@ -305,7 +306,7 @@ impl<'s> SweepTable<'s> {
         rows.collect()
     }
 
-    /// Columns of links and memory ports, if any row has them.
+    /// Columns for links and memory ports, if any row has them.
     fn busy_columns(&self) -> Vec<BusyColumn> {
         let all: [BusyColumn; 4] = [
             ("links_busy_ps", |m| text(m.links_busy_ps)),
@@ -318,7 +319,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Objectives besides the study's of which some row has a value.
+    /// Objectives, other than the study's, for which some row has a value.
     pub(super) fn stated(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
@@ -328,7 +329,7 @@ impl<'s> SweepTable<'s> {
         others.filter(is_known).collect()
     }
 
-    /// The value of an objective of a row that was replayed, if it is known.
+    /// The value of a replayed row's objective, if known.
     pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
         let row = &self.rows[index];
         objective.value(measures(row)?, &self.study.whole(&row.point))
@@ -407,7 +408,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Counts of rows by outcome, and of those that cannot be by reason.
+    /// Counts of rows by outcome, and of impossible rows by reason.
     pub fn counts(&self) -> String {
         let of = |name: &str| self.rows.iter().filter(|row| outcome(row) == name).count() as u64;
         let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
@@ -442,7 +443,7 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    /// The best rows, and the front, for people.
+    /// The best rows and the front as text for users.
     pub fn text(&self, most: usize, style: TextStyle) -> String {
         let mut text = String::new();
         let plain = anstyle::Style::new();
@@ -501,7 +502,7 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    /// Returns a sentence for each key that changes nothing in some rows.
+    /// Returns a sentence for each key that has no effect in some rows.
     pub fn notes(&self) -> Vec<String> {
         let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for one in self.without_effect.iter().flatten() {
@@ -522,7 +523,7 @@ impl<'s> SweepTable<'s> {
         notes.collect()
     }
 
-    /// The best after each layer's turn, with what the layer has in it.
+    /// The best point after each layer's turn, with the layer's values in it.
     fn rounds(&self, style: TextStyle) -> String {
         if self.turns.is_empty() {
             return String::new();
@@ -616,7 +617,7 @@ impl<'s> SweepTable<'s> {
     }
 }
 
-/// The measures of a row that was replayed.
+/// The measures of a replayed row.
 pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(measures)) => Some(measures),
@@ -624,7 +625,7 @@ pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
     }
 }
 
-/// Returns the outcome of a row, in a word.
+/// The outcome of a row as a word.
 fn outcome(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
@@ -644,7 +645,7 @@ fn literal(value: &chakram_base::config::ConfigLiteral) -> Value {
     }
 }
 
-/// The objective's best values so far, by row that was replayed, in the order of rows.
+/// The objective's best value so far, for each replayed row in row order.
 pub fn best_so_far(
     table: &SweepTable<'_>,
     objective: SweepObjective,

@@ -28,7 +28,7 @@ words! {
 /// Cores of ranks: unspecified, an order for a machine of tiles, or explicit cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CorePlacement {
-    /// Rank r is on the machine's core r.
+    /// The machine's own order: rank r is on NPU r.
     #[default]
     None,
     /// In this order.
