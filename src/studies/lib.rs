@@ -1,5 +1,5 @@
-//! Many replays for one answer: sweeps over plans and machines, scores against measured runs, schedules on chips, and
-//! regression of archives.
+//! Answers from many replays: sweeps over plans and machines, scores against measured runs, schedules on chips, and
+//! regression checks of archives.
 
 pub mod regression;
 pub mod schedule;

@@ -1,10 +1,10 @@
-//! Sub-layers on chips: which chip does what in which step, where its data are, and what a step takes.
+//! Sub-layers on chips: the sub-layer of each chip in each step, the location of its data, and the time of a step.
 //!
-//! After Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A model is a list of
-//! sub-layers with dependencies ([`TaskGraph`]), a schedule gives each chip one in each step ([`ChipSchedule`]), and
-//! [`ChipMachine::steps`] finds out from a log of what each chip holds where the data of each step come from, and counts
-//! time and energy of steps with a barrier around each stage. Chips without barriers are a replay of the traces that
-//! [`ScheduledJob`] writes.
+//! This follows Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A model is a
+//! list of sub-layers with dependencies ([`TaskGraph`]), and a schedule gives each chip one sub-layer in each step
+//! ([`ChipSchedule`]). [`ChipMachine::steps`] tracks the data on each chip to find the sources of each step's data, and
+//! computes time and energy of steps with a barrier around each stage. For chips without barriers, replay the traces
+//! that [`ScheduledJob`] writes.
 
 mod cycles;
 mod family;
@@ -32,30 +32,30 @@ pub struct SubLayer {
     pub name: String,
     /// The computation.
     pub record: LayerRecord,
-    /// Sub-layers whose outputs it takes, by index; all before it.
+    /// Indices of the sub-layers whose outputs it takes; all are smaller than its own index.
     pub after: Vec<u32>,
-    /// The piece that it takes of each of these; all of them if not said.
+    /// The piece that it takes of each of these outputs; `None` for the whole outputs.
     pub piece: Option<u32>,
-    /// Pieces of its output that are taken one by one.
+    /// Number of pieces of its output that are taken separately.
     pub pieces: u32,
-    /// Number of its weights: sub-layers with equal numbers have the same. `None` of one that has none.
+    /// Index of its weights: sub-layers with equal indices share weights. `None` without weights.
     pub weights: Option<u32>,
-    /// Number of the part of the model's input that it takes: sub-layers with equal numbers take the same. `None` of one
-    /// that takes outputs alone.
+    /// Index of the part of the model's input that it takes: sub-layers with equal indices take the same part. `None`
+    /// if it takes only outputs.
     pub input: Option<u32>,
 }
 
-/// Sub-layers in the order in which a scheduler looks at them.
+/// Sub-layers in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
     /// The sub-layers.
     pub tasks: Vec<SubLayer>,
 }
 
-/// By accelerator and step the sub-layer that it does, if it does any.
+/// The sub-layer of each accelerator in each step, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
-    /// Accelerators, those of a chip one after another, with a place for each step.
+    /// Accelerators, consecutive for each chip, with an entry for each step.
     pub chips: Vec<Vec<Option<u32>>>,
 }
 
@@ -65,12 +65,12 @@ impl ChipSchedule {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Work of an accelerator in `step`.
+    /// The sub-layer of an accelerator in `step`.
     pub fn at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }
 
-    /// Work of `chip` in `step`, if a chip has so many accelerators.
+    /// The sub-layers of `chip` in `step`, with the given number of accelerators per chip.
     pub fn of_chip(
         &self,
         chip: usize,

@@ -215,7 +215,7 @@ fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault
     })
 }
 
-/// Passes a replay of `run` to `answer`, which also learns whether representatives were replayed for all ranks.
+/// Returns `answer` for a replay of `run`. `answer` also returns whether its ranks may represent all ranks.
 fn replayed<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,

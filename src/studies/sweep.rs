@@ -1,8 +1,8 @@
-//! Sweeps: many machines, models and plans, each a point of a study, and which of them is best.
+//! Sweeps: a search for the best of many machines, models and plans, each a point of a study.
 //!
-//! A [`Study`] says along which axes points differ and what is looked for. A [`StudyExplorer`] goes over them with a
-//! strategy for each layer of axes, refuses what cannot be, excludes what a bound excludes ([`bound`]), replays the
-//! rest, each once, and keeps a journal. A [`SweepTable`] is what came out.
+//! A [`Study`] defines the axes along which points differ, and the objectives. A [`StudyExplorer`] visits the points
+//! with a strategy for each layer of axes, rejects impossible points, excludes points by their bounds ([`bound`]),
+//! replays each remaining point once, and keeps a journal. A [`SweepTable`] has the results.
 
 mod axis;
 mod bound;
@@ -33,5 +33,5 @@ pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;
 
-/// The most points that a strategy which visits all of them may have.
+/// Maximum number of points for a strategy that visits all of them.
 const MOST_POINTS: u64 = 4_000_000;

@@ -1,31 +1,31 @@
-//! Choice of workloads that a bounded time allows, so that what they cover is as much as it can be.
+//! Selection of workloads within a time budget, for the largest coverage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Workload with what it covers and how long its check is likely to take.
+/// A workload with its features and the expected time of its check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoveredWorkload {
     /// Its name.
     pub name: String,
     /// Features that it covers: `operator aten::mm`, `group data`, `size 2^14 nodes`, `schema .et`, `machine dgx-h100`.
     pub features: BTreeSet<String>,
-    /// Likely milliseconds.
+    /// Expected time in milliseconds.
     pub millis: u64,
 }
 
 /// Selection of predictions within a budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
-    /// Names of the workloads that are checked, in order of choice.
+    /// Names of the selected workloads, in order of selection.
     pub chosen: Vec<String>,
-    /// Names of those that are not.
+    /// Names of the other workloads.
     pub left_out: Vec<String>,
-    /// Features that only these cover.
+    /// Features that only the workloads left out cover.
     pub uncovered: BTreeSet<String>,
 }
 
-/// Chooses within `millis`: always the workload that covers most that is new for its time, and then, as long as there
-/// is time, those of the rarest features.
+/// Selects workloads within `millis`: repeatedly the one that covers most new features for its time, and then, while
+/// time is left, workloads with the rarest features.
 pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
@@ -36,7 +36,7 @@ pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut rest = millis;
     let mut choice = BudgetChoice::default();
     loop {
-        // A feature of many workloads counts little more than once, however often it is covered.
+        // A frequent feature counts little more than once, however often it is covered.
         let gain = |workload: &CoveredWorkload| {
             let new = workload
                 .features
@@ -93,7 +93,7 @@ mod tests {
             workload("c", &["mm", "conv", "moe"], 100),
             workload("d", &["fft"], 10),
         ];
-        // b covers two features in 10 ms; then only d covers what is new in the 15 that are left.
+        // b covers two features in 10 ms; then only d covers new features in the remaining 15.
         let choice = choose(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);

@@ -5,20 +5,21 @@ use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
 use chakram_archive::{BaselineRecord, WorkloadEntry};
 use chakram_base::units::Span;
 
-/// Cause of a change: what was changed, or where the time went.
+/// Cause of a change: a changed input, or a part of the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportCause {
     /// A constant of the machine.
     Constant(ConstantChange),
-    /// The traces or files of the workload were replaced since.
+    /// The traces or files of the workload were replaced.
     Workload,
-    /// Another version of the program: before, after.
+    /// The program's version changed: before, after.
     Version(String, String),
-    /// A part of the time moved because of an operator or a group: the part, what, and picoseconds of the mean.
+    /// A part of the time changed because of an operator or a group: the part, the name, and the change of the mean in
+    /// picoseconds.
     Time(&'static str, String, i128),
-    /// Counts or bytes of collectives of a group changed.
+    /// Counts or bytes of a group's collectives changed.
     Collective(String),
-    /// Something between the reports that makes them two questions.
+    /// A difference between the reports that makes them answers to different questions.
     Note(String),
 }
 
@@ -54,12 +55,12 @@ impl std::fmt::Display for ReportCause {
     }
 }
 
-/// Operators or groups of each part of the time, at most.
+/// Maximum number of operators or groups for each part of the time.
 const TIMES: usize = 2;
-/// Constants and collectives that are listed, at most.
+/// Maximum number of constants and collectives listed.
 const LISTED: usize = 8;
 
-/// Lists what was changed, and then where the time went.
+/// Lists changed inputs first, and then the parts of the time.
 pub fn find(
     constants: &[ConstantChange],
     baseline: &BaselineRecord,
@@ -100,7 +101,7 @@ pub fn find(
     causes
 }
 
-/// Returns the operators and groups that moved most, over all parts.
+/// Returns the operators and groups that changed most, over all parts.
 fn times(replay: &ReplayDiff) -> Vec<ReportCause> {
     let mut all = Vec::new();
     for part in &replay.parts {

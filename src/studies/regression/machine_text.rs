@@ -1,19 +1,19 @@
-//! Differences of two machine files by key: which constant was changed.
+//! Differences between two machine files by key, to find changed constants.
 
 use std::collections::BTreeMap;
 
-/// Constant of a machine that was changed, is new or is gone.
+/// A constant of a machine that was changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantChange {
     /// Its section and key: `dimension 2 bandwidth`.
     pub key: String,
-    /// Its value before, as written.
+    /// Value before, as written; `None` if added.
     pub before: Option<String>,
-    /// Its value after.
+    /// Value after; `None` if removed.
     pub after: Option<String>,
 }
 
-/// Lists the constants that differ between the texts of two machine files, whatever their comments and layout.
+/// Lists the constants that differ between two machine files, ignoring comments and layout.
 pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     let (before, after) = (constants(before), constants(after));
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
@@ -30,14 +30,14 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Values by section and key. Sections of one name in double brackets are numbered from 1.
+/// Values by section and key. Sections with equal names in double brackets are numbered from 1.
 fn constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let (mut section, mut list) = (String::new(), None::<String>);
     for line in text.lines() {
         let line = without_comment(line);
-        // A list may go on over lines.
+        // A list may continue on further lines.
         if let Some(key) = &list {
             let value: &mut String = all.entry(key.clone()).or_default();
             value.push_str(line);
@@ -64,7 +64,7 @@ fn constants(text: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// The line without a comment, which begins with `#` outside quotes.
+/// Removes a comment, which begins with `#` outside quotes.
 fn without_comment(line: &str) -> &str {
     let mut quote = None;
     for (at, c) in line.char_indices() {

@@ -1,4 +1,4 @@
-//! Predictions beside measured step times.
+//! Predictions compared with measured step times.
 
 use chakram_archive::MeasuredTimes;
 use chakram_base::statistics::median;
@@ -11,16 +11,16 @@ pub struct MeasuredVerdict {
     pub steps: u64,
     /// Their median in picoseconds.
     pub median_ps: u64,
-    /// Difference from the median in percent of it.
+    /// Difference from the median, in percent of it.
     pub percent: f64,
-    /// The same in standard deviations of the steps, estimated by 1.4826 times their MAD; infinite where all steps
-    /// took the same.
+    /// The same in standard deviations of the steps, estimated as 1.4826 times their MAD; infinite if all steps took
+    /// equally long.
     pub deviations: f64,
 }
 
-/// Standard deviations beyond which a prediction lies outside the measured steps. Of normally distributed steps 0.27 %
-/// lie there themselves; where few were measured more do, since their spread is known less well. `docs/how-to/archives.md`
-/// has the rates, which a test below measures.
+/// Standard deviations beyond which a prediction is outside the measured steps. Of normally distributed steps
+/// themselves 0.27 % are outside. With few measured steps the rate is higher, because their spread is less certain.
+/// `docs/how-to/archives.md` has the rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
 /// Standard deviations of a normal distribution per MAD.
 const PER_MAD: f64 = 1.4826;
@@ -42,17 +42,17 @@ impl MeasuredVerdict {
         }
     }
 
-    /// Whether a step that took as long as predicted would be none of the measured kind.
+    /// Returns true if the prediction is too far from the measured steps to be one of them.
     pub fn is_outside(&self) -> bool {
         self.deviations.abs() > OUTSIDE
     }
 }
 
-/// Reads step times, one in a line with its unit (`12.3 ms`); empty lines and those that begin with `#` are passed over.
+/// Parses step times, one per line with its unit (`12.3 ms`); empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
 ///
-/// Fails, with the line, at what is no time, and if there is none.
+/// Fails, with the line, at text that is not a time, and if there is no time.
 pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -65,7 +65,7 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     distribution(steps).ok_or_else(|| "there is no step time".to_owned())
 }
 
-/// Returns the distribution of `steps` in picoseconds; `None` if there is none.
+/// Returns the distribution of `steps` in picoseconds; `None` for an empty list.
 fn distribution(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn steps_become_a_median_and_a_deviation() {
-        // 10, 11, 12, 14 and 30 ms: the median is 12, the deviations are 2, 1, 0, 2 and 18, of which the median is 2.
+        // 10, 11, 12, 14 and 30 ms: the median is 12; the deviations are 2, 1, 0, 2 and 18, with median 2.
         let measured = read_steps("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
         let expected = MeasuredTimes {
@@ -102,8 +102,9 @@ mod tests {
         assert!(read_steps("\n").is_err());
     }
 
-    /// Numbers of measured steps; percent of further steps of their kind that are told to lie outside, and percent of
-    /// predictions five standard deviations from their mean that are not, as the page on archives states them.
+    /// Number of measured steps; percentage of further steps of the same kind reported as outside; percentage of
+    /// predictions five standard deviations from the mean not reported as outside. The page on archives states these
+    /// rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),
@@ -122,14 +123,14 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
         };
-        // Box's and Muller's way to numbers that are normally distributed; a mean of 1 ms and a deviation of 10 us.
+        // Box-Muller transform to normally distributed numbers; a mean of 1 ms and a deviation of 10 us.
         let mut step = || {
             let radius = (-2.0 * uniform().ln()).sqrt();
             let normal = radius * (std::f64::consts::TAU * uniform()).cos();
             (1e9 + 1e7 * normal) as u64
         };
         for (steps, alarms, misses) in ERROR_RATES {
-            // Of a large number the distribution hardly varies, so that a few are asked often.
+            // The distribution of a large number of steps hardly varies, so a few distributions are each tested often.
             let (sets, each) = if steps < 1000 { (6000, 1) } else { (40, 500) };
             let (mut alarmed, mut missed) = (0, 0);
             for _ in 0..sets {
@@ -140,7 +141,7 @@ mod tests {
                 let wrong = MeasuredVerdict::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside());
             }
-            // Within four standard errors of the counts, and half a unit of what is stated.
+            // Within four standard errors of the counts, plus half a unit of the stated rate.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

@@ -1,7 +1,7 @@
-//! The page of a check: one file that needs no network and no script. Each prediction that moved has its times beside those of its
-//! baseline, the causes, and the baselines before.
+//! The HTML page of a check: one file that needs neither network nor scripts. Each prediction that moved is shown with
+//! the times of its baseline, the causes, and earlier baselines.
 //!
-//! Numbers that the JSON of the same check has carry its pointer, as on the page of a report.
+//! Numbers that are in the check's JSON carry its JSON pointer, as on the page of a report.
 
 use super::verdict::measured_words;
 use super::{CheckOutcome, CheckedPrediction};
@@ -63,7 +63,7 @@ pub fn render(outcome: &CheckOutcome, name: &str) -> String {
     page(name, &body)
 }
 
-/// A prediction that moved, which is the one at `at` of the check.
+/// A prediction that moved, at index `at` of the check.
 fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
     let time = |field: &str, ps: u64| number(&pointer(field), ps, &Time(ps).to_string());
@@ -101,13 +101,13 @@ fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     body + &baselines(checked, at)
 }
 
-/// The change of a time.
+/// Formats the signed change of a time.
 fn signed(before: Span, after: Span) -> String {
     let sign = if after < before { "-" } else { "+" };
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
 
-/// The baselines of a prediction, oldest first; the last is the one that it is held against.
+/// The baselines of a prediction, oldest first; the last one is used for comparison.
 fn baselines(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);
@@ -132,7 +132,7 @@ fn baselines(checked: &CheckedPrediction, at: usize) -> String {
     table(&heads, &rows)
 }
 
-/// What differs between two baselines of a workload on a machine.
+/// Formats the differences between two baselines of a workload on a machine.
 pub(super) fn changed(before: &BaselineRecord, after: &BaselineRecord) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),

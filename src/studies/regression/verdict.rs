@@ -1,4 +1,4 @@
-//! The verdict of a check: for people, programs, and two kinds of CI.
+//! The verdict of a check, as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, counted, percent_change};
@@ -10,31 +10,31 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Prediction that could not be made.
+/// A prediction that failed.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedPrediction {
     /// Name of the workload.
     pub workload: String,
     /// Name of the machine.
     pub machine: String,
-    /// What was wrong.
+    /// The error.
     pub error: String,
 }
 
-/// All that a check found.
+/// All results of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
-    /// Percent beyond which a prediction moved.
+    /// Change in percent beyond which a prediction moved.
     pub threshold: f64,
-    /// Predictions that were made.
+    /// Successful predictions.
     pub checked: Vec<CheckedPrediction>,
-    /// Predictions that could not be made.
+    /// Failed predictions.
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
-    /// Predictions that the budget left out.
+    /// Predictions left out because of the budget.
     pub left_out: Vec<String>,
-    /// Features that only these cover.
+    /// Features that only the left-out predictions cover.
     pub uncovered: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl CheckOutcome {
         text
     }
 
-    /// Lines about what was not checked.
+    /// Lines about predictions that were not checked.
     pub(super) fn gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
@@ -101,10 +101,10 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     )
 }
 
-/// Columns of a workload and its machine in a table, at most.
+/// Maximum width of a workload's and its machine's name in a table.
 const NAME: usize = 64;
 
-/// Renders a verdict as a table, and causes below it.
+/// Renders a verdict as a table with causes below it.
 pub fn text(outcome: &CheckOutcome) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {
@@ -155,7 +155,7 @@ pub fn text(outcome: &CheckOutcome) -> String {
     out
 }
 
-/// Document of a check.
+/// JSON document of a check.
 #[derive(Serialize)]
 struct CheckDocument<'a> {
     threshold_percent: f64,
@@ -175,14 +175,14 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
-    /// Of predictions that moved.
+    /// Only for predictions that moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanRow>,
     baselines: Vec<BaselineRow<'a>>,
     measured: Option<MeasuredRow>,
 }
 
-/// Means over NPUs of the time in each category.
+/// Mean time over NPUs in each category.
 #[derive(Serialize)]
 struct MeanRow {
     before: BTreeMap<&'static str, u64>,
@@ -203,12 +203,12 @@ struct MeasuredRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
-    /// `None` where all steps took the same.
+    /// `None` if all steps took equally long.
     deviations: Option<f64>,
     outside: bool,
 }
 
-/// Renders a verdict as one document.
+/// Renders a verdict as one JSON document.
 pub fn json(outcome: &CheckOutcome) -> String {
     let checked = outcome.checked.iter().map(|checked| PredictionRow {
         workload: &checked.workload,
@@ -257,12 +257,12 @@ pub fn json(outcome: &CheckOutcome) -> String {
     VersionedDocument::new("chakram.check.1", document).text()
 }
 
-/// Text in a cell of a table in Markdown.
+/// Escapes text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     escape(text).replace('|', "\\|").replace('<', "&lt;")
 }
 
-/// Renders a verdict as GitHub's summaries show it.
+/// Renders a verdict as Markdown for GitHub's job summaries.
 pub fn markdown(outcome: &CheckOutcome) -> String {
     let mut out = format!("### {}\n", outcome.summary());
     if outcome.moved().next().is_some() {
@@ -318,13 +318,13 @@ pub fn markdown(outcome: &CheckOutcome) -> String {
     out
 }
 
-/// Text in an attribute or element of XML.
+/// Escapes text for an attribute or element of XML.
 fn xml(text: &str) -> String {
     let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Renders a verdict as JUnit's XML: a test case for each prediction.
+/// Renders a verdict as JUnit XML, with a test case for each prediction.
 pub fn junit(outcome: &CheckOutcome) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let all = outcome.checked.len() + outcome.failed.len() + outcome.left_out.len();

@@ -1,8 +1,8 @@
-//! Tables of cycles that other tools have found for layers: prices of sub-layers.
+//! Tables of cycles that other tools computed for layers: prices of sub-layers.
 //!
-//! A table is CSV with a heading. Its columns are `cycles`, perhaps `energy_pj`, and any of the keys of a record that is a
-//! number (`K`, `C`, `P`, `Wstride`, …); what it has no column for is 1. Timeloop prints cycles and energy of a layer's mapping in its
-//! `stats.txt`, a program on FireSim the cycles that it counts.
+//! A table is CSV with a header. Its columns are `cycles`, optionally `energy_pj`, and any numeric keys of a record
+//! (`K`, `C`, `P`, `Wstride`, …); keys without a column are 1. Timeloop prints cycles and energy of a layer's mapping
+//! in its `stats.txt`; a program on FireSim prints the cycles that it counts.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Sizes, strides and dilations of a layer.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Cycles of a layer.
+/// Cycles and energy of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CycleRow {
     /// Cycles.
@@ -26,7 +26,7 @@ pub struct CycleTable {
     rows: BTreeMap<LayerKey, CycleRow>,
 }
 
-/// A table that is refused.
+/// An invalid table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: found {found}, expected {expected}")]
 pub struct CycleError {
@@ -34,9 +34,9 @@ pub struct CycleError {
     pub file: String,
     /// Line, from 1.
     pub line: usize,
-    /// Finding.
+    /// The invalid text.
     pub found: String,
-    /// Expectation.
+    /// The valid forms.
     pub expected: String,
 }
 
@@ -75,11 +75,11 @@ fn key(layer: &LayerShape) -> LayerKey {
 }
 
 impl CycleTable {
-    /// Reads a table, called `file` in errors. Empty lines and those that begin with `#` are passed over.
+    /// Parses a table, called `file` in errors. Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
     ///
-    /// Headings and cells that mean nothing, and layers with two different rows.
+    /// If a heading or cell is invalid, or a layer has two different rows.
     pub fn parse(text: &str, file: &str) -> Result<Self, CycleError> {
         let wrong = |line: usize, found: String, expected: &str| CycleError {
             file: file.to_owned(),
@@ -171,7 +171,7 @@ impl CycleTable {
         Ok(table)
     }
 
-    /// Returns the row of a layer.
+    /// Returns the row of a layer, if the table has it.
     pub fn get(&self, layer: &LayerShape) -> Option<CycleRow> {
         self.rows.get(&key(layer)).copied()
     }
@@ -188,7 +188,7 @@ mod tests {
         let layer = LayerShape::product([2500, 32, 32]).unwrap();
         let row = table.get(&layer).unwrap();
         assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
-        // A window that goes on by two is another layer.
+        // A window with stride two is another layer.
         let layer = LayerShape::new([1, 64, 3, 112, 1, 1, 1]).unwrap();
         assert_eq!(table.get(&layer), None);
         let strided = LayerShape {
@@ -196,7 +196,7 @@ mod tests {
             ..layer
         };
         assert_eq!(table.get(&strided).unwrap().cycles, 7);
-        // Equal rows are one.
+        // Equal rows are merged.
         let twice = "K,cycles\n2,3\n2,3\n";
         assert!(CycleTable::parse(twice, "t").is_ok());
     }

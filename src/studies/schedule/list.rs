@@ -1,21 +1,22 @@
-//! List scheduling: in each step, or whenever a chip is free, the first sub-layers of the list that can be done.
+//! List scheduling: in each step, or whenever a chip is free, chips take the first ready sub-layers of the list.
 //!
-//! DEAP's Algorithm 1 as printed gives a chip every sub-layer that is ready, as nothing ends its inner loop, and never frees a
-//! chip. [`ListRule::Steps`] corrects both: a chip does one sub-layer a step, and what is done counts from the next step on.
-//! [`ListRule::Durations`] has sub-layers last as long as they have operations, and chips take the next when they are free.
-//! [`ListRule::Printed`] does what is printed, and ends when chips are left with nothing more to be given.
+//! DEAP's Algorithm 1 as printed gives a chip every ready sub-layer, because nothing ends its inner loop, and never
+//! frees a chip. [`ListRule::Steps`] corrects both: a chip runs one sub-layer per step, and finished sub-layers count
+//! from the next step on. In [`ListRule::Durations`] a sub-layer takes as long as its number of operations, and chips
+//! take the next one when they are free. [`ListRule::Printed`] follows the printed text, and ends when no chip can be
+//! given more.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
 
-/// Rule that assigns sub-layers to chips.
+/// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListRule {
-    /// One a chip in each step.
+    /// One sub-layer per chip in each step.
     Steps,
-    /// As soon as a chip is free; steps are the order on each chip, with gaps where one waits for another.
+    /// As soon as a chip is free; steps are the order on each chip, with gaps where a sub-layer waits for another chip.
     Durations,
-    /// As printed.
+    /// DEAP's Algorithm 1 as printed.
     Printed,
 }
 
@@ -31,21 +32,21 @@ impl SettingChoice for ListRule {
     ];
 }
 
-/// A schedule that does not end.
+/// A schedule that cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// There is no chip.
+    /// There are no chips.
     #[error("found no chips, expected one or more")]
     NoChips,
-    /// Algorithm 1 as printed gives nothing more.
+    /// Algorithm 1 as printed assigns no further sub-layer.
     #[error(
         "Algorithm 1 as printed gave {given} of {all} sub-layers to the chips and frees none of them for the others\n  \
          try: the corrected form"
     )]
     Stuck {
-        /// Sub-layers that chips have.
+        /// Number of assigned sub-layers.
         given: usize,
-        /// All.
+        /// Number of all sub-layers.
         all: usize,
     },
 }
@@ -54,7 +55,7 @@ pub enum ScheduleError {
 ///
 /// # Errors
 ///
-/// Without chips, or if Algorithm 1 as printed does not end.
+/// If there are no chips, or Algorithm 1 as printed does not complete.
 pub fn schedule(
     graph: &TaskGraph,
     chips: usize,
@@ -73,7 +74,7 @@ pub fn schedule(
 fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = waiting(graph);
     let followers = followers(graph);
-    // Ready sub-layers by their place in the list.
+    // Ready sub-layers by their index in the list.
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
         .filter(|(_, count)| **count == 0)
@@ -89,7 +90,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
             of_chip.push(task);
             done.extend(task);
         }
-        // What is done counts from the next step on.
+        // Finished sub-layers count from the next step on.
         for task in done {
             for &next in &followers[task as usize] {
                 waiting[next as usize] -= 1;
@@ -102,7 +103,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// The schedule, and the end of the last sub-layer in operations.
+/// The schedule, and the end of the last sub-layer, in operations.
 pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = waiting(graph);
     let followers = followers(graph);
@@ -111,7 +112,7 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
         .filter(|(_, count)| **count == 0)
         .map(|(task, _)| task)
         .collect();
-    // Running sub-layers by their ends, and free chips by their numbers.
+    // Running sub-layers by their ends, and free chips by their indices.
     let mut running = std::collections::BTreeSet::new();
     let mut free: std::collections::BTreeSet<usize> = (0..chips).collect();
     let mut order: Vec<Vec<u32>> = vec![Vec::new(); chips];
@@ -143,7 +144,7 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
     (aligned(graph, &order), end)
 }
 
-/// Steps such that a sub-layer stands behind those of its chip and behind all that it depends on.
+/// Assigns steps such that each sub-layer comes after the earlier ones on its chip and after its dependencies.
 fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
@@ -153,7 +154,7 @@ fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
         }
         tasks.iter().for_each(|task| chip_of[*task as usize] = chip);
     }
-    // A sub-layer comes behind one on its chip that the list may have later, so steps are found until none moves.
+    // The previous sub-layer on a chip may come later in the list, so repeat until no step changes.
     let mut step_of = vec![0_usize; graph.tasks.len()];
     loop {
         let mut moved = false;
@@ -179,7 +180,7 @@ fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// A chip that has a sub-layer never gets another; one that has none gets all that are ready, and does them one by one.
+/// A chip with a sub-layer never gets another; a chip without one gets all ready sub-layers, and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
@@ -206,7 +207,7 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // The paper has no line that finishes them: taken together, they count from the next round on.
+        // No line of the paper marks them finished. Here they all count as finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();
@@ -220,12 +221,12 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
     Ok(schedule)
 }
 
-/// Number of others that each sub-layer waits for.
+/// Number of dependencies of each sub-layer.
 fn waiting(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
-/// Sub-layers that wait for each, once for each time that they name it.
+/// Dependents of each sub-layer, repeated for repeated dependencies.
 fn followers(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {

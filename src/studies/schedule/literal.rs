@@ -1,4 +1,4 @@
-//! Literals of Python and of JSON, as far as schedules have them.
+//! Literals of Python and JSON, limited to the forms in schedules.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ pub(super) enum Literal {
     Dictionary(BTreeMap<String, Literal>),
 }
 
-/// A text that is no literal.
+/// A text that is not a literal.
 pub(super) struct LiteralError {
     pub line: usize,
     pub why: String,
 }
 
-/// The deepest that literals may lie in one another.
+/// Maximum nesting depth.
 const DEEPEST: usize = 16;
 
-/// Reads a literal.
+/// Parses a literal.
 pub(super) fn parse(text: &str) -> Result<Literal, LiteralError> {
     let mut reader = LiteralReader { text, at: 0 };
     let literal = reader.literal(0)?;
@@ -43,14 +43,14 @@ impl LiteralReader<'_> {
         LiteralError { line, why }
     }
 
-    /// The next character that is no space.
+    /// The next character other than white space.
     fn peek(&mut self) -> Option<char> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();
         self.text[self.at..].chars().next()
     }
 
-    /// Takes `wanted` if it is next.
+    /// Consumes `wanted` if it is next.
     fn take(&mut self, wanted: char) -> bool {
         let is = self.peek() == Some(wanted);
         self.at += if is { wanted.len_utf8() } else { 0 };

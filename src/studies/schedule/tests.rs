@@ -1,4 +1,4 @@
-//! Schedules of sub-layers against derivations by hand and a search over all of them.
+//! Schedules of sub-layers, compared with handwritten derivations and with a search over all schedules.
 
 use super::list::{ScheduleError, by_durations};
 use super::*;
@@ -18,11 +18,12 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
     }
 }
 
-/// The record that the paper prints.
+/// The record printed in the paper.
 const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K': 32,\n  'N': 1,\n  'P': 2500,\n  'Q': 1,\n  'R': 1,\n\
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
-/// Eq. 1 with I = 32 and O = 2,500: 63 x 2,500 = 157,500, for each of 32 output channels; 32 x 32 x 2,500 multiplications.
+/// Eq. 1 with I = 32 and O = 2,500: 63 x 2,500 = 157,500 for each of 32 output channels; 32 x 32 x 2,500
+/// multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
@@ -51,7 +52,7 @@ fn schedules_are_read_as_they_are_written() {
         partition: PartitionRule::Columns,
     };
     let graph = model.tasks().unwrap();
-    // An encoder of six products, a decoder of ten and the vocabulary, in two parts, twice.
+    // An encoder of six products, a decoder of ten, and the vocabulary, in two parts, twice.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
     let schedule = schedule(&graph, 3, ListRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
@@ -60,7 +61,7 @@ fn schedules_are_read_as_they_are_written() {
         write_schedule(&again, &places).matches("'id'").count(),
         graph.tasks.len()
     );
-    // The same sub-layers in the same places, which take the same from the same.
+    // The same sub-layers at the same positions, with the same inputs.
     for step in 0..schedule.steps() {
         for chip in 0..3 {
             let (one, other) = (schedule.at(chip, step), places.at(chip, step));
@@ -80,11 +81,11 @@ fn schedules_are_read_as_they_are_written() {
             .1,
         places
     );
-    // JSON, and nothing in the words of either language.
+    // JSON, with empty steps in both languages' notation.
     let json = "[[{\"C\": 2, \"type\": \"LinearLayer\"}, null], [None, {'K': 3}]]";
     let (graph, places) = parse_schedule(json, "s").unwrap();
     assert_eq!(places.chips, [[Some(0), None], [None, Some(1)]]);
-    // Without ids the second step takes what the first made.
+    // Without ids the second step depends on the first.
     assert_eq!(graph.tasks[1].after, [0]);
 }
 
@@ -131,7 +132,7 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// The shortest time of all orders in which each sub-layer starts as early as its chip and its dependencies let it.
+/// The shortest time over all orders in which each sub-layer starts as early as its chip and its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
         if ends.iter().all(Option::is_some) {
@@ -169,7 +170,7 @@ fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every sub-layer once, behind all that it depends on, and nothing done only where nothing can be.
+    /// Every sub-layer occurs once, after all its dependencies, and a chip idles only if no sub-layer is ready.
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
         for rule in [ListRule::Steps, ListRule::Durations] {
@@ -194,7 +195,7 @@ proptest! {
         }
     }
 
-    /// No shorter than the longest path, no longer than all together, and within Graham's 2 - 1/N of the shortest.
+    /// At least the longest path, at most the sum of all sub-layers, and within Graham's 2 - 1/N of the shortest time.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = by_durations(&graph, chips);
@@ -211,8 +212,8 @@ proptest! {
     }
 }
 
-/// Three sub-layers that wait for nobody, and one for the last: as printed the first chip gets all three, the second the other,
-/// and a chain of three on two chips never ends.
+/// Three sub-layers without dependencies, and one that depends on the last: as printed, the first chip gets all three,
+/// the second the other, and a chain of three on two chips never completes.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
@@ -239,7 +240,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     );
 }
 
-/// A machine of links of unit rate 64 GB/s between four chips in a ring, or of none.
+/// A machine with links of unit rate 64 GB/s between four chips in a ring.
 fn ring(capacity: Option<u64>) -> ChipMachine {
     ChipMachine {
         links: Some(ChipGraph::named("ring:4").unwrap()),
@@ -257,8 +258,9 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
     }
 }
 
-/// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 takes both, a hop away, at 4 B/s: the longer takes 5 s, and 30 B pass
-/// its memory of 8 B/s in 3.75 s. Then chip 0 takes B again, which chip 1 has by now, one hop away instead of two.
+/// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 takes both over one hop at 4 B/s: the longer transfer takes
+/// 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. Then chip 0 takes B from chip 1, which has it by now, over one hop
+/// instead of two.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -308,14 +310,14 @@ fn chips_take_data_from_the_nearest_holder() {
     assert_eq!(times, expected);
     assert_eq!(totals.seconds(), 4.0 * 7.0 + 8.75 + 7.5);
     assert_eq!(totals.steps[1].between_chips, 30);
-    // Without links everything passes interfaces of 1 B/s.
+    // Without links all data pass interfaces of 1 B/s.
     let interfaces = ChipMachine {
         links: None,
         ..ring(None)
     };
     let totals = interfaces.steps(&graph, &schedule, &[cost; 5]).unwrap();
     assert_eq!(totals.steps[1].communication, 20.0 + 3.75);
-    // Three links: the table says nothing.
+    // Three links: the table has no rate.
     let many = ChipMachine {
         links: Some(ChipGraph::named("torus:2x4").unwrap()),
         ..ring(None)
@@ -326,7 +328,8 @@ fn chips_take_data_from_the_nearest_holder() {
     );
 }
 
-/// Weights come from memory once; a chip of 25 B that holds A and B has to let A go, which is still needed, to memory and back.
+/// Weights are loaded from memory once. A chip of 25 B with A and B must evict A, which is still needed, to memory and
+/// load it again.
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
     let weights = |number| Some(number);
@@ -375,9 +378,9 @@ fn what_does_not_fit_leaves_and_comes_back() {
     );
 }
 
-/// Two chips of two accelerators. A (10 B) and B are made on the first; both sub-layers of the second take A, which comes once, a
-/// hop away at 4 B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues two commands of half a second, and
-/// then one for the transfer and two for the sub-layers.
+/// Two chips with two accelerators each. A (10 B) and B are made on the first; both sub-layers of the second take A,
+/// which is transferred once, over one hop at 4 B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues
+/// two commands of half a second, and then one for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = TaskGraph {
@@ -410,7 +413,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
-    // On four chips of one each the second of them takes A as well, and a fourth command tells it so.
+    // On four chips with one accelerator each, another chip takes A as well, which needs a fourth command.
     let machine = ChipMachine {
         accelerators: 1,
         ..machine
@@ -420,7 +423,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that takes a piece of an output takes its bytes alone, in files as well.
+/// A sub-layer that takes a piece of an output transfers only that piece, also when read from a file.
 #[test]
 fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
@@ -445,7 +448,7 @@ fn outputs_are_taken_in_pieces() {
     assert!(error.contains("found \"piece 2\""), "{error}");
 }
 
-/// Dropouts and batch normalizations go; what comes behind one takes what the one takes.
+/// Dropout and batch normalization are removed; sub-layers after them take their inputs.
 #[test]
 fn layers_that_inference_does_not_compute_are_left_out() {
     let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\
@@ -454,7 +457,7 @@ fn layers_that_inference_does_not_compute_are_left_out() {
     assert_eq!(graph.tasks.len(), 2);
     assert_eq!(graph.tasks[1].after, [0]);
     assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
-    // Without ids the last step that has anything else counts.
+    // Without ids, the last step with another sub-layer counts.
     let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
     let (graph, _) = parse_schedule(text, "s").unwrap();
     assert_eq!(graph.tasks[1].after, [0]);

@@ -1,7 +1,8 @@
-//! Schedules as traces: a rank for each chip, with a barrier before and after each step's sub-layers, or without.
+//! Schedules as traces: a rank for each chip, with or without barriers around each step's sub-layers.
 //!
-//! A sub-layer is a kernel that lasts what it costs, data from other chips are messages, those from memory a wait of a lane
-//! of its own, and a barrier is a barrier of all chips. A chip does its sub-layers in the order of the schedule.
+//! A sub-layer is a kernel with its cost as duration, data from other chips are messages, data from memory are a wait
+//! on a separate lane, and a barrier is a barrier of all chips. A chip runs its sub-layers in the order of the
+//! schedule.
 
 use super::{ChipSchedule, DataPlace, StepTotals, TaskCost, TaskGraph};
 use chakram_base::units::Span;
@@ -10,7 +11,7 @@ use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 
-/// A schedule with what moves in it.
+/// A schedule with its transfers and costs.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledJob<'s> {
     /// The sub-layers.
@@ -19,24 +20,24 @@ pub struct ScheduledJob<'s> {
     pub schedule: &'s ChipSchedule,
     /// Cost of each sub-layer.
     pub costs: &'s [TaskCost],
-    /// Data movements, as the steps have them.
+    /// Transfers and costs of the steps.
     pub totals: &'s StepTotals,
-    /// Whether barriers stand around each step's sub-layers.
+    /// True for barriers around each step's sub-layers.
     pub barriers: bool,
-    /// Accelerators of a chip.
+    /// Number of accelerators per chip.
     pub accelerators: usize,
 }
 
-/// Lanes of a chip: its network interface and the host's commands for it; its accelerators are the lanes behind.
+/// Lanes of a chip: its network interface, and the host's commands for it; the following lanes are its accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;
 
-/// Nodes of a rank while they are written.
+/// Writer of a rank's nodes.
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// Nodes that the next node of a stage waits for.
+    /// Nodes that the next node of a stage depends on.
     gate: Vec<u64>,
 }
 
@@ -74,7 +75,7 @@ impl ScheduledJob<'_> {
             next: 1,
             gate: Vec::new(),
         };
-        // Of each sub-layer that this chip did the node, and of each transfer in the step the node that brought it.
+        // The node of each sub-layer on this chip, and the node of each transfer to it in the current step.
         let mut done: BTreeMap<u32, u64> = BTreeMap::new();
         let mut here: BTreeMap<super::DataName, u64> = BTreeMap::new();
         let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.steps()];
@@ -87,7 +88,7 @@ impl ScheduledJob<'_> {
             let mut moved = Vec::new();
             let dispatch = self.totals.steps[step].dispatch;
             if dispatch > 0.0 {
-                // Without barriers the host goes on as soon as it has issued what is before.
+                // Without barriers the host continues as soon as it has issued the earlier commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
                 let mut node = waits("commands of the host", dispatch);
                 node.lane = Some(HOST);
@@ -103,7 +104,7 @@ impl ScheduledJob<'_> {
                 let gate = writer.gate.clone();
                 match entry.from {
                     Some(DataPlace::Chip(other)) if other == chip => {
-                        // What it sends it made or was brought before.
+                        // A chip sends only data that it produced or received earlier.
                         let made = entry.data.task().and_then(|task| done.get(&task).copied());
                         let had = here.get(&entry.data).copied().or(made);
                         let after: Vec<u64> = gate.into_iter().chain(had).collect();
@@ -181,7 +182,7 @@ fn message(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
     }
 }
 
-/// A transfer over the interface.
+/// A wait on the interface's lane.
 fn waits(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,

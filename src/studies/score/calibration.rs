@@ -16,8 +16,8 @@ use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Relative error of a correction from one step, where no group has two: what repeats of a step differ by, and what corrections
-/// leave between plans of one group.
+/// Relative error of a correction from one step, if no group has two: the variation between repetitions of a step, and
+/// the remaining variation between plans of one group.
 const ALONE: f64 = 0.05;
 /// Standard deviation of factors inside a group, where no group has two steps: that of 722 steps of small GPTs on A100.
 const INSIDE: f64 = 0.036;
@@ -31,9 +31,9 @@ const ROUNDS: usize = 2;
 pub struct StepCorrection {
     /// The correction.
     pub correction: PriceCorrection,
-    /// Lines of the steps.
+    /// Lines of the steps in the table.
     pub lines: Vec<u64>,
-    /// Errors of each step by the factor of the others of its group; none of a group of one.
+    /// Errors of each step with the factor of the other steps of its group; empty for a group of one.
     pub left_out: Vec<f64>,
 }
 
@@ -52,7 +52,7 @@ pub struct StepCalibration {
 /// Rows, columns and summed-over size of two products.
 type ProductPair = [[u64; 3]; 2];
 
-/// The products that a run's model has most often.
+/// The most frequent products of a run's model.
 fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
@@ -62,11 +62,11 @@ fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     })
 }
 
-/// Returns the corrections that the steps of `table` ask for, products ascending.
+/// Returns the corrections for the steps of `table`, in ascending order of products.
 ///
 /// # Errors
 ///
-/// The first run that cannot be generated or replayed, or has no product of matrices.
+/// The first run that cannot be generated or replayed, or has no matrix product.
 pub fn calibrate(
     table: &RunTable,
     options: &ReplayOptions,

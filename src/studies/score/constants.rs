@@ -1,25 +1,25 @@
-//! Constants of a machine that are fitted to measured runs.
+//! Constants of a machine that can be fitted to measured runs.
 
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::MovingKernel;
 
-/// A constant that is fitted, as a factor on what the machine states.
+/// A fitted constant, as a factor on the machine's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
     /// The host's time to launch a kernel.
     Launch,
-    /// The same of a kernel of a backward pass.
+    /// The host's time to launch a kernel of a backward pass.
     Backward,
     /// The host's time to launch a collective.
     Collective,
-    /// The host's time to launch half of a message.
+    /// The host's time to launch one side of a message.
     Message,
-    /// The part of the memory's bandwidth that kernels reach which move bytes, but for the two that follow.
+    /// The fraction of memory bandwidth for kernels that move bytes, except the two classes below.
     Memory,
-    /// That part of a softmax.
+    /// The fraction of memory bandwidth for a softmax.
     Softmax,
-    /// That part of the loss.
+    /// The fraction of memory bandwidth for the loss.
     CrossEntropy,
 }
 
@@ -40,7 +40,7 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
-    /// Whether it is the part of the bandwidth that a class of kernels reaches; `None` if it is none.
+    /// For a bandwidth fraction, the classes of kernels to which it applies; otherwise `None`.
     fn classes(self) -> Option<fn(MovingKernel) -> bool> {
         match self {
             Self::Memory => {
@@ -52,12 +52,12 @@ impl FittedConstant {
         }
     }
 
-    /// Whether it is a part of a bandwidth, and no time.
+    /// Returns true for a bandwidth fraction, false for a time.
     pub fn is_part(self) -> bool {
         self.classes().is_some()
     }
 
-    /// Returns what `machine` states, in microseconds or as a part; `None` where it states nothing.
+    /// Returns the value in `machine`, in microseconds or as a fraction; `None` if it has none.
     pub fn of(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.classes() {
             let mut classes = machine.classes().iter();
@@ -79,7 +79,7 @@ impl FittedConstant {
     }
 }
 
-/// Returns `machine` with each of `constants` times its factor.
+/// Returns `machine` with each of `constants` multiplied by its factor.
 pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
     let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
     machine.with_prices(|host, curves| {
@@ -127,7 +127,7 @@ mod tests {
                 assert_eq!(after, before.map(|b| b * factor), "{constant:?}");
             }
         }
-        // Without any, the machine is as it was.
+        // Without factors, the machine is unchanged.
         assert_eq!(with_factors(&machine, &[]), machine);
     }
 }

@@ -1,4 +1,4 @@
-//! GEMMs that were measured, from CSV: number format, rows, columns, summed-over size and time, one in each row.
+//! Measured GEMMs from CSV: number format, rows, columns, summed-over size and time, one per row.
 
 use super::ScoreError;
 use chakram_base::config::quoted;
@@ -7,20 +7,20 @@ use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
 use std::collections::BTreeMap;
 
-/// Headings of formats, and of times with the seconds of their unit.
+/// Headings of the format column; then headings of times, with their unit in seconds.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Points of which each fold is left out once.
+/// Number of folds for cross-validation; each is left out once.
 const FOLDS: usize = 5;
 
 /// Mean times of a format's shapes, by shape.
 pub type GemmPoints = BTreeMap<[u64; 3], f64>;
 
-/// Reads a table of GEMMs; the mean counts where a shape stands in several rows.
+/// Parses a table of GEMMs; times of repeated shapes are averaged.
 ///
 /// # Errors
 ///
-/// A missing column, or a row that is no GEMM.
+/// A column is missing, or a row is not a GEMM.
 pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, ScoreError> {
     let table = |why: String| ScoreError::Table {
         file: file.to_owned(),
@@ -94,8 +94,8 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Mean relative errors of `points`: of the curve alone, and of the curve with each fifth of the points left out and
-/// corrected by the others, where these surround it.
+/// Mean relative errors of `points`: of the curve alone, and of the curve corrected by the other points, with each
+/// fifth of the points left out (where the others surround it).
 pub fn left_out_errors(
     points: &GemmPoints,
     curve: &GemmCurve,
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // All take twice what the curve says, so each is predicted exactly but those at the corners of the box, which
-        // the curve alone predicts with half of the time.
+        // All points take twice the curve's time, so each is predicted exactly, except the corners of the box: there
+        // the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

@@ -1,4 +1,4 @@
-//! Times of kernels by name, format, FLOPs and bytes, from the jobs in which they were recorded.
+//! Times of kernels by name, format, FLOPs and bytes, from jobs that recorded them.
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
@@ -8,7 +8,7 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Error of a kernel of which no size was met twice, and of one of which no other size was measured.
+/// Assumed error of a kernel if no size occurs twice, and if it was measured at only one size.
 const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
 /// Kernels of one NPU class, name and format.
@@ -18,22 +18,22 @@ pub struct KernelTimes {
     pub class: usize,
     /// Their name.
     pub name: String,
-    /// Their number format, if traces state it.
+    /// Their number format, if traces give it.
     pub dtype: Option<Dtype>,
-    /// Mean times, by FLOPs and then bytes, ascending.
+    /// Mean times, ascending by FLOPs and then bytes.
     pub times: Vec<MeasuredTime>,
     /// Number of kernels.
     pub count: u64,
     /// Sum of their times, in seconds.
     pub total: f64,
-    /// Relative standard deviation of kernels of one size, weighted by time.
+    /// Relative standard deviation of kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error of a size that is predicted from the others, weighted by time, if there are two sizes.
+    /// Mean relative error of a size predicted from the others, weighted by time; `None` with fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
 impl KernelTimes {
-    /// Relative error of a kernel of other sizes.
+    /// Relative error for a kernel of another size.
     pub fn between(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
@@ -67,17 +67,18 @@ impl TimeSum {
 /// Class, name and format of kernels.
 type KernelId<'w> = (usize, &'w str, Option<Dtype>);
 
-/// Sums of the times of a kernel's sizes, FLOPs and then bytes.
+/// Sums of the times for each size of a kernel, keyed by FLOPs and bytes.
 type SizeSums = BTreeMap<(u64, u64), TimeSum>;
 
-/// Times of all kernels that a job recorded, summed up by class, name, format and size.
+/// Times of all recorded kernels of a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 
 impl<'w> RecordedKernels<'w> {
-    /// Sums up the kernels that `workload` recorded on NPUs of `machine`.
+    /// Sums the kernels that `workload` recorded on NPUs of `machine`.
     ///
-    /// In a capture a kernel without a time took none, because it ran within another one; elsewhere its time is unknown.
+    /// In a capture, a kernel without a time took none, because it ran within another kernel; elsewhere its time is
+    /// unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {
@@ -108,7 +109,7 @@ impl<'w> RecordedKernels<'w> {
         sums
     }
 
-    /// Returns the sums of the same kernels by other classes: `class` has that for each of these.
+    /// Returns the sums merged into other classes: `class` maps each old class to its new one.
     pub fn by_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
@@ -135,7 +136,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Relative to the mean of each size, so that sizes weigh by their time.
+    // Relative to the mean of each size, so that sizes are weighted by their time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.spread() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
@@ -157,7 +158,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     }
 }
 
-/// The mean error of sizes that are predicted from the others, weighted by time.
+/// The mean error of sizes predicted from the others, weighted by time.
 fn left_out(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {

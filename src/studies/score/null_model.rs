@@ -1,10 +1,10 @@
-//! The null model: a step takes its FLOPs at one rate, which is fitted on runs of other folds.
+//! The null model: FLOPs of a step divided by one rate, which is fitted to runs of other folds.
 
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice as many backwards, and once more
-/// where blocks are recomputed.
+/// FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice as many in the backward pass,
+/// and the forward pass once more if blocks are recomputed.
 fn flops(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.trains(), plan.recompute) {
@@ -16,8 +16,8 @@ fn flops(run: &MeasuredRun) -> f64 {
     2.0 * passes * multiplications * plan.batch as f64 / plan.ranks() as f64
 }
 
-/// Seconds of each run by the rate that half of the runs of other folds exceed; of all other runs, where all are of one
-/// fold.
+/// Predicted seconds of each run, with the median rate of the runs in other folds; of all other runs, if there is only
+/// one fold.
 pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs.iter().map(|run| flops(run) / run.measured).collect();
     let folds = runs

@@ -14,35 +14,35 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-/// Colours of charts in files.
+/// Number of colours of charts in files.
 const COLOURS: usize = 6;
 
-/// Predictions of a table of runs; lists have an entry for each.
+/// Predictions for a table of runs; lists have an entry per run unless noted.
 #[derive(Clone, Debug)]
 pub struct ScoredTable<'t> {
     /// The runs.
     pub table: &'t RunTable,
-    /// Predicted seconds.
+    /// Predicted times in seconds.
     pub predicted: Vec<f64>,
-    /// 90 % intervals.
+    /// 90 % intervals in seconds.
     pub intervals: Vec<Option<[f64; 2]>>,
-    /// Constants that were fitted, by fold.
+    /// Fitted constants, by fold.
     pub fits: Vec<FoldFit>,
-    /// Fold of each run; empty where nothing was fitted.
+    /// Fold of each run; empty if nothing was fitted.
     pub fold_of: Vec<usize>,
-    /// Seconds by the null model of one rate.
+    /// Predicted times of the null model with one rate, in seconds.
     pub null: Vec<f64>,
-    /// Settings that were given for all runs and change no prediction.
+    /// Settings given for all runs that change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
-/// Meaning of the columns.
+/// Explanation of the columns.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
                       regret: extra time of the runs that are predicted to be the shortest";
 
 impl ScoredTable<'_> {
-    /// Scores of the runs that `wanted` picks, of this program and of the null model; `None` without such a run.
+    /// Scores of the runs selected by `wanted`, of this program and of the null model; `None` without such a run.
     fn summaries(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
@@ -54,7 +54,8 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the coverage of the intervals of the runs whose numbers `wanted` picks; `None` without such a run, or if one has none.
+    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects; `None` without such a run, or
+    /// if one has no interval.
     fn covered(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
@@ -69,7 +70,7 @@ impl ScoredTable<'_> {
         self.covered(|i| self.fold_of.get(i) == Some(&fold))
     }
 
-    /// Values of option `key`, numbers in their order.
+    /// Distinct values of option `key`, with numbers in numeric order.
     fn values(&self, key: &str) -> Vec<String> {
         let mut values = BTreeMap::new();
         for run in &self.table.runs {
@@ -80,7 +81,7 @@ impl ScoredTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores, also by value of the option `by`; `about` says how kernels are priced.
+    /// Renders the scores, also by value of the option `by`; `about` describes the kernel prices.
     pub fn text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left("PREDICTED AGAINST MEASURED", 28),
@@ -155,7 +156,7 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Rows that are not scored, settings without effect, and what runs do not say or have without effect, a paragraph each.
+    /// Paragraphs on skipped rows, settings without effect, and notes of runs.
     pub fn reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -193,7 +194,8 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns the scores as one document, also by value of the option `by`; `options` are those of the replays.
+    /// Returns the scores as one JSON document, also by value of the option `by`; `options` are the options of the
+    /// replays.
     pub fn document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -254,7 +256,7 @@ impl ScoredTable<'_> {
         VersionedDocument::new("chakram.score.1", body)
     }
 
-    /// Writes a row of CSV for each run.
+    /// Writes one CSV row per run.
     pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let mut rows = ScoreRows::new(self.table);
         let all = (self.table.runs.iter()).zip(&self.predicted);
@@ -264,7 +266,7 @@ impl ScoredTable<'_> {
         out.flush()
     }
 
-    /// Runs by what was measured and what was predicted, each table in a colour, with the line on which both are the same.
+    /// Scatter chart of runs by measured and predicted time, with one colour per table, and the line of equality.
     pub fn picture(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
         let mut points = Vec::new();
@@ -294,7 +296,7 @@ impl ScoredTable<'_> {
             (least, values.fold(0.0, f64::max))
         };
         let (across, up) = (ends(|point| point.x), ends(|point| point.y));
-        // The part of the line that lies on both axes.
+        // Clip the line to both axes.
         let (least, most) = (across.0.max(up.0), across.1.min(up.1));
         let same = ScatterLine {
             name: "predicted as measured".to_owned(),
@@ -313,16 +315,16 @@ impl ScoredTable<'_> {
     }
 }
 
-/// Rows of CSV, a run in each.
+/// Writer of CSV rows, one per run.
 #[derive(Clone, Debug)]
 pub struct ScoreRows {
-    /// Options that some run states.
+    /// Options that at least one run has.
     keys: Vec<String>,
     begun: bool,
 }
 
 impl ScoreRows {
-    /// For the runs of `table`.
+    /// Creates the writer for the runs of `table`.
     pub fn new(table: &RunTable) -> Self {
         let keys = table.runs.iter().flat_map(|run| run.options.keys());
         let keys: BTreeSet<&String> = keys.collect();
@@ -332,7 +334,7 @@ impl ScoreRows {
         }
     }
 
-    /// Writes the row of `run` as a whole, after the headings if it is the first.
+    /// Writes the row of `run`, and the header before the first row.
     pub fn write(
         &mut self,
         run: &MeasuredRun,
@@ -376,7 +378,7 @@ impl ScoreRows {
     }
 }
 
-/// Document of a score.
+/// JSON document of a score.
 #[derive(Debug, Serialize)]
 pub struct ScoreDocument<'a> {
     options: Map<String, Value>,
@@ -391,14 +393,14 @@ pub struct ScoreDocument<'a> {
     without_effect: &'a [SettingWithoutEffect],
 }
 
-/// Scores of predictions, and of the null model of one rate.
+/// Scores of predictions, and of the null model with one rate.
 #[derive(Debug, Serialize)]
 struct ScorePair {
     chakram: ScoreSummary,
     one_rate: ScoreSummary,
 }
 
-/// Scores of runs with one value of an option.
+/// Scores of the runs with one value of an option.
 #[derive(Debug, Serialize)]
 struct ScoreOfValue<'a> {
     option: &'a str,
@@ -429,7 +431,7 @@ struct RunRow<'a> {
     high_s: Option<f64>,
 }
 
-/// Three significant digits.
+/// Formats with three significant digits.
 fn significant(value: f64) -> String {
     let digits = if value >= 100.0 {
         0

@@ -1,33 +1,33 @@
-//! Statistics of predictions against what was measured.
+//! Statistics of predictions compared with measured times.
 
 use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Errors of predictions. The error of a run is predicted / measured - 1; all are fractions.
+/// Errors of predictions. The error of a run is predicted / measured - 1. Errors are fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
     /// Number of runs.
     pub runs: usize,
-    /// Mean of the errors' sizes (MAPE).
+    /// Mean absolute error (MAPE).
     pub mean: f64,
-    /// Half of the runs are off by at most this.
+    /// Median absolute error.
     pub median: f64,
-    /// Nine of ten runs are off by at most this.
+    /// 90th percentile of absolute errors.
     pub p90: f64,
-    /// The largest.
+    /// Largest absolute error.
     pub max: f64,
-    /// Mean of the errors with their signs.
+    /// Mean of the signed errors.
     pub bias: f64,
-    /// Kendall's tau over all pairs of runs in one group: 1 where every pair is in the right order, -1 where none is.
+    /// Kendall's tau over all pairs of runs within a group: 1 if every pair is in the right order, -1 if none is.
     /// `None` without such pairs.
     pub tau: Option<f64>,
-    /// Extra time of the run that is predicted to be the shortest of its group, mean over groups of two or
-    /// more. `None` without such groups.
+    /// Relative extra time of the run predicted to be the shortest of its group, averaged over groups of two or more.
+    /// `None` without such groups.
     pub regret: Option<f64>,
 }
 
-/// The value below which a `part` of the ascending `values` lies, interpolated; they are not empty.
+/// The interpolated value below which a fraction `part` of the ascending, non-empty `values` falls.
 fn percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
@@ -35,7 +35,7 @@ fn percentile(values: &[f64], part: f64) -> f64 {
 }
 
 impl ScoreSummary {
-    /// Compares `predicted` seconds of `runs`, of which there is at least one and which are as many.
+    /// Compares `predicted` seconds with `runs`; both have the same length, at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64]) -> Self {
         let errors = runs
             .iter()
@@ -69,14 +69,15 @@ impl ScoreSummary {
 /// Coverage and width of 90 % intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct IntervalSummary {
-    /// Part of the runs whose measured time lies inside.
+    /// Fraction of runs whose measured time is inside the interval.
     pub coverage: f64,
-    /// Mean half width of their logarithms, divided by the error of the logarithm that nine of ten runs do not exceed.
+    /// Mean half width of the intervals' logarithms, divided by the 90th percentile of the absolute logarithmic error.
     pub width: f64,
 }
 
 impl IntervalSummary {
-    /// Compares `predicted` seconds and `intervals` with what `runs` measured; all are as many, at least one.
+    /// Compares `predicted` seconds and `intervals` with the measured times of `runs`; all have the same length, at
+    /// least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
         let count = runs.len() as f64;
         let inside = |(run, [low, high]): &(&&MeasuredRun, &[f64; 2])| {
@@ -102,7 +103,7 @@ fn tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
         for (i, a) in group.iter().enumerate() {
             for b in &group[i + 1..] {
                 let signs = [a.0 - b.0, a.1 - b.1].map(|d| i64::from(d > 0.0) - i64::from(d < 0.0));
-                // Runs that took the same time are in no order.
+                // Runs with equal times have no order.
                 if signs[0] != 0 {
                     pairs += 1;
                     agreement += signs[0] * signs[1];
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_interpolated() {
-        // Places 0 to 3; 0.9 x 3 = 2.7, between 3 and 10: 3 + 0.7 x 7 = 7.9.
+        // Indices 0 to 3; 0.9 x 3 = 2.7, between 3 and 10: 3 + 0.7 x 7 = 7.9.
         let values = [1.0, 2.0, 3.0, 10.0];
         assert_eq!(percentile(&values, 0.5), 2.5);
         assert!((percentile(&values, 0.9) - 7.9).abs() < 1e-12);
@@ -138,8 +139,8 @@ mod tests {
 
     #[test]
     fn order_and_choice_are_judged_within_groups() {
-        // Measured 1, 2, 3, predicted 2, 1, 3: two pairs of three in order, one not: tau = (2 - 1) / 3. The second
-        // is chosen, which takes twice as long as the first.
+        // Measured 1, 2, 3, predicted 2, 1, 3: two of three pairs are in order, one is not: tau = (2 - 1) / 3. The
+        // second run is chosen, which takes twice as long as the first.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(regret(std::slice::from_ref(&group)), Some(1.0));

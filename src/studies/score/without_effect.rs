@@ -1,4 +1,4 @@
-//! Settings of all runs that change no prediction.
+//! Settings given for all runs that change no prediction.
 
 use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict, replayed, score_by};
 use chakram_base::setting::SettingKey;
@@ -7,21 +7,21 @@ use chakram_report::settings::{RunFacts, SettingWithoutEffect, option_reason};
 use std::io;
 use std::num::NonZeroUsize;
 
-/// A setting that was given for all runs, and the runs without it.
+/// A setting given for all runs, and the runs without it.
 #[derive(Debug)]
 pub struct ScoreSetting {
     /// Its key.
     pub key: String,
     /// Its value.
     pub value: String,
-    /// The runs without it; `None` if it is no setting of these.
+    /// The runs without it; `None` if it is not a setting of runs.
     pub table: Option<RunTable>,
-    /// The option of replays that it is, and those that are left without it; `None` if it is none.
+    /// For a replay option, its key and the options without it; otherwise `None`.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
-/// Returns which of `given` change nothing in the `answers` of the runs of `table`, each with the reason. Runs that are others
-/// without a setting are predicted without it, until one differs.
+/// Returns the settings of `given` that change nothing in the `answers` for the runs of `table`, each with the reason.
+/// Runs that change when a setting is removed are predicted without it, until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
@@ -77,13 +77,13 @@ pub fn settings_without_effect(
     found.collect()
 }
 
-/// Returns whether the same rows of both tables are runs, of which the same was measured.
+/// Returns true if the same rows of both tables are runs with the same measured values.
 fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
     let row = |run: &MeasuredRun| (run.line, run.measured.to_bits(), run.group, run.fold);
     table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))
 }
 
-/// Returns why option `key` has no effect on the first run.
+/// Returns the reason why option `key` has no effect on the first run.
 fn first_reason(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
     let reason = table.runs.iter().find_map(|run| {
         let reason = replayed(run, options, |compiled| {

@@ -5,29 +5,29 @@ use super::setting::known_key;
 use chakram_base::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
 use chakram_base::ids::MAX_NPUS;
 
-/// Keys that are set together, and what they are set to.
+/// Keys that are set together, and their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyAxis {
     /// Name; the keys by default.
     pub name: String,
-    /// The keys.
+    /// The keys that it sets.
     pub keys: Vec<String>,
-    /// A value of each key.
+    /// For each position on the axis, one value per key.
     pub values: Vec<Vec<ConfigLiteral>>,
-    /// NPUs of the plans, of an axis of plans.
+    /// Number of NPUs, for an axis of plans.
     pub plans: Option<u32>,
-    /// The values go from one number to another.
+    /// True if the values form a numeric range.
     pub is_range: bool,
 }
 
 impl StudyAxis {
-    /// The keys that its table may have.
+    /// The valid keys of its table.
     pub(super) const KEYS: &[&str] = &[
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Values that stand for all of them when one is tried after another. Keys accept numbers between two bounds, and
-    /// some of them whole numbers alone: a range is accepted where its ends and one value of each type are.
+    /// Representative values to test one after another. Keys accept numbers between two bounds, and some of them only
+    /// integers: a range is valid if its ends and one value of each type are.
     pub(super) fn samples(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
@@ -47,7 +47,7 @@ impl StudyAxis {
 /// The keys of an axis of plans.
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
-/// Reads all axes.
+/// Parses all axes.
 pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
     let tables = field.tables(StudyAxis::KEYS)?;
     let mut axes: Vec<StudyAxis> = Vec::new();
@@ -139,7 +139,7 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     })
 }
 
-/// Returns the ends of a range that is written as other languages have it: `1..8`.
+/// Returns the ends of a range in the notation of other languages: `1..8`.
 fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
@@ -147,7 +147,7 @@ fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
     (is_number(from) && is_number(to)).then_some((from.trim(), to.trim()))
 }
 
-/// Refuses what an axis of this kind has no use for.
+/// Rejects keys that this kind of axis does not use.
 fn only(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
     for (name, field) in table.fields() {
         if !allowed.contains(&name) {
@@ -164,7 +164,7 @@ fn keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
         let key = field.text("a key")?;
         known_key(key, field)?;
-        // Options of plans are spelled with either; paths are as the files have them.
+        // Plan options may have dashes or underscores; paths are spelled as in the files.
         Ok(match key.strip_prefix("plan.") {
             Some(option) => format!("plan.{}", option.replace('-', "_")),
             None => key.to_owned(),
@@ -189,12 +189,12 @@ fn keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// The numbers that divide `number`, ascending.
+/// The divisors of `number`, ascending.
 pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
     (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
 }
 
-/// Every degree of tensor, data and pipeline parallelism whose product is `npus`.
+/// All degrees of tensor, data and pipeline parallelism with product `npus`.
 fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
     let tensors =
@@ -208,7 +208,7 @@ fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     .collect()
 }
 
-/// A number with what stands behind it.
+/// Splits a value into its number and its unit.
 fn measured(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     let literal = field.literal()?;
     if let Some(number) = literal.number() {
@@ -270,7 +270,7 @@ fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     }
     let mut values = Vec::new();
     for i in 0_u32.. {
-        // Each from the first, so that errors of rounding do not add up.
+        // Each value is computed from the first, so that rounding errors do not accumulate.
         let exact = if is_factor {
             first * by.powi(i as i32)
         } else {

@@ -1,4 +1,4 @@
-//! Studies from files: read, held against what they name, and hashed with it.
+//! Loading of studies: parsed, checked with the files that they name, and hashed together with these.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -11,21 +11,21 @@ use chakram_jobs::ReplaySettings;
 use chakram_workloads::model::ModelSource;
 use std::path::{Path, PathBuf};
 
-/// A study that is refused.
+/// A rejected study.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
-    /// It cannot be read.
+    /// A file cannot be read.
     #[error("cannot read study {}", .path.display())]
     Read {
-        /// Its file.
+        /// The file.
         path: PathBuf,
-        /// Reason.
+        /// The underlying error.
         source: std::io::Error,
     },
-    /// The study is refused.
+    /// The study itself is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A value is refused by what it is for.
+    /// A value is rejected by the object that it configures.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
         /// The study.
@@ -41,11 +41,11 @@ pub enum StudyError {
     },
 }
 
-/// Reads the study at `path`, and returns it with the hash of it and of the files that it names.
+/// Loads the study at `path`, and returns it with the hash of it and of the files that it names.
 ///
 /// # Errors
 ///
-/// If it cannot be read, or anything in it names nothing.
+/// If it cannot be read, or anything in it is unknown.
 pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     let text = config::read(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
@@ -91,7 +91,7 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     Ok((study, hasher.finalize().to_hex().to_string()))
 }
 
-/// Every key with every value that it is set to.
+/// Every key with each value that the base or an axis sets.
 fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
@@ -101,8 +101,8 @@ fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     base.chain(axes)
 }
 
-/// Refuses values that cannot be, whatever the others are: tries each with the first of all other axes, and with
-/// limits left out. What depends on the other values becomes a row.
+/// Rejects values that are invalid with any other values: tries each with the first values of all other axes, and
+/// without limits. Refusals that depend on other values become rows instead.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
@@ -118,7 +118,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
                 .zip(axis.values[0].iter().cloned()),
         );
     }
-    // An axis of plans may begin with one that its model cannot have; so may axes of plans' options.
+    // The first value of a plan axis may be impossible for the model, and so may values of plan options.
     let alone = |key: &str| !matches!(kind(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),
@@ -178,7 +178,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             return Err(refuse(key, value, refusal.detail));
         }
     }
-    // Each value beside the first ones; of keys that depend on others the first refusal of all values counts.
+    // Check each value with the first values of the other axes; if keys depend on others, the first refusal of all
+    // values counts.
     for axis in &study.axes {
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
@@ -203,12 +204,12 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Whether a refusal depends on several values of a plan, so that others of them may be fine.
+/// Returns true if a refusal depends on several values of a plan, so that other combinations may be valid.
 fn of_plans(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
-/// The line, from 1, on which `text` sets a key, or has a value of it.
+/// The line, from 1, where `text` sets a key or has one of its values.
 fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();
@@ -223,7 +224,7 @@ fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
         has(line, key) || (has(line, last) && line.contains('=') && has(line, &value))
     });
     let start = keyed.map_or(1, |(number, _)| number);
-    // Lists of values stand below the key.
+    // Lists of values are below the key.
     let below = lines().skip(start - 1).find(|(_, line)| has(line, &value));
     below.map_or(start, |(number, _)| number)
 }

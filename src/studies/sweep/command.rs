@@ -1,10 +1,10 @@
-//! The settings that replay one point by itself.
+//! The settings to replay a single point.
 
 use super::setting::{SettingKind, Settings, kind, words};
 use super::study::Study;
 use chakram_jobs::ReplayOption;
 
-/// What one point replays.
+/// The work of a point's replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointWork {
     /// The model of this name or file.
@@ -18,14 +18,14 @@ pub enum PointWork {
 pub struct PointCommand {
     /// What is replayed.
     pub work: PointWork,
-    /// Its settings: keys and values.
+    /// Its settings as keys and values.
     pub settings: Vec<(String, String)>,
-    /// Its options of the replay, with their words.
+    /// Its replay options, with their words.
     pub options: Vec<(&'static ReplayOption, Vec<String>)>,
 }
 
 impl PointCommand {
-    /// Returns the replay of `point`, `None` if only the study can say all of it.
+    /// Returns the replay of `point`; `None` if only the study can express it.
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
         let (mut work, mut options) = (None, Vec::new());
@@ -39,7 +39,7 @@ impl PointCommand {
                     _ => settings.push((key, shown)),
                 },
                 Ok(SettingKind::Option(option)) => options.push((option, words(option, &value))),
-                // Powers and prices do not change what is replayed.
+                // Powers and prices do not affect the replay.
                 Ok(SettingKind::Rate) => {}
                 Ok(
                     SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),

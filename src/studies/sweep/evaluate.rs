@@ -309,7 +309,7 @@ struct MeasuredReplay {
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload; also returns whether representatives were replayed for all ranks.
+/// Replays a workload; also returns whether its ranks may represent all ranks of the job.
 fn measured(
     workload: &Workload,
     resolved: &ResolvedPoint,

@@ -1,4 +1,4 @@
-//! Comparison of a row with its neighbours: rows that differ along one axis alone.
+//! Comparison of a row with its neighbours: rows that differ along exactly one axis.
 
 use super::objective::PARTS;
 use super::setting::Settings;
@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 
-/// Compares the row with this index to its neighbours, nearest in the first objective first; for people.
+/// Compares the row with this index with its neighbours, nearest in the first objective first; as text for users.
 pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures(row) else {
@@ -59,7 +59,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
             continue;
         };
         let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
-        // Parts of the mean NPU sum to the makespan, so their changes are all of its change.
+        // The parts of the mean NPU sum to the makespan, so their changes sum to its change.
         let parts = (0..PARTS.len()).map(|part| {
             let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
             (b - a, PARTS[part])
@@ -78,7 +78,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
     text
 }
 
-/// The axis along which two points differ, if it is the only one.
+/// The axis along which two points differ, if there is exactly one.
 fn differs(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]

@@ -1,4 +1,5 @@
-//! The page of a sweep: one file that needs no network and no script. Every point carries its command as a title.
+//! The HTML page of a sweep: one file that needs neither network nor scripts. Every point shows its command as a
+//! tooltip.
 
 use super::objective::SweepObjective;
 use super::setting;
@@ -10,14 +11,14 @@ use chakram_report::draw::parallel::{self, CoordinateLine};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{figure, page, section, table, text};
 
-/// Points that a chart shows, at most.
+/// Maximum number of points in a chart.
 const MOST_MARKS: usize = 2_000;
-/// Lines of the parallel coordinates, at most.
+/// Maximum number of lines in the parallel coordinates.
 const MOST_LINES: usize = 300;
-/// Rows of the table.
+/// Number of table rows.
 const ROWS: usize = 50;
 
-/// Renders the page; `command` is the command of a row.
+/// Renders the page; `command` returns the command of a row.
 pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let ranked = sweep.ranked();
@@ -64,7 +65,7 @@ fn title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String
     )
 }
 
-/// Rows that a chart shows: the front, the best, and others evenly.
+/// Rows shown in a chart: the front, the best rows, and others at even intervals.
 fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -84,7 +85,7 @@ fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// The best of each objective, with its interval and what that says of the others.
+/// The best row of each objective, with its interval and its comparison with other rows.
 fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -122,7 +123,7 @@ fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// The first objective against each other one, or against memory, NPUs or the row's number.
+/// Charts of the first objective by each other one, or by memory, NPUs or the row's index.
 fn points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -139,7 +140,7 @@ fn points(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // Where one row is the best by both, there is nothing to choose.
+    // If one row is the best by both objectives, there is no trade-off to show.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
             let mut bests = bests.iter();
@@ -175,19 +176,19 @@ fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Op
     objective.value(measures(&sweep.rows[row])?, &settings)
 }
 
-/// An objective against another quantity.
+/// Chart of an objective by another quantity.
 struct PointsChart<'a> {
     sweep: &'a SweepTable<'a>,
     ranked: &'a [usize],
     bests: &'a [(SweepObjective, usize)],
     front: &'a [usize],
     first: SweepObjective,
-    /// `None` for the number of the row.
+    /// `None` for the row's index.
     second: Option<SweepObjective>,
 }
 
 impl PointsChart<'_> {
-    /// The place of a row by both.
+    /// The coordinates of a row.
     fn at(&self, row: usize) -> Option<(f64, f64)> {
         let x = match self.second {
             Some(objective) => value_of(self.sweep, row, objective)?,
@@ -196,7 +197,7 @@ impl PointsChart<'_> {
         Some((x, value_of(self.sweep, row, self.first)?))
     }
 
-    /// The best rows with the objectives that they are best by.
+    /// The best rows, each with the objectives that it leads.
     fn names(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
@@ -213,7 +214,7 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Rows that no other is better than in both quantities, from left to right; without a second quantity none.
+    /// The Pareto front of both quantities, from left to right; empty without a second quantity.
     fn front_of_two(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
@@ -270,7 +271,7 @@ impl PointsChart<'_> {
                 })
             })
             .collect();
-        // What is named lies above the rest.
+        // Draw named points above the others.
         points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
         let line = self.front_of_two();
         let beside = second.map_or("row", SweepObjective::name);
@@ -303,7 +304,7 @@ impl PointsChart<'_> {
     }
 }
 
-/// Axes of the study, then objectives.
+/// Parallel coordinates: axes of the study, then objectives.
 fn coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -348,7 +349,7 @@ fn coordinates(
         });
     }
     let tenth = chosen.len().div_ceil(10);
-    // The best are drawn last, above the others.
+    // Draw the best rows last, above the others.
     let lines = chosen
         .iter()
         .enumerate()
@@ -372,7 +373,8 @@ fn coordinates(
     figure(&picture, &legend, &caption)
 }
 
-/// The axis of a setting, and the places of rows on it: numbers by their value, on powers where they span many, and words evenly.
+/// The axis of a setting, and the positions of rows on it: numbers by value, logarithmic if they span a large range,
+/// and words at even distances.
 fn setting_axis(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -418,7 +420,7 @@ fn setting_axis(
     (axis, places)
 }
 
-/// The last part of a plan's key, and the last two of a path: names of axes stand side by side.
+/// The last part of a plan key, or the last two of another path, because axis names are printed close together.
 fn last_parts(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')
@@ -426,14 +428,14 @@ fn last_parts(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// The best of the first objective by row.
+/// The best value of the first objective so far, by row.
 fn so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = best_so_far(sweep, objective, 0);
     let most = curve
         .iter()
         .fold(0.0_f64, |most, (_, value)| most.max(*value));
-    // Charts have whole numbers.
+    // Charts take integers.
     let scale = if most > 0.0 { 1e12 / most } else { 1.0 };
     let series = LineSeries {
         label: format!("best {} so far", objective.name()),

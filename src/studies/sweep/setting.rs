@@ -17,10 +17,10 @@ pub type Settings = BTreeMap<String, ConfigLiteral>;
 /// Keys of a point's work and machine.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys that objectives and limits use, with numbers that are not negative: watts, dollars, and the tokens of a whole run.
+/// Keys for objectives and limits, with non-negative numbers: watts, dollars, and the tokens of a whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
-/// Price of an NPU for an hour, in dollars.
+/// Key of the price of an NPU, in dollars per hour.
 pub(super) const PRICE: &str = "price.npu";
 
 /// Part of the configuration that a key belongs to.
@@ -32,22 +32,22 @@ pub enum SettingKind<'k> {
     Rate,
     /// An option of the replay.
     Option(&'static ReplayOption),
-    /// A path in the machine's file.
+    /// A path in the machine file.
     Machine(&'k str),
-    /// A path in the model's file.
+    /// A path in the model file.
     Model(&'k str),
-    /// A key of the accelerator whose loop nests price kernels.
+    /// A key of the accelerator for kernel prices by loop nests.
     Accelerator(&'k str),
-    /// An option of plans.
+    /// An option of the plan.
     Plan(&'static PlanOption),
 }
 
-/// Whether `key` says how the traces of a point are read.
+/// Returns true if `key` affects how the traces of a point are read.
 pub(super) fn is_of_traces(key: &str) -> bool {
     matches!(kind(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
 }
 
-/// Returns the words of `value` as `option` takes them.
+/// Returns the words of `value` in the syntax of `option`.
 pub(super) fn words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
@@ -57,7 +57,7 @@ pub(super) fn words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String>
     }
 }
 
-/// Reads the options of the replay among `settings`.
+/// Parses the replay options among `settings`.
 pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, ReplaySettingsError> {
     let given = settings.iter().filter_map(|(key, value)| match kind(key) {
         Ok(SettingKind::Option(option)) => Some((option.key, words(option, value))),
@@ -67,7 +67,7 @@ pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, Rep
     ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
-/// The option of plans that is called `key`.
+/// The plan option called `key`, written with dashes or underscores.
 fn plan_option(key: &str) -> Option<&'static PlanOption> {
     let key = key.replace('-', "_");
     OPTIONS
@@ -75,11 +75,11 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Finds what `key` belongs to.
+/// Returns the part of the configuration that `key` belongs to.
 ///
 /// # Errors
 ///
-/// The name that is most like it, if it names nothing.
+/// The most similar name, if `key` is unknown.
 pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if NAMES.contains(&key) {
         return Ok(SettingKind::Name);
@@ -107,7 +107,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = plain().chain(plan).collect();
-            // `tensor` alone is meant as the plan's, and so is the name of an option elsewhere as the option.
+            // A bare `tensor` probably means the plan's option, and likewise for other option names.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
@@ -120,7 +120,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     }
 }
 
-/// Keys that are no part of a file.
+/// Keys that are not paths in a file.
 fn plain() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
     let options = options.map(|option| option.key.key().to_string());
@@ -128,13 +128,13 @@ fn plain() -> impl Iterator<Item = String> {
     named(&NAMES).chain(options).chain(named(&RATES))
 }
 
-/// The settings as one line: `plan.data=4, plan.tensor=8`.
+/// Formats the settings as one line: `plan.data=4, plan.tensor=8`.
 pub fn line(settings: &Settings) -> String {
     let parts = settings.iter().map(|(key, value)| format!("{key}={value}"));
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// The settings of `keys`, in their order, for people: `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
+/// Formats the settings of `keys`, in their order, for users: `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
 pub fn short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -> String {
     let parts = keys.into_iter().filter_map(|key| {
         let value = settings.get(key)?;
@@ -146,7 +146,7 @@ pub fn short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses a key that names nothing.
+/// Rejects unknown keys.
 pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
     kind(key).map(drop).map_err(|near| {
         let expected = format!(

@@ -1,4 +1,4 @@
-//! Keys of axes that change nothing: rows that differ in such a key alone have the same results.
+//! Keys of axes that change nothing: rows that differ only in such a key have equal results.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::search::{RowOutcome, SweepRow};
@@ -7,8 +7,8 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns the keys without effect of each row. A key is one of them if the study has several rows that differ from this one
-/// in the key alone, all of which were replayed and have the same results.
+/// Returns the keys without effect of each row. A key has no effect if the study has several rows that differ from this
+/// one only in the key, all were replayed, and all have equal results.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],
@@ -56,7 +56,7 @@ pub(super) fn keys_without_effect(
     found
 }
 
-/// Returns why points `one` and `other`, which differ in `key`, have the same results.
+/// Returns the reason why points `one` and `other`, which differ in `key`, have equal results.
 fn reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,

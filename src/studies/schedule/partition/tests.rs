@@ -1,4 +1,4 @@
-//! Partitions against sets of cells, every choice, and what schedules then move.
+//! Partitions, compared with sets of cells, with all choices, and with the transfers of schedules.
 
 use super::CutAlong::{Columns, Rows};
 use super::*;
@@ -7,7 +7,7 @@ use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Cells of a tensor along either side, of which a block is a range.
+/// Cells of a tensor along each side; a block is a range of cells.
 const GRID: u32 = 16;
 
 type Cells = BTreeSet<(u32, u32)>;
@@ -19,7 +19,7 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Block of rows and block of columns of a part, level by level, and how many there are.
+/// Row block and column block of a part, computed level by level, with the number of each.
 fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
@@ -38,7 +38,7 @@ fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     })
 }
 
-/// Words that are moved, by sets of cells: what each part needs and does not hold.
+/// Words moved, by sets of cells: each part's needs minus its own cells.
 fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
@@ -46,7 +46,7 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
             let [row, column] = blocks(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
-                // No part holds any of the input: it takes all columns of its rows.
+                // The input is in memory only: a part takes all columns of its rows.
                 let taken = cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
                 words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
@@ -94,7 +94,7 @@ proptest! {
         batches in 1u32..4,
         levels in 1usize..4,
     ) {
-        // 16 to 64 rows and columns, so that any cut goes.
+        // 16 to 64 rows and columns, so that any cut is possible.
         let products: Vec<ProductSize> = sizes
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
@@ -112,15 +112,15 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // Levels are chosen one by one, so all of them together may not be the best, and never are better.
+        // Levels are chosen one by one, so together they may not be optimal, but are never better than the optimum.
         let deep = partition(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
     }
 }
 
-/// Two products of 8 rows and 4 columns, so of 32 words, in two parts. Columns: the weights once, and each half lacks half of the
-/// 32 words for each micro-batch. Rows: the weights twice, and nothing else. The input is left out but in the last.
+/// Two products of 8 rows and 4 columns, so of 32 words, in two parts. Columns: the weights once, and each half lacks
+/// half of the 32 words per micro-batch. Rows: the weights twice, and nothing else. Only the last case has an input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
@@ -132,18 +132,18 @@ fn weights_are_held_against_data() {
     assert_eq!(cuts(16, 2), (64, vec![vec![Rows]; 2]));
     // 100 words: 200 + 2 x 32 = 264 against 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // One of each: columns then rows takes 100 + 2 x 16 words of weights, and each half lacks a quarter of 32, twice: 164; all
-    // along columns 116 + 64 = 180, all along rows 232, rows then columns 200 + 16 + 64 = 280.
+    // One of each: columns then rows takes 100 + 2 x 16 words of weights, and each half lacks a quarter of 32, twice:
+    // 164. All along columns takes 116 + 64 = 180, all along rows 232, rows then columns 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
-    // Without rows to cut there is nothing but columns, and in the end nothing at all.
+    // With one row only columns can be cut, and in the end nothing.
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
     assert_eq!(partition(&narrow, 3, 1), None);
-    // An input of 60 words, twice: both halves take all of it along columns, 100 + 2 x 120 = 340, and each its rows along rows,
-    // 2 x 100 + 2 x 60 = 320, where the weights alone would have them along columns.
+    // An input of 60 words, twice. Along columns both halves take all of it, 100 + 2 x 120 = 340; along rows each takes
+    // its own rows, 2 x 100 + 2 x 60 = 320. Without the input, columns would be better because of the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
         let cuts = partition(&products, 1, 2).unwrap();
@@ -153,7 +153,7 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// Bytes that a schedule moves between chips and from memory, each part of a product on its chip.
+/// Bytes that a schedule moves between chips and from memory, with each part of a product on its chip.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = LanguageModel {

@@ -1,4 +1,4 @@
-//! Bounds lie below replays of the same plans.
+//! Bounds are below replays of the same plans.
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
@@ -12,7 +12,7 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
      compute = \"roofline\"\n[[axis]]\nkey = \"machine\"\nvalues = [\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]\n\
     [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
 
-/// Bound of a point, quick and whole.
+/// Bounds of a point, quick and whole.
 fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
     let resolved = ResolvedPoint::new(&study.whole(point), &SharedParts::default())?;
     let WorkSource::Plan(pattern) = &resolved.work else {
@@ -21,8 +21,8 @@ fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefus
     Ok([quick(&resolved, pattern)?.0, whole(&resolved, pattern)?.0])
 }
 
-/// No replay is faster than the whole bound, and that is no lower than the quick one; over plans, schedules, states,
-/// networks and machines whose algorithms differ.
+/// No replay is faster than the whole bound, and the whole bound is at least the quick one; tested over plans,
+/// schedules, states, networks and machines with different algorithms.
 #[test]
 fn no_replay_is_faster_than_its_bounds() {
     let variants: [&[(&str, &str)]; 11] = [
@@ -55,7 +55,7 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.size(layer) {
-            // A third of the points with each variant, and over all variants all of them.
+            // Each variant tests a third of the points, and all variants together test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
@@ -88,7 +88,7 @@ fn no_replay_is_faster_than_its_bounds() {
             );
             assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
             checked += 1;
-            // Bounds that are far away exclude nothing.
+            // Bounds far below the replay exclude nothing.
             near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
         }
     }
@@ -99,8 +99,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// Links that are faster than their dimension says, which a member's share may come over, and sends that are complete on
-/// delivery: no replay is faster than its bounds either.
+/// Links faster than their dimension's bandwidth, which a member's share may use, and sends that complete on delivery:
+/// no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     }
 }
 
-/// A stage of kernels alone: the bound is their sum, and so is the replay.
+/// A stage of kernels only: the bound is their sum, and so is the replay.
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
@@ -147,7 +147,7 @@ fn one_npu_takes_exactly_its_bound() {
     let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer(&point, true) else {
         panic!("it fits")
     };
-    // All kernels are one chain on one lane, and each micro-batch adds the same.
+    // All kernels form one chain on one lane, and each micro-batch adds the same time.
     assert_eq!(whole.time_ps, measures.time_ps);
     assert_eq!(quick.time_ps, whole.time_ps);
     assert!(!quick.is_whole);

@@ -1,10 +1,11 @@
-//! Best first, until no bound is below the best answer.
+//! Best-first search, until no bound is below the best answer.
 //!
-//! Every point has a bound: first a quick one, then, if that is the least of all that are left, the whole one, and if
-//! that is still the least, its answer. The search ends when the least bound is no better than the best answer: what is
-//! left cannot be better, and is never replayed. Idle threads answer the first open questions of the queue ahead of
-//! their turn; an answer counts when its turn comes, so that rows are the same for any number of threads. A shard
-//! answers at least those of its points that one run over all points would, because its own best is never better.
+//! Every point has a bound: first a quick one; then, if that is the smallest of all remaining points, the whole one;
+//! and if that is still the smallest, its answer. The search ends when the smallest bound is no better than the best
+//! answer: no remaining point can be better, and none is replayed. Idle threads answer the first open questions of the
+//! queue ahead of time; an answer counts only at its turn, so that rows are the same for any number of threads. A shard
+//! answers at least those of its points that a single run over all points would answer, because its own best point is
+//! never better than the overall best.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, knows};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score};
@@ -14,10 +15,10 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue: its bound's score in an order of integers, whether it is the whole bound, and its index.
+/// A point in the queue: its bound's score as an order-preserving integer, true for a whole bound, and its index.
 type QueueEntry = (u64, bool, usize);
 
-/// Maps numbers to integers of the same order.
+/// Maps a number to an integer such that the order is preserved.
 fn ordered(score: f64) -> u64 {
     let bits = score.to_bits();
     if score.is_sign_negative() {
@@ -27,12 +28,12 @@ fn ordered(score: f64) -> u64 {
     }
 }
 
-/// A point of the layer that is searched.
+/// A point of the searched layer.
 struct QueuedPoint {
     number: u64,
     point: Settings,
     key: String,
-    /// Facts that follow from a plan without its time.
+    /// Properties of the plan that do not depend on its time.
     amounts: PointMeasures,
 }
 
@@ -42,12 +43,12 @@ struct BestFirstSearch<'s> {
     points: Vec<QueuedPoint>,
     queue: BTreeSet<QueueEntry>,
     best: Option<f64>,
-    /// Points that were answered or refused, in the order of their turns.
+    /// Answered or rejected points, in the order of their turns.
     taken: Vec<usize>,
 }
 
 impl BestFirstSearch<'_> {
-    /// Takes from the head of the queue as long as its questions are answered; true at the end of the search.
+    /// Processes the head of the queue while its questions are answered; returns true at the end of the search.
     fn advance(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.limit() {
@@ -61,7 +62,7 @@ impl BestFirstSearch<'_> {
             let knowledge = &known[&queued.key];
             match knowledge.whole {
                 Some(bound) if !is_whole => self.insert(index, bound),
-                // Refused on the way to its bound, or answered.
+                // Rejected while its bound was computed, or answered.
                 _ => {
                     let answer = knowledge.answer.as_ref();
                     let score = answer.and_then(|answer| score(self.study, &queued.point, answer));
@@ -78,7 +79,7 @@ impl BestFirstSearch<'_> {
         self.best.map_or(u64::MAX, ordered)
     }
 
-    /// The first question of the queue that nobody has answered or is answering.
+    /// The first question of the queue that is neither answered nor in progress.
     fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
         if self.advance(known) {
             return None;
@@ -105,7 +106,7 @@ impl BestFirstSearch<'_> {
     }
 }
 
-/// The question that is open for a point in the queue.
+/// The open question for a point in the queue.
 fn question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -139,7 +140,7 @@ impl StudyExplorer<'_> {
             let key = setting::line(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
-                // Refused, or missing.
+                // Rejected, or missing.
                 let _ = self.visit(numbered.then_some(number), &point);
                 continue;
             };
@@ -154,7 +155,7 @@ impl StudyExplorer<'_> {
         }
         self.ask_while(|known, in_flight| search.next(known, in_flight))?;
         while !search.advance(&self.known) {
-            // Nothing may be found out, and the answer at the head is missing.
+            // New answers are not allowed, and the answer at the head is missing.
             if let Some((_, _, index)) = search.queue.pop_first() {
                 search.taken.push(index);
             }

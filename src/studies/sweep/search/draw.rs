@@ -1,17 +1,17 @@
-//! Draws without replacement, from a seed.
+//! Seeded draws without replacement.
 
 use crate::sweep::setting::{self, Settings};
 use chakram_base::random::split_mix;
 use std::collections::BTreeMap;
 
-/// Draws `draws` of `size` indices, each at most once, in the order in which they are drawn.
+/// Draws `draws` of `size` indices, each at most once, in random order.
 pub(super) fn draw(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
-    // What is drawn inside other layers differs from point to point, and not from run to run.
+    // Draws inside other layers differ from point to point, but not from run to run.
     let mut state = setting::line(fixed).bytes().fold(seed, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let mut drawn = Vec::new();
-    // A shuffle of which only the part that was moved is kept.
+    // A Fisher-Yates shuffle that stores only the moved entries.
     let mut moved: BTreeMap<u64, u64> = BTreeMap::new();
     for i in 0..draws.min(size) {
         let rest = size - i;
@@ -38,7 +38,7 @@ mod tests {
         let unique: BTreeSet<u64> = drawn.iter().copied().collect();
         assert_eq!(unique.len(), 200);
         assert!(unique.iter().all(|index| *index < 1000));
-        // As many as there are: a permutation.
+        // Drawing all indices gives a permutation.
         let mut all = draw(7, &none, 50, 80);
         assert_ne!(all, (0..50).collect::<Vec<_>>());
         all.sort_unstable();

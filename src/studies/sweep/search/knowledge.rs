@@ -1,4 +1,4 @@
-//! Known results of points, shared by several threads that find more.
+//! Known answers and bounds of points, shared by the threads that compute more.
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::bound::PointBound;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// All that is known of a point.
+/// Known answers and bounds of a point.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointKnowledge {
     pub quick: Option<PointBound>,
@@ -19,7 +19,7 @@ pub(super) struct PointKnowledge {
     pub answer: Option<PointAnswer>,
 }
 
-/// Question about a point.
+/// A question about a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PointQuestion {
     Quick,
@@ -29,7 +29,7 @@ pub(super) enum PointQuestion {
 
 impl PointKnowledge {
     pub fn has(&self, question: PointQuestion) -> bool {
-        // Who is refused has no bound.
+        // Rejected points have no bound.
         self.answer.is_some()
             || match question {
                 PointQuestion::Quick => self.quick.is_some() || self.whole.is_some(),
@@ -40,14 +40,14 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds what was found out since.
+    /// Adds newly computed results.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
         self.answer = found.answer.or(self.answer.take());
     }
 
-    /// The line of the journal that says so.
+    /// The journal entry with these results.
     fn entry(&self, key: &str) -> JournalEntry {
         JournalEntry {
             point: key.to_owned(),
@@ -57,21 +57,21 @@ impl PointKnowledge {
     }
 }
 
-/// Tells whether a question about the point of this key is answered.
+/// Returns true if a question about the point with this key is answered.
 pub(super) fn knows(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
     known.get(key).is_some_and(|known| known.has(question))
 }
 
-/// All points of which something is known, by [`setting::line`].
+/// All points with known results, by [`setting::line`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
-/// A question about the point of this key.
+/// An unanswered question about the point with this key.
 pub(super) type OpenQuestion = (String, PointQuestion, Settings);
 
 /// State shared by the threads that answer questions.
 struct SharedKnowledge<N> {
     known: KnownPoints,
-    /// Points in the hands of a thread.
+    /// Points that a thread is working on.
     in_flight: BTreeSet<String>,
     next: N,
     best: Option<(String, f64)>,
@@ -80,7 +80,7 @@ struct SharedKnowledge<N> {
 }
 
 impl StudyExplorer<'_> {
-    /// Answers all of `questions` that are not answered yet.
+    /// Answers all unanswered `questions`.
     pub(super) fn ask(
         &mut self,
         questions: Vec<(PointQuestion, Settings)>,
@@ -95,15 +95,15 @@ impl StudyExplorer<'_> {
         let mut open: Vec<OpenQuestion> = (open.into_iter())
             .map(|(key, (question, point))| (key, question, point))
             .collect();
-        // Points of one work follow one another, so that it is built once.
+        // Points with the same work are consecutive, so that the work is built once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
         self.ask_while(move |_, _| open.next())
     }
 
-    /// Answers the questions that `next` returns, several at once, until it has no more and all are answered.
+    /// Answers the questions that `next` returns, several at a time, until it returns none and all are answered.
     ///
-    /// `next` sees what is known and which points are in the hands of a thread, and is called again after each answer.
+    /// `next` receives the known results and the points in progress, and is called again after each answer.
     pub(super) fn ask_while(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion> + Send,
@@ -135,7 +135,7 @@ impl StudyExplorer<'_> {
         shared.failed.map_or(Ok(()), Err)
     }
 
-    /// Answers questions until there are no more.
+    /// Answers questions until there are none left.
     fn work<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
@@ -156,7 +156,7 @@ impl StudyExplorer<'_> {
             let start = std::time::Instant::now();
             let find_out = || self.find_out(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
-                // Others must not wait for this answer.
+                // After a panic, other threads must not wait for this answer.
                 let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 state.in_flight.remove(&key);
                 answered.notify_all();
@@ -208,7 +208,7 @@ impl StudyExplorer<'_> {
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Answers a question about a point, of which the whole bound may be known.
+    /// Answers a question about a point; its whole bound may already be known.
     fn find_out(
         &self,
         is_bounded: bool,

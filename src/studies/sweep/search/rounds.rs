@@ -1,7 +1,7 @@
-//! Layers that take turns: each is searched with all other axes as in the best point so far, round after round.
+//! Layers that take turns: each is searched with all other axes fixed at the best point so far, round after round.
 //!
-//! A search of many layers at once has as many points as the product of their sizes; in turns it has the sum, once a round. It
-//! ends with the first round that finds nothing better, whose point no single layer can improve (of a random layer, none of
+//! A joint search of many layers visits the product of their sizes; taking turns visits the sum in each round. It ends
+//! with the first round that improves nothing; no single layer can then improve the point (for a random layer, none of
 //! its draws).
 
 use super::{StudyExplorer, SweepError};
@@ -14,24 +14,24 @@ pub struct LayerTurn {
     pub round: u32,
     /// The layer, by index.
     pub layer: usize,
-    /// Points that were visited for the first time.
+    /// Number of points visited for the first time.
     pub new_points: u64,
     /// The best point after it.
     pub best: Option<Settings>,
-    /// Whether it was found in this turn.
+    /// True if the best point was found in this turn.
     pub is_better: bool,
 }
 
 impl StudyExplorer<'_> {
-    /// The turns that were taken, in order.
+    /// The turns so far, in order.
     pub fn turns(&self) -> &[LayerTurn] {
         &self.turns
     }
 
-    /// Has layers take turns for at most so many rounds.
+    /// Lets layers take turns for at most `rounds` rounds.
     pub(super) fn take_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
         let study = self.study;
-        // The first values of all axes, until something is better.
+        // Start with the first values of all axes.
         let mut at = Settings::new();
         for layer in &study.layers {
             at.extend(study.combination(layer, 0));

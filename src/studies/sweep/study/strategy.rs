@@ -1,4 +1,4 @@
-//! Strategies, and the layers of axes that each goes over.
+//! Strategies, and the layers of axes that they explore.
 
 use super::MOST_POINTS;
 use crate::sweep::axis::StudyAxis;
@@ -10,13 +10,13 @@ const LAYER: &[&str] = &["axes", "strategy", "draws"];
 /// Order in which a layer's points are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
-    /// All of them.
+    /// All points.
     Grid,
-    /// So many, drawn without replacement.
+    /// This number of points, drawn without replacement.
     Random(u64),
-    /// One axis after another, the others held, until none gets better.
+    /// One axis after another with the others fixed, until none improves.
     Coordinate,
-    /// All that a lower bound does not exclude, by their bounds.
+    /// All points that a lower bound does not exclude, in the order of bounds.
     BranchAndBound,
 }
 
@@ -45,13 +45,13 @@ impl SearchStrategy {
         })
     }
 
-    /// Whether the points can be listed without looking at any.
+    /// Returns true if the points can be listed before any is evaluated.
     pub fn lists(self) -> bool {
         matches!(self, Self::Grid | Self::Random(_))
     }
 }
 
-/// Axes that one strategy goes over.
+/// Axes explored by one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyLayer {
     /// Indices among the study's axes.
@@ -60,7 +60,7 @@ pub struct StudyLayer {
     pub strategy: SearchStrategy,
 }
 
-/// Reads all layers; one with all axes where there are none.
+/// Parses all layers; without any, one layer has all axes.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
     axes: &[StudyAxis],

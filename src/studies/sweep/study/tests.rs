@@ -1,4 +1,4 @@
-//! Studies as read, and refusals of wrong ones.
+//! Parsed studies, and rejections of invalid ones.
 
 use super::*;
 use chakram_base::config::ConfigLiteral;
@@ -36,14 +36,14 @@ fn axes_are_lists_ranges_divisors_and_plans() {
         ["1,1,4", "1,2,2", "1,4,1", "2,1,2", "2,2,1", "4,1,1"]
     );
     assert_eq!(study.listed(), Some(2 * 3 * 3 * 4 * 6));
-    // The last axis counts fastest.
+    // The last axis varies fastest.
     let point = study.combination(&study.layers[0], 7);
     assert_eq!(point["plan.data"], ConfigLiteral::Whole(2));
     assert_eq!(point["plan.steps"], ConfigLiteral::Whole(2));
     assert_eq!(study.whole(&point)["plan.batch"], ConfigLiteral::Whole(8));
 }
 
-/// Each with its key, its line, what was found and what is near.
+/// Each rejection has the key, the line, the found value and a similar name.
 #[test]
 fn wrong_studies_are_refused_with_key_and_line() {
     let axis = "[[axis]]\nkey = \"plan.tensor\"\nvalues = [1, 2]\n";
