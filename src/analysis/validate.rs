@@ -1,17 +1,17 @@
-//! Validation of traces before anything is replayed.
+//! Validation of traces before a replay.
 //!
-//! Each trace is checked on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles, durations. Of each,
-//! the parts are kept that other ranks must agree with: collectives, messages and loads that switches gather,
-//! in program order, and the groups that it declares. [`job`] compares these across ranks: ranks and their
-//! traces, groups and their members, the same collectives on all members of a group, a receive for each send,
-//! and no deadlock (cycle of waits) across ranks.
+//! Each trace is checked on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles, durations. The
+//! check keeps the parts that other ranks must agree with, in program order: collectives, messages, loads that switches
+//! gather, and the declared groups. [`job`] compares these across ranks: ranks and their traces, groups and their
+//! members, the same collectives on all members of a group, a receive for each send, and no deadlock (cycle of waits)
+//! across ranks.
 //!
-//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. Anything in traces that a
-//! replay would refuse is an error here; what a replay repairs is a warning; what is merely worth knowing is a
-//! note. All defects are counted, and the first few of each kind are kept.
+//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. Anything that a replay would
+//! reject is an error here; anything that a replay repairs is a warning; anything else worth knowing is a note. All
+//! defects are counted, and the first few of each kind are kept.
 //!
-//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between
-//! ranks: what it lacks would look like a fault of the others.
+//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks: its
+//! missing parts would look like faults of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::graph::DependencyPolicy;
@@ -49,21 +49,21 @@ const NONE: u32 = u32::MAX;
 pub struct ValidateOptions {
     /// Policy for data and control dependencies.
     pub dependencies: DependencyPolicy,
-    /// Whether a rank without a trace is accepted, as a mirror of one with a trace.
+    /// True if a rank without a trace is accepted, as a mirror of a rank with one.
     pub mirror: bool,
-    /// Number of ranks of the job, if more than the traces show.
+    /// Number of ranks of the job, if it exceeds the ranks in the traces.
     pub ranks: Option<u32>,
     /// Declared groups; they take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Sizes of the machine's dimensions, the innermost first, if the machine is known: they decide which ranks
-    /// take part in collectives over some of the dimensions.
+    /// Sizes of the machine's dimensions, innermost first, if the machine is known: they decide which ranks take part
+    /// in collectives over some of the dimensions.
     pub dimensions: Option<Vec<u32>>,
-    /// Number of defects of each kind that are kept.
+    /// Maximum number of kept defects of each kind.
     pub show: usize,
 }
 
 impl ValidateOptions {
-    /// Returns the defaults as `change` leaves them.
+    /// Returns the defaults, modified by `change`.
     pub fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
@@ -71,7 +71,7 @@ impl ValidateOptions {
     }
 }
 
-/// Trace of a rank as a report names it.
+/// Trace of a rank with its name in reports.
 #[derive(Clone, Debug)]
 pub struct ReportedTrace<'a> {
     /// The rank.
@@ -89,12 +89,12 @@ pub struct ValidationReport<'a> {
     pub sources: Vec<ReportedTrace<'a>>,
     /// All defects, of traces and of the job.
     pub findings: DefectLog,
-    /// Whether warnings count as errors.
+    /// True if warnings count as errors.
     pub strict: bool,
 }
 
 impl<'a> ValidationReport<'a> {
-    /// Validates the job that `sources` form.
+    /// Validates the job formed by `sources`.
     pub fn new(
         mut sources: Vec<ReportedTrace<'a>>,
         options: &ValidateOptions,
@@ -110,7 +110,7 @@ impl<'a> ValidationReport<'a> {
         }
     }
 
-    /// Returns whether the job can be replayed, as far as its traces go.
+    /// Returns whether the traces allow a replay of the job.
     pub fn is_sound(&self) -> bool {
         let tally = self.findings.tally();
         tally.errors == 0 && (tally.warnings == 0 || !self.strict)

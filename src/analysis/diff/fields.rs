@@ -21,7 +21,7 @@ pub enum NodeField {
     Host,
     /// Rank of the other end of a message.
     Peer,
-    /// This rank's own number, on a message.
+    /// The node's own rank, stated on a message.
     Own,
     /// Tag of a message.
     Tag,
@@ -29,13 +29,13 @@ pub enum NodeField {
     Group,
     /// Root of a collective.
     Root,
-    /// Mask of the machine's dimensions that take part.
+    /// Mask of the participating dimensions of the machine.
     Dimensions,
     /// Number format.
     Dtype,
-    /// Whether switches gather or reduce.
+    /// True if switches gather or reduce.
     InSwitch,
-    /// Whether it waited for none of its peers.
+    /// True if it did not wait for its peers.
     Eager,
     /// Number of bytes.
     Bytes,
@@ -47,15 +47,15 @@ pub enum NodeField {
     Delay,
     /// Recorded time of waiting for its peers.
     Wait,
-    /// Time that the profiler is estimated to have added.
+    /// Estimated time added by the profiler.
     Profiler,
-    /// Duration in whole microseconds, if a finer one is the same.
+    /// Duration in whole microseconds, if the finer duration is the same.
     Micros,
     /// Recorded start.
     Start,
     /// Inputs or outputs: values, shapes or types.
     Io(&'static str),
-    /// Attribute that no field above is read from.
+    /// Attribute that none of the fields above is read from.
     Attribute(String),
     /// Unknown field, by its number.
     Unknown(u32),
@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the unit of its numbers for programs; empty if it has none.
+    /// Returns the unit of its numbers for programs; empty without a unit.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",
@@ -171,7 +171,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     }
 }
 
-/// Returns the bytes that a node moves, if it states them.
+/// Returns the bytes that a node moves, if the trace gives them.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::NoOp | Op::Host => None,

@@ -1,12 +1,11 @@
 //! Matching of the nodes of two traces.
 //!
-//! Evidence is used from strong to weak: nodes with the same surroundings, transitively; with the same
-//! predecessors or successors, transitively; with the same vicinity; neighbours of pairs; nodes that an
-//! alignment in program order puts side by side; and at last nodes of different content with the same
-//! neighbours. Nothing is searched twice, and no step is more than linear except for sorting, so traces without
-//! anything in common take no longer.
+//! Evidence is used from strong to weak: nodes with the same surroundings, transitively; with the same predecessors or
+//! successors, transitively; with the same vicinity; neighbours of pairs; nodes that an alignment in program order
+//! places next to each other; and finally nodes of different content with the same neighbours. Nothing is searched
+//! twice, and no step is more than linear except for sorting, so traces with nothing in common take no longer.
 //!
-//! Large traces that are nearly identical are mostly paired by ids first, which takes one look at each node.
+//! Large traces that are nearly identical are mostly paired by ids first, which visits each node once.
 
 mod align;
 mod color_refinement;
@@ -73,10 +72,10 @@ impl NodeMatching {
     }
 }
 
-/// Number of nodes in each trace from which on both are processed in parallel.
+/// Minimum number of nodes in each trace for processing both in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Returns both results, computed in parallel if there is `much` to do.
+/// Returns both results, computed in parallel if there is `much` work.
 pub(super) fn run_both<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -149,8 +148,8 @@ impl LabelKind {
     }
 }
 
-/// Pairs nodes with the same surroundings, far or near. Callers begin with labels of whole records, which
-/// distinguish a node from a new one before it that does the same.
+/// Pairs nodes with the same surroundings, far or near. Callers begin with labels of whole records, which distinguish a
+/// node from a new node before it with the same work.
 fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     refine(sides, pairs, base, |side, base| {
         labels::ancestry(side, base, EdgeDirection::Predecessors)
@@ -158,7 +157,7 @@ fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, bas
     refine(sides, pairs, base, |side, base| {
         labels::ancestry(side, base, EdgeDirection::Successors)
     });
-    // A wider vicinity is stronger evidence, so it goes first.
+    // A wider vicinity is stronger evidence, so it is used first.
     for steps in [3, 1, 0] {
         if !pairs.complete() {
             let labels = both(sides, |side| labels::vicinity(side, base.of(side), steps));
@@ -167,7 +166,7 @@ fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, bas
     }
 }
 
-/// Pairs nodes with equal `label`; of several, those that finer labels leave together.
+/// Pairs nodes with equal `label`; several nodes with equal labels are resolved by finer labels.
 fn refine(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
@@ -206,7 +205,7 @@ fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
             return;
         }
         let before = pairs.free;
-        // Unambiguous neighbours first; the alignment then puts the others in order.
+        // Unambiguous neighbours come first; the alignment then orders the others.
         propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
         align::align(sides, pairs);
         propagate(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);

@@ -1,8 +1,8 @@
-//! Differences between two reports of replays: the makespan, and the parts that moved it.
+//! Differences between two replay reports: the makespan, and the parts of the time that changed it.
 //!
-//! The parts of an NPU's time sum to the makespan, so the changes of their means are the whole change. What
-//! is behind a part, operators or groups, is told below it; what these do not explain, because work
-//! overlaps, is told as the rest.
+//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part
+//! lists the operators or groups that changed it; the remainder, which they do not explain because work overlaps, is
+//! listed as the rest.
 
 mod html;
 mod json;
@@ -21,31 +21,31 @@ use chakram_report::MachineResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Something that moved, with what it is called.
+/// A named quantity that changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContributionChange {
     /// Its name.
     pub what: String,
-    /// On both sides.
+    /// Values on both sides.
     #[serde(rename = "mean_ps")]
     pub shift: AmountChange,
 }
 
-/// A part of an NPU's time, the mean over NPUs, and what is behind it.
+/// A part of an NPU's time as the mean over NPUs, with the operators or groups that contribute to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimePartChange {
     /// Compute, communication, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
-    /// The mean over NPUs, so rounded that the parts sum to the makespan.
+    /// The mean over NPUs, rounded such that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
     pub mean: AmountChange,
     /// The sum over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub sum: AmountChange,
-    /// Operators or groups, their means over NPUs; what moved most is first.
+    /// Means of operators or groups over NPUs, largest change first.
     pub behind: Vec<ContributionChange>,
-    /// Remainder of the change of the mean that `behind` does not explain.
+    /// The part of the mean's change that `behind` does not explain.
     #[serde(rename = "rest_ps", serialize_with = "json::narrow")]
     pub rest: i128,
 }
@@ -57,13 +57,13 @@ pub struct CollectiveChange {
     pub what: String,
     /// Number of calls.
     pub calls: AmountChange,
-    /// The sum of buffers.
+    /// Sum of buffer sizes.
     #[serde(rename = "buffer_bytes_sum")]
     pub bytes: AmountChange,
-    /// The transfers of all calls.
+    /// Transfer time of all calls.
     #[serde(rename = "transfer_ps")]
     pub transfer: AmountChange,
-    /// Waiting time of all members together.
+    /// Waiting time summed over all members.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: AmountChange,
 }
@@ -71,27 +71,27 @@ pub struct CollectiveChange {
 /// A replay in both reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayDiff {
-    /// The machine's name in the first.
+    /// The machine's name in the first report.
     pub before_machine: String,
-    /// And in the second.
+    /// The machine's name in the second report.
     pub after_machine: String,
-    /// Notes on what makes the two different questions.
+    /// Differences that make the two reports answers to different questions.
     pub notes: Vec<String>,
     /// The makespans.
     #[serde(rename = "makespan_ps")]
     pub makespan: AmountChange,
-    /// Parts of the time; the one that moved most is first.
+    /// Parts of the time, largest change first.
     pub parts: Vec<TimePartChange>,
-    /// Collectives that moved, by the change of their transfers.
+    /// Collectives that changed, by the change of their transfer time.
     pub collectives: Vec<CollectiveChange>,
-    /// Finish times of ranks; the one that moved most is first.
+    /// Finish times of ranks, largest change first.
     pub ranks: Vec<RankShift>,
-    /// Whether counts of ranks, nodes, calls or messages differ.
+    /// True if counts of ranks, nodes, calls or messages differ.
     #[serde(skip)]
     pub structure: bool,
 }
 
-/// Finish times of a rank in both.
+/// Finish times of a rank in both reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankShift {
     /// The rank.
@@ -101,14 +101,14 @@ pub struct RankShift {
     pub finish: AmountChange,
 }
 
-/// Two documents.
+/// Comparison of two report documents.
 #[derive(Clone, Debug)]
 pub struct ReportDiff {
     /// Notes to read before numbers are compared.
     pub notes: Vec<String>,
-    /// Machines that only one of the documents has a report of.
+    /// Machines whose report is in only one of the documents.
     pub only: [Vec<String>; 2],
-    /// The replays in both, in the order of the first.
+    /// The replays in both documents, in the order of the first.
     pub replays: Vec<ReplayDiff>,
 }
 
@@ -175,7 +175,7 @@ impl ReportDiff {
         }
     }
 
-    /// Whether anything differs in this respect.
+    /// Returns whether anything differs in this aspect.
     pub fn differs(&self, aspect: DiffAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
@@ -193,7 +193,7 @@ impl ReportDiff {
         }
     }
 
-    /// Holds the differences against `limits`.
+    /// Checks the differences against `limits`.
     pub fn hold(&self, limits: &DiffThresholds) -> ThresholdVerdict {
         let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),

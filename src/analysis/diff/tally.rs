@@ -1,8 +1,7 @@
-//! Totals of differences, over the nodes of a rank and over ranks; owned, so that files can be released.
+//! Totals of differences, over the nodes of a rank and over ranks. They own their data, so that files can be released.
 //!
-//! A change that many nodes or ranks share takes one line, with its first occurrence and its ranks. Times and
-//! sizes of all nodes of both traces are added up by operator, type and group, and the largest changes of
-//! single nodes are kept.
+//! A change that many nodes or ranks share takes one line, with its first occurrence and its ranks. Times and sizes of
+//! all nodes of both traces are summed by operator, type and group, and the largest changes of single nodes are kept.
 
 mod amounts;
 
@@ -24,7 +23,7 @@ pub enum TimeTolerance {
     Exact,
     /// Changes of at most this span.
     Absolute(Span),
-    /// Changes of at most this many percent of the time before.
+    /// Changes of at most this percentage of the time before.
     Percent(f64),
 }
 
@@ -130,18 +129,18 @@ impl NodeChange {
 pub struct FileFault {
     /// The rank.
     pub rank: u32,
-    /// Whether it is the second file.
+    /// True for the second file, false for the first.
     pub second: bool,
     /// Number of faults of the file.
     pub count: usize,
-    /// Description of the first.
+    /// Description of the first fault.
     pub text: String,
 }
 
 /// Limits of the data that is kept, and tolerance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
-    /// Maximum number of changes of single nodes, of times and of sizes each; all if `None`.
+    /// Maximum number of changes of single nodes, separately for times and sizes; `None` keeps all.
     pub singles: Option<usize>,
     /// Tolerance for changes of times.
     pub tolerance: TimeTolerance,
@@ -152,9 +151,9 @@ pub struct DiffTallyOptions {
 pub struct DiffTally {
     /// Ranks that were compared node by node.
     pub compared: Vec<u32>,
-    /// Ranks with files that are identical, byte for byte.
+    /// Ranks whose files are identical byte for byte.
     pub identical: Vec<u32>,
-    /// Ranks of only one of the jobs.
+    /// Ranks that only the first or only the second job has.
     pub only: [Vec<u32>; 2],
     /// Faults of the files.
     pub faults: Vec<FileFault>,
@@ -164,7 +163,7 @@ pub struct DiffTally {
     pub changed: u64,
     /// Number of nodes and dependencies by change.
     pub counts: BTreeMap<ChangeKind, u64>,
-    /// Changes besides times and sizes.
+    /// Changes other than times and sizes.
     pub lines: BTreeMap<ChangeKey, ChangeOccurrences>,
     /// Times and sizes of all nodes of the compared ranks.
     pub total: NodeTotals,
@@ -306,7 +305,7 @@ impl DiffTally {
                     });
                     if keep
                         .singles
-                        // Trimming sorts the list, so it waits until that is several times too long.
+                        // Trimming sorts the list, so it is delayed until the list is several times too long.
                         .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
                         self.trim(keep);
@@ -381,7 +380,7 @@ impl DiffTally {
         }
         self.largest.extend(other.largest);
         self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
-        // The sort is stable, so of equal changes that of the lowest rank is in front.
+        // The sort is stable, so of equal changes the one of the lowest rank comes first.
         self.largest.dedup_by(|later, first| {
             let same = later.order() == first.order();
             if same {

@@ -1,21 +1,21 @@
 //! Removal of private information from traces.
 //!
-//! Everything that a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else
-//! is removed unless a list allows it, so unknown content cannot leak:
+//! Everything that a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else is
+//! removed unless a list allows it, so unknown content cannot leak:
 //!
 //! | part | becomes |
 //! |---|---|
-//! | names | `n-` and 16 hexadecimal digits of their keyed hash; public ones ([`is_public`]) stay |
-//! | groups | numbers stay, names become `g-` and a hash, in nodes and declarations alike; only ranks are declared of them |
+//! | names | `n-` and 16 hexadecimal digits of their keyed hash; public names ([`is_public`]) stay |
+//! | groups | numbers stay, names become `g-` and a hash, in both nodes and declarations; declarations keep only ranks |
 //! | names of lanes | `lane-` and a hash |
-//! | attributes | those that replays read stay if they make sense as such, and so do the numbers [`NUMBERS`]; others go |
-//! | arguments and results | go |
+//! | attributes | attributes that replays read stay if they are valid, and so do the numbers in [`NUMBERS`]; others are removed |
+//! | arguments and results | removed |
 //! | roles of groups | `tensor`, `data` and the other words of plans stay, others become `role-` and a hash |
-//! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and that kernels ran on a CPU |
-//! | `doc_string`, start times, unknown fields | go |
+//! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and the mark that kernels ran on a CPU |
+//! | `doc_string`, start times, unknown fields | removed |
 //!
-//! The hash is BLAKE3 with a key: equal names have equal hashes on all ranks and in all runs with one key, and
-//! names cannot be guessed by trying without it.
+//! The hash is keyed BLAKE3: equal names have equal hashes on all ranks and in all runs with one key, and names cannot
+//! be guessed by trial without the key.
 
 use super::audit;
 use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
@@ -31,7 +31,7 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
+/// Attributes that replays ignore but that are kept if they are numbers: the origin of a node.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -85,8 +85,8 @@ const PUBLIC_ROLES: [&str; 10] = [
     "context",
 ];
 
-/// Returns whether `name` is that of an operator of PyTorch or of a step, and nothing else: a known prefix is
-/// followed by letters, digits and `_` only, and by nothing that an [`audit`] would find.
+/// Returns whether `name` is only the name of a PyTorch operator or of a step: a known prefix followed by nothing but
+/// letters, digits and `_`, and containing nothing that an [`audit`] would report.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -115,13 +115,13 @@ pub struct AnonymiserCounts {
     pub kept: u64,
     /// Number of attributes that were removed.
     pub attributes: u64,
-    /// Number of other fields that were removed: inputs, outputs, start times, unknown ones.
+    /// Number of other removed fields: inputs, outputs, start times, unknown ones.
     pub fields: u64,
 }
 
 impl TraceAnonymiser {
-    /// Derives the key of the hash from `secret`. Public names are kept if `public`, and names that match one
-    /// of the patterns `keep`, in which `*` stands for any text.
+    /// Derives the key of the hash from `secret`. Public names are kept if `public`, and so are names that match a
+    /// pattern of `keep`, in which `*` matches any text.
     pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
         Self {
             key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
@@ -132,7 +132,8 @@ impl TraceAnonymiser {
 
     fn hashed(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix separates nodes, groups and lanes, so that equal names of different things do not show.
+        // The prefix gives nodes, groups and lanes different hashes, so that equal names of different kinds are not
+        // visible.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
@@ -166,7 +167,7 @@ impl TraceAnonymiser {
             .collect()
     }
 
-    /// Returns the replacement of the roles of groups: the words of plans are structure, any other is a name.
+    /// Returns the replacement of the roles of groups: the words of plans are structure, and any other word is a name.
     pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
         roles.renamed(|role| match PUBLIC_ROLES.contains(&role) {
             true => role.to_owned(),
@@ -176,7 +177,7 @@ impl TraceAnonymiser {
 
     /// Anonymises the (decompressed) `contents` of a trace.
     ///
-    /// Fails on records that a replay would refuse, since their content is unknown.
+    /// Fails on records that a replay would reject, because their content is unknown.
     pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);
@@ -247,7 +248,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // As many attributes as were written above were kept; the others are removed.
+                // The first attributes were kept, as many as were written above; the others are removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -369,7 +370,7 @@ impl TraceAnonymiser {
     }
 }
 
-/// Dependencies of one node, by kind.
+/// Dependencies of one node, by kind of dependency.
 #[derive(Default)]
 struct DependencyLists {
     control: Vec<u64>,
@@ -402,7 +403,7 @@ fn scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), Tra
     Ok(())
 }
 
-/// Copies a list of whole numbers or booleans as its reader decodes it.
+/// Copies a list of integers or booleans in the form that its reader decodes.
 fn list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
     let mut parts = WireCursor::new(message, at);

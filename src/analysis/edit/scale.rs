@@ -1,35 +1,34 @@
-//! Scaling of a job to more or fewer ranks, by copies along one dimension of a grid of ranks.
+//! Scaling of a job to more or fewer ranks, by copying along one dimension of a grid of ranks.
 //!
-//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has
-//! the coordinates `(r / 4, r % 4)`. Along one of them, of size `D`, the job gets the size `D'`. The rank
-//! of the new grid whose coordinate there is `x'` does what the old rank did whose coordinate was
-//! `x' mod D` and whose others were the same; it belongs to *block* `x' / D`.
+//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has the coordinates
+//! `(r / 4, r % 4)`. Along one dimension, the job changes from size `D` to size `D'`. The new rank with coordinate `x'`
+//! there copies the old rank with coordinate `x' mod D` and the same other coordinates; it belongs to *block* `x' / D`.
 //!
-//! | what | becomes |
+//! | item | becomes |
 //! |---|---|
-//! | a group with all coordinates along the dimension | one group with all new ones, in ascending order |
-//! | a group with one coordinate there | itself, and a copy under a new name for every further block |
-//! | a group with some of them | an error: nobody knows what it means to be larger |
+//! | a group with all coordinates along the dimension | one group with all new coordinates, in ascending order |
+//! | a group with one coordinate there | itself, and a copy with a new name for every further block |
+//! | a group with some of the coordinates | an error, because its larger form is undefined |
 //! | all ranks | all new ranks |
 //! | a root | the member with the same other coordinates, and its own along the dimension modulo `D'` |
-//! | the peer of a message with the same coordinate there | that rank in the own block |
+//! | the peer of a message with the same coordinate there | that rank in the same block |
 //! | a message along the dimension | the same step from the own coordinate, modulo `D'`, if all ranks along the dimension make the same messages; an error otherwise |
 //!
-//! A step of half the ring could go either way; it goes forward. Where `D` is 1, a group of one member
-//! counts as one along the dimension, and a larger one as one across.
+//! A step of half the ring could go either way; it goes forward. If `D` is 1, a group of one member is a group along
+//! the dimension, and a larger group is across it.
 //!
 //! # Bytes
 //!
-//! Buffers that every member holds whole, such as gradients in an all-reduce, keep their size. Of a [`ShardScaling`]
-//! buffer either the whole or the shard of a member stays, when a group grows from `m` to `m'`:
+//! Buffers that every member has whole, such as gradients in an all-reduce, keep their size. For sharded buffers,
+//! [`ShardScaling`] keeps either the whole or each member's shard when a group grows from `m` to `m'`:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
 //! | all-gather, gather: a member's shard | `m / m'` of it | the same |
 //! | reduce-scatter, scatter: the whole | the same | `m' / m` of it |
-//! | all-to-all: all that a member sends | the same | `m' / m` of it |
+//! | all-to-all: everything that a member sends | the same | `m' / m` of it |
 //!
-//! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
+//! Fractions are rounded up. Kernels keep their work, although kernels on shards may have less.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
@@ -48,10 +47,10 @@ pub use grid::{RankGrid, ScaledDimension};
 use group_scaling::{GroupNames, GroupScaling};
 use rank_writer::ScaleWriter;
 
-/// Part that stays constant of a buffer that a group shards.
+/// The part of a sharded buffer that stays constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardScaling {
-    /// The whole: weights and optimizer states, which do not grow with the number of replicas.
+    /// The whole buffer: weights and optimizer states, which do not grow with the number of replicas.
     KeepTotal,
     /// The shard of each member.
     KeepShard,
@@ -68,11 +67,10 @@ impl SettingChoice for ShardScaling {
     ];
 }
 
-/// Step of a message's sender along the dimension, and the other coordinates of its peer.
+/// A message's step along the dimension, from its sender, and the other coordinates of its peer.
 type RingStep = (i64, (u32, u32));
 
-/// Message along the dimension: whether it is received, step of its sender, other coordinates of its peer, tag
-/// and bytes.
+/// Message along the dimension: true for a receive, step from its sender, other coordinates of its peer, tag and bytes.
 type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
 /// Scaling of a job.
@@ -80,20 +78,20 @@ type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 pub struct JobScaling {
     along: ScaledDimension,
     sharded: ShardScaling,
-    /// Groups that are declared beside the traces.
+    /// Groups declared outside the traces.
     declared: DeclaredGroups,
-    /// Groups that the trace of each rank declares.
+    /// Groups declared in the trace of each rank.
     own: BTreeMap<u32, DeclaredGroups>,
     names: GroupNames,
     crossings: BTreeMap<u32, Vec<CrossingMessage>>,
-    /// Whether all copies of a rank are equal, by rank.
+    /// For each rank, true if all its copies are equal.
     alike: BTreeMap<u32, bool>,
-    /// Whether a collective or a message goes along the dimension.
+    /// True if a collective or a message crosses the dimension.
     exchanges: bool,
 }
 
 impl JobScaling {
-    /// Starts with the groups that are declared beside the traces.
+    /// Starts with the groups declared outside the traces.
     pub fn new(
         along: ScaledDimension,
         sharded: ShardScaling,
@@ -117,18 +115,17 @@ impl JobScaling {
         Ok(this)
     }
 
-    /// Returns the dimension that is scaled, which maps new ranks to those they copy.
+    /// Returns the scaled dimension, which maps new ranks to the ranks they copy.
     pub fn along(&self) -> &ScaledDimension {
         &self.along
     }
 
-    /// Returns whether ranks exchange anything along the dimension; if not, its further ranks repeat what others do, side by
-    /// side.
+    /// Returns whether ranks exchange data along the dimension; if not, the copies run independently.
     pub fn exchanges_along(&self) -> bool {
         self.exchanges
     }
 
-    /// Returns how a declared group scales; `None` if it is all ranks, by its name or because it lists none.
+    /// Returns how a declared group scales; `None` for the group of all ranks, given by name or by an empty list.
     fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<GroupScaling>, TraceError> {
         if ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
             Ok(None)
@@ -137,9 +134,9 @@ impl JobScaling {
         }
     }
 
-    /// Reads the trace of `rank`.
+    /// Scans the trace of `rank`.
     ///
-    /// Fails on anything that a replay would refuse, and on groups that do not fit the grid.
+    /// Fails on anything that a replay would reject, and on groups that do not fit the grid.
     pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
@@ -162,7 +159,7 @@ impl JobScaling {
             self.names.add(name);
         }
         self.own.insert(rank, own);
-        // Replays match them in the order of ids, whatever the order of the file.
+        // Replays match messages in the order of ids, whatever the order of the file.
         records.sort_by_key(|(_, view)| view.id);
         let mut crossings = Vec::new();
         for (record, view) in records {
@@ -196,8 +193,7 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns the members of the group that a node of `rank` names, and how it scales; an empty list means all
-    /// ranks.
+    /// Returns the members of the group that a node of `rank` uses, and how it scales; an empty list means all ranks.
     fn group(
         &self,
         rank: u32,
@@ -221,7 +217,7 @@ impl JobScaling {
         }
     }
 
-    /// Returns the step of a message's sender along the dimension, and its peer's other coordinates; `None` if
+    /// Returns the step of a message from its sender along the dimension, and its peer's other coordinates; `None` if
     /// both ends have the same coordinate there.
     fn step(
         &self,
@@ -250,7 +246,7 @@ impl JobScaling {
             (own.x, far.x)
         };
         let size = i64::from(self.along.size());
-        // The shorter way around the ring; half of it counts as forward.
+        // The shorter direction around the ring; half of the ring counts as forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
             forward - size
@@ -281,12 +277,12 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns whether the copies of `rank` in all blocks are one trace.
+    /// Returns whether the copies of `rank` in all blocks are equal traces.
     pub fn is_alike(&self, rank: u32) -> bool {
         self.alike.get(&rank).copied().unwrap_or(false)
     }
 
-    /// Returns the scaled groups that were declared beside the traces.
+    /// Returns the scaled groups declared outside the traces.
     pub fn groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for (name, ranks) in &self.declared {
@@ -300,7 +296,7 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles` with those of the groups that blocks have copies of.
+    /// Returns `roles`, extended to the copies of groups in further blocks.
     pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
@@ -345,7 +341,7 @@ impl JobScaling {
         }
     }
 
-    /// Writes the trace of the new rank `rank`, from the `contents` of the one that it copies.
+    /// Writes the trace of the new rank `rank`, from the `contents` of the rank that it copies.
     pub fn write(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
         let (old, block) = self.along.copies(rank);
         let mut out = Vec::with_capacity(contents.len());

@@ -1,40 +1,37 @@
-//! A part of a job: what an annotation covers, or a range of ids.
+//! A slice of a job: the nodes that an annotation covers, or a range of ids.
 //!
-//! # What an annotation covers
+//! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the node that its attribute `parent` names, and to the one that `launch` names.
-//! An annotation covers the nodes of its name and all that belongs to them, directly or not. Other
-//! threads do not belong to it; so a node of another lane that belongs to nobody is covered too, with all
-//! that belongs to it, if it began between the first node that is covered on the annotation's own lane and
-//! the next there that is not.
+//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with its
+//! name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to it. Therefore a node
+//! on another lane that belongs to no other node is also covered, with all nodes that belong to it, if it began after
+//! the first covered node on the annotation's own lane and before the next uncovered node there.
 //!
-//! A trace without these attributes says who called whom with control dependencies, as Chakra's own
-//! converter does: there a node belongs to its first control dependency, and a node of the device
-//! without one to its first data dependency.
+//! A trace without these attributes expresses calls as control dependencies, as Chakra's own converter does: there a
+//! node belongs to its first control dependency, and a device node without one to its first data dependency.
 //!
 //! Metadata nodes, which declare groups, are always kept.
 //!
 //! # Dependencies
 //!
-//! A dependency on a node that is cut becomes dependencies on the nearest kept nodes that the cut one
-//! waits for, through any number of cut ones: with data if data passes all the way, and else to order.
-//! Where a cut node stands for more than [`MOST_BEHIND`] kept ones, it becomes a *joint*: a node of the
-//! same id that does nothing and waits for them, so the number of dependencies grows by a constant
-//! factor at most.
+//! A dependency on a cut node becomes dependencies on the nearest kept nodes that the cut node waits for, through any
+//! number of cut nodes: data dependencies if data passes along the whole path, and otherwise control dependencies. If a
+//! cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes a *joint*: a node with the same id
+//! that does nothing and waits for them, so the number of dependencies grows by at most a constant factor.
 //!
 //! # Times
 //!
-//! Let every rank run by itself: a node starts when all that it waits for have ended, plus its delay,
-//! and lasts as recorded, recorded waiting included. That is the capture, to the nanosecond, where
-//! chakram converted the trace. With `S` the earliest start of any selected node of the job, `start'(n) =
-//! max(0, start(n) - S)`, and a kept node gets the delay
+//! Consider every rank on its own: a node starts when all its dependencies have ended, plus its delay, and lasts as
+//! recorded, including recorded waiting. This reproduces the capture to the nanosecond if chakram converted the trace.
+//! With `S` the earliest start of any selected node of the job, `start'(n) = max(0, start(n) - S)`, and a kept node
+//! gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(end'(d) for what it waits for now, or 0)
 //! ```
 //!
-//! which is not negative, since what it waits for now had ended before it started. So relative starts
-//! are those of the whole job, on each rank and between ranks.
+//! which is not negative, because its new dependencies had ended before it started. Relative starts are therefore the
+//! same as in the whole job, on each rank and between ranks.
 
 use chakram_base::units::Span;
 use chakram_trace::format::encoder::MessageEncoder;
@@ -57,40 +54,40 @@ pub use select::SliceTarget;
 use checked_trace::CheckedTrace;
 use close::DependencyClosure;
 
-/// Nodes that one rank keeps.
+/// Kept nodes of one rank.
 #[derive(Debug)]
 pub struct RankSelection {
     rank: u32,
-    /// By index in order of ids: whether the node is kept, and whether it was asked for.
+    /// In the order of ids: true if the node is kept, and true if it was requested.
     kept: Vec<bool>,
     asked: Vec<bool>,
     first: Span,
 }
 
-/// Summary of what was written of a rank.
+/// Summary of a rank's slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
     /// Nodes of the whole trace.
     pub of: u64,
-    /// Nodes that were kept.
+    /// Kept nodes.
     pub kept: u64,
-    /// Nodes that do nothing and stand for cut ones.
+    /// Nodes that do nothing and replace cut ones.
     pub joints: u64,
-    /// Kept nodes whose dependencies are others than before.
+    /// Kept nodes whose dependencies changed.
     pub mended: u64,
-    /// Whether control dependencies close a cycle, which left them out.
+    /// True if control dependencies close a cycle, and were therefore left out.
     pub cyclic: bool,
-    /// Start of the first requested node, counted from the start of the slice.
+    /// Start of the first requested node, relative to the start of the slice.
     pub starts: Span,
-    /// End of the last one, every rank by itself.
+    /// End of the last requested node, with every rank on its own.
     pub ends: Span,
 }
 
 impl RankSelection {
-    /// Chooses what to keep of the trace of `rank`, and adds its communication to `matches`. `groups` are
-    /// declared beside the traces.
+    /// Selects the nodes to keep from the trace of `rank`, and adds its communication to `matches`. `groups` are
+    /// declared outside the traces.
     ///
-    /// Fails on traces that cannot be replayed, and where nothing is chosen.
+    /// Fails on traces that cannot be replayed, and if no node is selected.
     pub fn select(
         contents: &[u8],
         rank: u32,
@@ -121,7 +118,7 @@ impl RankSelection {
         self.first
     }
 
-    /// Cuts the nodes that communicate with others that are cut.
+    /// Cuts the nodes that communicate with nodes cut on other ranks.
     pub fn cut(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;
@@ -129,10 +126,9 @@ impl RankSelection {
         }
     }
 
-    /// The slice of `contents`, the trace that was selected from, in a job whose slice starts at
-    /// `start`.
+    /// Writes the slice of `contents`, the selected trace, in a job whose slice starts at `start`.
     ///
-    /// Fails when the trace is another one.
+    /// Fails if the trace is not the selected one.
     pub fn write(
         &self,
         contents: &[u8],
@@ -173,7 +169,7 @@ impl SliceWriter<'_> {
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
-            // A slice does a part of the job's work, which nobody has counted.
+            // A slice does an uncounted part of the job's work.
             let amounts = raw.metadata.amounts;
             let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
             let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();
@@ -183,7 +179,7 @@ impl SliceWriter<'_> {
             };
             edit.frame(first, &mut record, &mut out)?;
         }
-        // In the order of the file.
+        // In file order.
         let mut place: Vec<u32> = raw.all().collect();
         place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
@@ -235,8 +231,8 @@ impl SliceWriter<'_> {
         Ok((out, sliced))
     }
 
-    /// The delay of each kept node, and when the rank starts and ends. Joints have none: they do
-    /// nothing as soon as they can.
+    /// The delay of each kept node, and the start and end of the rank. Joints have no delay: they end as soon as their
+    /// dependencies have.
     fn delays(&self) -> (Vec<Span>, SliceSummary) {
         let raw: &RawTrace<'_> = &self.trace.raw;
         let mut delays = vec![Span::ZERO; raw.nodes.len()];

@@ -1,10 +1,10 @@
-//! The critical path of the run that was recorded: the chain of nodes, each of which set the next one free,
-//! that ends with the last node.
+//! The critical path of the recorded run: a chain of nodes, each released by the previous one, that ends with the last
+//! node.
 //!
-//! It is the longest path through dependencies and the turns that nodes took on their lanes, so its parts sum
-//! to the time that the run took. Where the ranks' times count from one start, a node that waited for another
-//! rank hands over to that rank: a collective began when the last member came, and a message when both ends
-//! were there. So the path goes on from the one that came last, at the moment when it did.
+//! It is the longest path through dependencies and the order of nodes on their lanes, so its parts sum to the time of
+//! the run. If the ranks' times count from one start, the path follows a node that waited for another rank to that
+//! rank: a collective began when the last member arrived, and a message when both ends were there. The path therefore
+//! continues on the rank that arrived last, from its arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -15,31 +15,31 @@ use std::collections::BTreeMap;
 /// A part of the path: a node, and the time before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSegment {
-    /// The place of its rank among the tracks.
+    /// Index of its rank among the tracks.
     pub track: u32,
     /// The node's index.
     pub node: u32,
-    /// Beginning of this part.
+    /// Start of this part.
     pub from: Time,
-    /// From what set it free until it started.
+    /// Time from the end of its releasing node until it started.
     pub delay: Span,
-    /// Time that it then waited for another rank, where the path stays with it meanwhile.
+    /// Time that it then waited for another rank, if the path stays on this node meanwhile.
     pub wait: Span,
-    /// The rest: how long it worked, or its data were under way.
+    /// The rest: its working time, or the transfer time of its data.
     pub work: Span,
 }
 
 /// The critical path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// Its parts, the first first. Each begins where the one before it ends.
+    /// Its parts, in time order. Each begins where the previous one ends.
     pub pieces: Vec<PathSegment>,
-    /// Number of times that it goes on from one rank to another.
+    /// Number of changes from one rank to another.
     pub changes: u32,
 }
 
 impl CriticalPath {
-    /// The sum of all parts.
+    /// Total time of all parts.
     pub fn length(&self) -> Span {
         self.pieces
             .iter()
@@ -48,7 +48,7 @@ impl CriticalPath {
     }
 }
 
-/// The track and node of the last rank to come to what `step` of a track takes part in, if it came after `start`
+/// The track and node of the last rank to arrive at the communication `step` of a track, if it arrived after `start`
 /// and before `end`.
 fn last(
     matches: &CommMatches<'_>,
@@ -61,12 +61,12 @@ fn last(
     let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
     let others = nodes.filter(|&(t, _)| t != track);
     let late = others.filter(|other| came(other) > start && came(other) < end);
-    // Of several, the lowest rank.
+    // On a tie, the lowest rank.
     late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
-/// The critical path through `tracks`, up to the node that ends last; `None` if no node runs. Ranks are
-/// `joined` if their times count from one start.
+/// The critical path through `tracks`, up to the node that ends last; `None` if no node runs. Ranks are `joined` if
+/// their times count from one start.
 pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
@@ -75,7 +75,8 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     });
     let (mut end, std::cmp::Reverse(mut at), mut node) = ends.max()?;
     let mut path = CriticalPath::default();
-    // Each node knows its cause, so the path is followed back; a search for the longest one would look at all edges.
+    // Each node has a known cause, so the path is followed backward; a search for the longest path would visit all
+    // edges.
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];
@@ -93,7 +94,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
                 work: end.since(came),
             });
             path.changes += 1;
-            // The path gets shorter with every change, so it ends.
+            // The path gets shorter with every change, so the loop ends.
             (at, node, end) = (other, met, came);
             continue;
         }
@@ -118,16 +119,16 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     Some(path)
 }
 
-/// Time of a path by what it is spent on.
+/// Time of a path by its use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTime {
-    /// Parts of the path.
+    /// Number of parts of the path.
     pub pieces: u64,
     /// Time before they started.
     pub delay: Span,
     /// Time that they waited for other ranks.
     pub wait: Span,
-    /// The rest.
+    /// Remaining time: work and transfers.
     pub work: Span,
 }
 
@@ -139,13 +140,13 @@ impl PathTime {
         self.work += piece.work;
     }
 
-    /// All of it.
+    /// Total time.
     pub fn all(&self) -> Span {
         self.delay + self.wait + self.work
     }
 }
 
-/// Returns the time spent by `key`, most first.
+/// Returns the time of the path by `key`, largest first.
 pub fn spent_by<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,

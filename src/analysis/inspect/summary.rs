@@ -17,7 +17,7 @@ use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Properties of a rank as a whole, whatever the filter.
+/// Properties of a rank as a whole, independent of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOverview {
     /// The rank.
@@ -44,13 +44,13 @@ pub struct RankOverview {
     pub start: Time,
     /// End of its last node.
     pub end: Time,
-    /// Basis of these times.
+    /// Source of these times.
     pub basis: TimeBasis,
-    /// Whether every duration is a whole number of microseconds.
+    /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// Recorded end of the rank's last event, if the file states it.
+    /// Recorded end of the rank's last event, if the file gives it.
     pub captured: Option<Span>,
-    /// Number of nodes with a start in the file.
+    /// Number of nodes whose start is in the file.
     pub given_starts: u64,
     /// Faults of the file.
     pub faults: FaultSummary,
@@ -76,8 +76,8 @@ pub const SENT: usize = 0;
 pub const RECEIVED: usize = 1;
 
 impl RankInspection {
-    /// Sums up the nodes of `trace` that match `filter`. Its file is `path`; `sizes` are those of the file and
-    /// of its contents in bytes.
+    /// Sums the nodes of `trace` that match `filter`. Its file is `path`; `sizes` are the bytes of the file and of its
+    /// contents.
     pub fn new(
         trace: &InspectedTrace<'_>,
         filter: &NodeFilter,
@@ -90,7 +90,7 @@ impl RankInspection {
         Self::with(trace, selected, attributes, path, sizes)
     }
 
-    /// Reads `contents` and sums up all nodes.
+    /// Reads `contents` and sums all nodes.
     pub(super) fn read(
         rank: u32,
         path: &Path,
@@ -257,7 +257,7 @@ impl RankTables {
             }
             family_name.clear();
             family(view.name, &mut family_name);
-            // The arena is smaller than the file, of which a raw trace has at most 4 GiB of nodes.
+            // The arena is smaller than the file, and a raw trace has at most 4 GiB of nodes.
             let name = families.intern(&family_name).unwrap_or(u32::MAX);
             operators.add((name, class), &tally);
         }
@@ -270,7 +270,7 @@ impl RankTables {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.named(|lane: u32| lane) {
             let name = trace.lanes.name(lane).map(str::to_owned);
-            // Groups over different dimensions have lanes of their own and one name, hence one row.
+            // Groups over different dimensions have separate lanes but one name, so they share a row.
             let entry = by_lane.entry(trace.lanes.key(lane));
             entry.or_insert((name, NodeSums::default())).1.add(&tally);
         }
@@ -294,12 +294,12 @@ impl RankTables {
 pub struct JobInspection {
     /// Ranks, ascending.
     pub ranks: Vec<RankOverview>,
-    /// Files that could not be read at all, with the reason.
+    /// Files that could not be read at all, each with the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,
-    /// Schema versions that files claim, each with the number of ranks that do.
+    /// Schema versions in the files, each with its number of ranks.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type: value of the first rank that has it, number of ranks
-    /// that have it, and whether these all have the same value.
+    /// Attributes of metadata records, by name and type: value on the first rank with it, number of ranks with it, and
+    /// true if all these have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,
@@ -309,13 +309,13 @@ pub struct JobInspection {
     pub types: SpreadTable<NodeClass>,
     /// Sums by lane.
     pub lanes: SpreadTable<LaneKey>,
-    /// Name of each lane on the first rank that names it, and whether others name it differently.
+    /// Name of each lane on the first rank that names it, and true if others name it differently.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
     pub collectives: SpreadTable<(String, CollectiveKind)>,
     /// Sums of messages by sender and receiver, for the sending and the receiving ends.
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
-    /// Sums by operator, the name without numbers of steps and layers, and type.
+    /// Sums by operator (the name without numbers of steps and layers) and type.
     pub operators: SpreadTable<(String, NodeClass)>,
     /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
@@ -373,7 +373,7 @@ impl JobInspection {
         counts.sum::<u64>() + self.unreadable.len() as u64 + self.conflicting_groups.len() as u64
     }
 
-    /// Returns whether the times of all ranks count from one start: that of the job.
+    /// Returns whether the times of all ranks count from the start of the job.
     pub fn share_start(&self) -> bool {
         self.ranks
             .iter()

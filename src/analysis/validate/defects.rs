@@ -1,4 +1,4 @@
-//! Collection of defects: all are counted, the first of each kind are kept.
+//! Collection of defects: all are counted, and the first of each kind are kept.
 
 use super::kind::{DefectKind, Severity};
 use super::node::ValidatedNode;
@@ -14,7 +14,7 @@ pub struct DefectLocation {
     pub node: Option<u64>,
     /// The node's name, shortened.
     pub name: String,
-    /// The record's number, the metadata record being 0.
+    /// Number of the record; the metadata record is 0.
     pub record: Option<usize>,
     /// Bytes from the start of the (decompressed) file.
     pub offset: Option<usize>,
@@ -31,7 +31,7 @@ impl DefectLocation {
         }
     }
 
-    /// Returns the location that an error states.
+    /// Returns the location stated by an error.
     pub(super) fn at(place: &TraceLocation) -> Self {
         Self {
             node: place.node,
@@ -62,15 +62,15 @@ impl fmt::Display for DefectLocation {
 /// Defect of a trace or a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// DefectKind of defect.
+    /// Kind of the defect.
     pub kind: DefectKind,
-    /// Rank whose trace is defective, if it is a single one.
+    /// Rank of the defective trace, if it is a single one.
     pub rank: Option<u32>,
     /// Location in the trace.
     pub site: DefectLocation,
     /// Found and expected content.
     pub found: String,
-    /// Remedy, if there is more to say than for all defects of the kind.
+    /// Remedy, if it is more specific than the remedy for the kind.
     pub hint: Option<String>,
     /// Rank and location of the contradicting node in another trace.
     pub against: Option<(u32, DefectLocation)>,
@@ -128,7 +128,7 @@ pub struct DefectLog {
 }
 
 impl DefectLog {
-    /// Creates an empty collection, which keeps the first `show` defects of each kind.
+    /// Creates an empty collection that keeps the first `show` defects of each kind.
     pub(super) fn new(show: usize) -> Self {
         Self {
             show,
@@ -196,7 +196,7 @@ impl DefectLog {
         self.counts[kind as usize]
     }
 
-    /// Returns the first defects of `kind`: those of traces, in ascending order of ranks, before those of the
+    /// Returns the first defects of `kind`: the defects of traces in ascending order of ranks, then the defects of the
     /// job.
     pub fn of_kind(&self, kind: DefectKind) -> &[Defect] {
         &self.kept[kind as usize]

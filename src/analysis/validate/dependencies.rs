@@ -1,4 +1,4 @@
-//! Dependencies of one trace: missing, on the node itself, duplicate, cyclic; and the nodes behind those.
+//! Dependencies of one trace: missing, on the node itself, duplicate, or cyclic; and the nodes that these block.
 
 use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
@@ -11,7 +11,7 @@ use chakram_trace::graph::{Csr, DependencyPolicy};
 
 /// Flag: another node waits for this one.
 const AWAITED: u8 = 1;
-/// Flag: the node waits for another that exists.
+/// Flag: the node waits for another node that exists.
 const WAITS: u8 = 2;
 
 /// Program order of the nodes.
@@ -31,14 +31,14 @@ pub(super) struct DependencyChecker {
     flags: Vec<u8>,
     /// Nodes that can never start because of their own dependencies.
     seeds: Vec<u32>,
-    /// Whether every node comes after its predecessors, over data and over control dependencies.
+    /// True if every node comes after its predecessors, for data and for control dependencies.
     sorted: [bool; 2],
     has_control: bool,
     scratch: Vec<(u64, bool)>,
 }
 
 impl DependencyChecker {
-    /// Creates a checker for `nodes` nodes, of which `refused` cannot run.
+    /// Creates a checker for `nodes` nodes, of which the `refused` ones cannot run.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
             flags: vec![0; nodes],
@@ -65,7 +65,7 @@ impl DependencyChecker {
             };
             self.flags[target as usize] |= AWAITED;
             self.flags[i as usize] |= WAITS;
-            // Ascending ids, as nearly all traces have them, spare the topological sort.
+            // Nearly all traces have ascending ids, which makes the topological sort unnecessary.
             self.sorted[usize::from(dep.control)] &= target < i;
             self.has_control |= dep.control;
         }
@@ -100,14 +100,14 @@ impl DependencyChecker {
                 ),
             ),
         };
-        // Replays drop such control dependencies, so only data keeps the node from starting.
+        // Replays drop such control dependencies, so only a data dependency prevents the node from starting.
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
         findings.add(kind, || (DefectLocation::of(item), found));
     }
 
-    /// Reports dependencies of one sort on one node that are named again.
+    /// Reports repeated dependencies of one kind on the same node.
     #[inline]
     fn repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         /// Up to this many, comparing all pairs is faster than sorting.
@@ -140,7 +140,7 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports cycles and the nodes behind them, once all nodes were checked. Returns the program order under
+    /// Reports cycles and the nodes that they block, after all nodes were checked. Returns the program order under
     /// `policy`.
     pub fn finish(
         &self,
@@ -152,8 +152,8 @@ impl DependencyChecker {
         let with_control = policy != DependencyPolicy::Data;
         let whole = self.attempt(raw, with_control);
         let (attempt, held) = match whole {
-            // As in the graph builder: without a cycle over data, control dependencies are dropped with a
-            // warning.
+            // As in the graph builder: if there is no cycle over data dependencies, control dependencies are dropped
+            // with a warning.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
@@ -211,8 +211,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports nodes that can never start because of their predecessors, except those that are reported for
-    /// that themselves: `cycle` and the seeds. `stuck` are the nodes on or behind a cycle.
+    /// Reports nodes that can never start because of their predecessors, except `cycle` and the seeds, which are
+    /// reported separately. `stuck` are the nodes on a cycle or blocked by one.
     fn unreachable(
         &self,
         raw: &ValidatedNodes<'_>,
@@ -225,8 +225,8 @@ impl DependencyChecker {
             return;
         }
         let rows = successors(raw, with_control);
-        // For each unreachable node one of the nodes that block it. The search begins at all of these at once, which
-        // petgraph's do not, so that it is the nearest.
+        // For each unreachable node, the nearest node that blocks it. The search starts at all blocking nodes at once,
+        // which petgraph's searches do not support.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {
@@ -285,7 +285,7 @@ enum OrderAttempt {
     Sorted,
     /// Program order.
     Ordered(Vec<u32>),
-    /// Cyclic: the successors, and whether each node cannot be ordered.
+    /// Cyclic: the successors, and for each node true if it cannot be ordered.
     Cyclic(Csr, Vec<bool>),
 }
 
@@ -323,7 +323,7 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// A trace of kernels 0 to `count` - 1, each of which waits for what `deps` says.
+    /// A trace of kernels 0 to `count` - 1, with the dependencies `deps`.
     fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> ValidatedTrace {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
@@ -344,7 +344,7 @@ mod tests {
         let before = |id: u64| id.checked_sub(1);
         let chain = trace(COUNT, |id| before(id).into_iter().collect());
         assert_eq!(chain.findings().tally().errors, 0);
-        // Each waits for the one behind it: the last is first.
+        // Each node waits for the following one, so the last node is first.
         let back = trace(COUNT, |id| {
             Some(id + 1)
                 .filter(|&next| next < COUNT)
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_is_behind_a_cycle_or_a_missing_node_never_starts() {
-        // 1 → 2 → 1, and 3 behind it; 4 waits for nobody that exists, 5 for 4; 6 and 7 for one another; 8 is free.
+        // 1 → 2 → 1, which blocks 3; 4 waits for a missing node, and 5 for 4; 6 and 7 wait for each other; 8 is free.
         let deps = |id: u64| match id {
             1 | 3 => vec![2],
             2 => vec![1],
@@ -380,7 +380,7 @@ mod tests {
             (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
             (1, 1)
         );
-        // 3, 5, and the two on the other cycle.
+        // 3, 5, and the two nodes of the other cycle.
         assert_eq!(count(DefectKind::Unreachable), 4);
         let told = findings.of_kind(DefectKind::Unreachable).iter();
         let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();

@@ -194,7 +194,7 @@ impl<'s> PointEvaluator<'s> {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // The report of representatives applies to all ranks.
+        // With `aggregate`, one rank runs for equal ones, and the engine decides this from all ranks.
         let copies = if options.aggregate {
             &[]
         } else {

@@ -1,21 +1,21 @@
 //! Color refinement: classes of equal nodes, split by the classes of their neighbours.
 //!
-//! Classes hold nodes of both traces. A class with one node of each is a pair. Where several remain, finer
-//! labels split them, and those equal even then are paired in the order of ids; after each step, nodes with
-//! different neighbours are split, until the partition is stable. For two traces that differ only in numbers
-//! and order, this finds the true pairs, except in graphs so regular that counting neighbours does not
-//! distinguish different nodes. A step visits only the edges of the smaller part of a class, so all steps
-//! together take time in the order of edges times the logarithm of nodes.
+//! Classes contain nodes of both traces. A class with one node of each is a pair. If several nodes remain, finer labels
+//! split them, and nodes that are still equal are paired in the order of ids; after each step, nodes with different
+//! neighbours are split, until the partition is stable. For two traces that differ only in numbers and order, this
+//! finds the true pairs, except in graphs so regular that counting neighbours does not distinguish different nodes. A
+//! step visits only the edges of the smaller part of a class, so all steps together take time in the order of edges
+//! times the logarithm of nodes.
 
 use super::equal_labels::for_alike;
 use super::{NodeHashes, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
-/// Class of nodes that are paired or left alone.
+/// Class of nodes that are paired or unmatched.
 const NONE: u32 = u32::MAX;
 
-/// Class: the range of its members, and the number of those from the first trace.
+/// Class: the range of its members, and the number of members from the first trace.
 #[derive(Clone, Copy, Debug)]
 struct RefinementClass {
     start: u32,
@@ -30,7 +30,7 @@ impl RefinementClass {
     }
 }
 
-/// Splitter, whose neighbours are split by the number of their edges into it.
+/// Splitter: its neighbours are split by their number of edges into it.
 enum ClassSplitter {
     Class(u32),
     /// Pair, by its node of the first trace.
@@ -48,14 +48,14 @@ pub(super) struct ColorRefinement<'x, 'o> {
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
     queue: VecDeque<ClassSplitter>,
-    /// Ambiguous classes, the next to be resolved last.
+    /// Ambiguous classes; the last one is resolved next.
     ambiguous: Vec<u32>,
-    /// Number of edges into the current splitter, by node; control dependencies are counted in the upper half.
+    /// Number of edges into the current splitter, by node; the upper half counts control dependencies.
     count: Vec<u64>,
 }
 
 impl<'x, 'o> ColorRefinement<'x, 'o> {
-    /// Pairs nodes with unique labels; `None` if no label is left that several nodes have.
+    /// Pairs nodes with unique labels; `None` if no label is shared by several nodes.
     pub fn new(
         sides: &'x [ComparedTrace<'o>; 2],
         pairs: &'x mut NodeMatching,
@@ -79,7 +79,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         if classes.is_empty() {
             return None;
         }
-        // Order by ids, not by labels, which are hashes.
+        // Order by ids instead of labels, because labels are hashes.
         classes.sort_unstable_by_key(|class| members[class.start as usize]);
         let all = sides[0].len() + sides[1].len();
         let mut this = Self {
@@ -124,7 +124,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Enqueues the pairs beside the classes as splitters.
+    /// Enqueues the pairs and classes as splitters.
     fn enqueue_neighbours(&mut self) {
         let offset = self.offset();
         let mut beside: Vec<u32> = Vec::new();
@@ -140,7 +140,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             .extend(beside.into_iter().map(ClassSplitter::Pair));
     }
 
-    /// Splits classes until any two nodes of one have equally many neighbours in each.
+    /// Splits classes until any two nodes of one class have equally many neighbours in each class.
     fn refine(&mut self) {
         let (mut members, mut touched) = (Vec::new(), Vec::new());
         while let Some(splitter) = self.queue.pop_front() {
@@ -152,7 +152,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // An unbalanced class holds nodes without a partner, whose edges would separate true pairs.
+                    // An unbalanced class has nodes without a partner, whose edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }
@@ -207,7 +207,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits `parts` off a class, of which `rest` nodes are in none of them.
+    /// Splits `parts` off a class; `rest` nodes are in none of them.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
             // The largest part keeps the number of the class.
@@ -223,7 +223,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All classes but the largest become splitters: the counts of the last follow from the others.
+        // All classes except the largest become splitters: the counts of the last one follow from the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -255,7 +255,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         class.len -= part.len() as u32;
         class.first -= first;
         let start = class.start + class.len;
-        // Filled from the end, so that no member of the part is moved out of its place again.
+        // Filled from the end, so that no member of the part is moved twice.
         let mut end = start + part.len() as u32;
         for &node in part {
             end -= 1;
@@ -274,7 +274,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         new
     }
 
-    /// Turns a class of one node of each trace into a pair, and dissolves one with nodes of only one trace.
+    /// Turns a class with one node of each trace into a pair, and dissolves a class with nodes of only one trace.
     fn retire(&mut self, number: u32) {
         let class = self.classes[number as usize];
         let pair = class.len == 2 && class.first == 1;
@@ -303,7 +303,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`: of each label as many nodes as both traces have.
+    /// Splits classes by `labels`: for each label, the same number of nodes from both traces.
     pub fn split(&mut self, labels: &NodeHashes) {
         let offset = self.offset();
         let label = |node: u32| {
@@ -324,7 +324,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // As many nodes from each trace, so that the new class is balanced.
+                // The same number of nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);

@@ -3,13 +3,13 @@
 //! | kind | pattern |
 //! |---|---|
 //! | e-mail | `name@domain.tld` |
-//! | ip | IPv4 in four parts, but for 0.… and 127.…; IPv6 of the global, local and link-local ranges |
+//! | ip | IPv4 in four parts, except 0.… and 127.…; IPv6 of the global, local and link-local ranges |
 //! | mac | six pairs of hexadecimal digits with `:` or `-` between |
-//! | host | `scheme://…`; names under a domain; names of machines such as `gpu-node-07`; what follows `host=` |
-//! | path | from `/` with two parts or a usual root, `~/`, `./`, drive letters, `\\host\share`; files with the endings of sources and data |
-//! | user | the name in `/home/NAME`, `C:\Users\NAME`, `~NAME/`; what follows `user=` |
+//! | host | `scheme://…`; names under a domain; machine names such as `gpu-node-07`; values of `host=` |
+//! | path | from `/` with two parts or a usual root, `~/`, `./`, drive letters, `\\host\share`; files with extensions of sources and data |
+//! | user | the name in `/home/NAME`, `C:\Users\NAME`, `~NAME/`; values of `user=` |
 //! | stack | `file.py(12)`, `file.py:12`, `File "…", line 12`, `Traceback` |
-//! | secret | keys by how they begin; 32 or more hexadecimal digits; 32 or more letters and digits that look drawn by chance; what follows `password=` |
+//! | secret | keys with a known prefix; 32 or more hexadecimal digits; 32 or more letters and digits that look random; values of `password=` |
 
 mod paths_and_hosts;
 mod secret;
@@ -76,7 +76,7 @@ pub fn leaks(text: &str) -> bool {
 /// Returns the private parts of `text`, by kind of search.
 pub fn find(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
-    // Names of operators are short, and most contain none of the characters that these look for.
+    // Names of operators are short, and most contain none of the characters that these searches need.
     emails(text, &mut found);
     ipv4(text, &mut found);
     colons(text, &mut found);
@@ -216,7 +216,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `text` is an address in use: `c10d::add` is none.
+/// Returns whether `text` is an address in use: `c10d::add` is not.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);
@@ -252,7 +252,7 @@ fn stacks<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Words whose values after a `=` are private.
+/// Keys whose values after a `=` are private.
 const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),
