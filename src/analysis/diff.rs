@@ -1,9 +1,8 @@
-//! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
-//! of replay reports.
+//! Comparison of two jobs: of traces, independent of node numbers and record order; and of replay reports.
 //!
-//! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces;
-//! [`TraceDiff`] lists the differences under this matching; [`DiffTally`] adds them up, over nodes and over
-//! ranks. A poor matching still gives true statements, merely more of them than necessary.
+//! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces; [`TraceDiff`]
+//! lists the differences under this matching; [`DiffTally`] sums them over nodes and ranks. A poor matching still gives
+//! true differences, only more of them than necessary.
 
 pub mod differences;
 mod fields;
@@ -40,7 +39,7 @@ impl AmountChange {
         self.after as i128 - self.before as i128
     }
 
-    /// Returns the increase in percent; `None` if it is from zero.
+    /// Returns the increase in percent; `None` if the amount before is zero and the amount after is not.
     pub fn percent(&self) -> Option<f64> {
         match (self.before, self.more()) {
             (_, 0) => Some(0.0),
@@ -49,7 +48,7 @@ impl AmountChange {
         }
     }
 
-    /// Returns whether the amount changed by more than `percent`, either way.
+    /// Returns whether the amount changed by more than `percent`, in either direction.
     pub fn exceeds(&self, percent: f64) -> bool {
         self.percent().is_none_or(|found| found.abs() > percent)
     }

@@ -1,8 +1,7 @@
-//! Transformations of traces into other traces, and audits of the private information in them.
+//! Transformations of traces into other traces, and audits of private information in traces.
 //!
-//! Every command here works on the contents of files, one rank at a time, and copies everything it does not
-//! mean to change as it came: unknown fields survive a [`mod@slice`] and a [`scale`], and none survives
-//! [`anonymise`].
+//! Every transformation works on the contents of files, one rank at a time, and copies everything else unchanged:
+//! unknown fields survive a [`mod@slice`] and a [`scale`], and none survives [`anonymise`].
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;
@@ -22,10 +21,10 @@ pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
 pub use step::select_step;
 pub use what_if::{EditedJob, JobEdit, RoleModel, edit_job};
 
-/// Number of the type of metadata nodes.
+/// Type number of metadata nodes.
 const METADATA: u64 = 1;
 
-/// Returns the number of a node's type.
+/// Returns the type number of a node.
 fn kind(record: RawRecord<'_>) -> Result<u64, TraceError> {
     let mut kind = 0;
     let mut cursor = WireCursor::new(record.bytes, record.offset);
@@ -37,7 +36,7 @@ fn kind(record: RawRecord<'_>) -> Result<u64, TraceError> {
     Ok(kind)
 }
 
-/// Hands every attribute of a node to `each`.
+/// Passes every attribute of a node to `each`.
 fn attributes<'a>(
     record: RawRecord<'a>,
     mut each: impl FnMut(&AttrView<'a>) -> Result<(), TraceError>,
@@ -51,7 +50,7 @@ fn attributes<'a>(
     Ok(())
 }
 
-/// Returns whether `name` is `pattern`, in which `*` stands for any text.
+/// Returns whether `name` matches `pattern`, in which `*` matches any text.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");

@@ -1,9 +1,9 @@
 //! Inspection of a trace or a job: counts and times by type, lane, group, peer and operator, single nodes with
 //! their neighbourhood, and the critical path of the recorded run.
 //!
-//! Nothing is replayed and no machine is needed. Each rank is read into a [`InspectedTrace`] on its own, whatever is
-//! wrong with its file; ranks are read by several threads and handed on in order ([`in_order`]), so that at
-//! most a few are in memory at a time.
+//! Nothing is replayed and no machine is needed. Each rank is read into an [`InspectedTrace`] on its own, even if its
+//! file has faults; ranks are read by several threads and passed on in order ([`in_order`]), so that at most a few are
+//! in memory at a time.
 
 mod attributes;
 mod class;

@@ -1,5 +1,4 @@
-//! Looking at traces and changing them: what is wrong with them, what is in them, what differs, and traces that become
-//! other traces.
+//! Analysis and transformation of traces: validation, inspection, comparison, and edits.
 
 pub mod diff;
 pub mod edit;

@@ -6,7 +6,7 @@ use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::RawDependency;
 
-/// Node of both traces with different fields.
+/// A node that is in both traces with different fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
     /// Index in each trace.
@@ -15,20 +15,20 @@ pub struct ChangedNode {
     pub fields: Vec<FieldChange>,
 }
 
-/// Dependency between nodes of both traces that only one of these has.
+/// A dependency between matched nodes that only one trace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EdgeChange {
     /// Waiting node, by its index in each trace.
     pub node: [u32; 2],
-    /// Node that is waited for; `None` if it does not exist.
+    /// The node that it waits for; `None` if it does not exist.
     pub on: Option<[u32; 2]>,
-    /// Whether it is a control dependency, which only orders the two; if not, data passes.
+    /// True for a control dependency, which only orders the two; false for data.
     pub control: bool,
-    /// Whether the second trace has it.
+    /// True if the second trace has it.
     pub added: bool,
 }
 
-/// Differences between two traces, besides numbers and order.
+/// Differences between two traces, other than numbers and order.
 #[derive(Clone, Debug)]
 pub struct TraceDiff {
     /// Matching of the nodes.
@@ -69,7 +69,7 @@ pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDif
     compared(&sides([first, second]), matching::MANY)
 }
 
-/// Compares like [`traces`], with the threshold of [`matching`] for many nodes as a parameter.
+/// Compares like [`traces`], with a parameter for the minimum number of nodes for [`matching`] by ids.
 fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::find(sides, many);
@@ -79,7 +79,7 @@ fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     for a in first.all() {
         let Some(b) = pairs.of(0, a) else { continue };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
-        // Most records are identical, which needs no decoding to see.
+        // Most records are identical, which is visible without decoding.
         if x.record.bytes != y.record.bytes {
             let partners = |one: u64, other: u64| {
                 let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
@@ -113,8 +113,7 @@ fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
     )
 }
 
-/// Dependency in terms of the first trace: the target, `u32::MAX` if it does not exist, and whether it is for
-/// control.
+/// Dependency in terms of the first trace: the target (`u32::MAX` if it does not exist), and true for control.
 type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of a pair on other pairs.
@@ -176,8 +175,8 @@ mod tests {
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{NodeExtras, TraceWriter};
 
-    /// A hundred nodes in a chain, of which every third waits for the fifth before it as well. `edit` makes
-    /// of each what it is to be, or drops it.
+    /// A chain of a hundred nodes, in which every third node also waits for the fifth before it. `edit` changes each
+    /// node, or drops it.
     fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
         let mut out = Vec::new();
         let mut writer = TraceWriter::new(&mut out).unwrap();
@@ -198,7 +197,7 @@ mod tests {
         out
     }
 
-    /// Differences found with and without matching by ids, which must be the same.
+    /// Number of differences with and without matching by ids, which must be equal.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let raw_traces = raw_traces([&first, second]);

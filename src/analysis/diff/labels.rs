@@ -1,11 +1,11 @@
-//! Labels of nodes by their surroundings, from labels of their content.
+//! Labels of nodes by their surroundings, built from labels of their content.
 //!
-//! A label never decides on a difference, only on which nodes are compared.
+//! A label never decides whether nodes differ, only which nodes are compared.
 
 use super::node_labels::mix;
 use super::side::{ComparedTrace, EdgeDirection};
 
-/// Number of rounds in which labels propagate among nodes on cycles, and behind them.
+/// Number of rounds in which labels propagate among nodes on cycles or blocked by them.
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns the contribution of a neighbour; contributions are added, so that the order of neighbours has no
@@ -59,7 +59,8 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // All successors of loose nodes are loose, so these go first here, and last in the other direction.
+        // All successors of loose nodes are loose, so loose nodes are processed first here, and last in the other
+        // direction.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order
@@ -71,8 +72,7 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
     labels
 }
 
-/// Labels each node by `base` of itself and of everything connected to it by a path of predecessors or
-/// successors.
+/// Labels each node by `base` of itself and of every node connected to it by a path of predecessors or successors.
 pub(super) fn whole(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = ancestry(side, base, EdgeDirection::Predecessors);
     let down = ancestry(side, &up, EdgeDirection::Successors);

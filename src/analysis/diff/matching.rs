@@ -212,7 +212,7 @@ fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
         propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
         propagate(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
         residual::alone(sides, pairs);
-        // Without progress another round would repeat this one.
+        // Without progress, another round would repeat this one.
         if pairs.free == before {
             return;
         }

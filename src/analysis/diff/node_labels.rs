@@ -35,7 +35,7 @@ pub(super) fn name(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&view.name)
 }
 
-/// Labels a node by name, type, lane and peers: everything but times, sizes and other properties.
+/// Labels a node by name, type, lane and peers, without times, sizes and other properties.
 pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
@@ -56,7 +56,7 @@ pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
 }
 
-/// Labels a node by its whole record except id and dependencies, in any order of fields.
+/// Labels a node by its whole record except id and dependencies, independent of the order of fields.
 pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
@@ -66,7 +66,7 @@ pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
         let from = cursor.offset() - record.offset;
         let number = match cursor.field() {
             Ok((number, _)) => number,
-            // A broken rest is compared by its bytes.
+            // A broken remainder is compared by its bytes.
             Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {

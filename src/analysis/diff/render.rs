@@ -1,4 +1,4 @@
-//! Rendering of differences for people, programs and spreadsheets.
+//! Rendering of differences as text, JSON and CSV.
 
 pub mod csv;
 pub mod json;
@@ -13,7 +13,7 @@ use chakram_report::text::TextStyle;
 pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.
     pub names: [&'t str; 2],
-    /// Maximum number of lines of each list; all if `None`.
+    /// Maximum number of lines of each list; `None` for all.
     pub show: Option<usize>,
     /// Style of headings and warnings.
     pub style: TextStyle,
@@ -36,14 +36,14 @@ pub struct ThresholdVerdict {
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiffThresholds {
-    /// Maximum change of totals in percent, either way.
+    /// Maximum change of totals in percent, in either direction.
     pub threshold: Option<f64>,
-    /// Aspects in which nothing may differ.
+    /// Aspects in which no difference is allowed.
     pub aspects: Vec<super::DiffAspect>,
 }
 
 impl DiffThresholds {
-    /// Checks `totals`, and the aspects in which something `differs`.
+    /// Checks `totals`, and the aspects for which `differs` is true.
     pub(super) fn evaluate(
         &self,
         totals: &[(&str, super::AmountChange)],

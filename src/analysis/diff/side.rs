@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 /// One of two compared traces.
 pub(super) struct ComparedTrace<'o> {
     pub raw: &'o RawTrace<'o>,
-    /// Topological order of the nodes. Nodes on cycles and behind them are in `loose`.
+    /// Topological order of the nodes. Nodes on cycles or blocked by them are in `unordered`.
     pub order: Vec<u32>,
-    /// Nodes without a place in `order`, ascending.
+    /// Nodes that are not in `order`, ascending.
     pub unordered: Vec<u32>,
-    /// Successors of each node: twice the index, plus one over a control dependency.
+    /// Successors of each node: twice the index, plus one for a control dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
@@ -39,7 +39,7 @@ impl<'o> ComparedTrace<'o> {
             for node in raw.all() {
                 for dep in raw.deps(node) {
                     if let Some(target) = dep.target() {
-                        // Both fit one word, since traces of 2^31 nodes and more are refused.
+                        // Both fit in one word, because traces of 2^31 or more nodes are rejected.
                         each(target, node << 1 | u32::from(dep.control));
                     }
                 }
@@ -73,7 +73,7 @@ impl<'o> ComparedTrace<'o> {
         self.raw.nodes.len()
     }
 
-    /// Returns a node with this id.
+    /// Returns a node with this id, if any.
     pub fn with_id(&self, id: u64) -> Option<u32> {
         let by_id = self.by_id.get_or_init(|| {
             let ids = (0..)
@@ -90,7 +90,7 @@ impl<'o> ComparedTrace<'o> {
             .map(|&(_, node)| node)
     }
 
-    /// Returns labels by name, type, lane and peers: everything but times, sizes and other properties.
+    /// Returns labels by name, type, lane and peers, without times, sizes and other properties.
     pub fn key(&self) -> &[u64] {
         self.key
             .get_or_init(|| node_labels::of_all(self.raw, node_labels::key))
@@ -110,7 +110,7 @@ impl<'o> ComparedTrace<'o> {
         })
     }
 
-    /// Returns the neighbours of `node`, each with whether it is over a control dependency.
+    /// Returns the neighbours of `node`, each with true for a control dependency.
     #[inline]
     pub fn neighbours(
         &self,

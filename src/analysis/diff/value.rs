@@ -1,4 +1,4 @@
-//! Values of fields, for people and for programs.
+//! Values of fields in differences.
 
 use chakram_base::units::Span;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub enum FieldValue {
 }
 
 impl FieldValue {
-    /// Returns the number behind it, if it is one.
+    /// Returns the value as a number, if it is one.
     pub fn amount(&self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(*count),

@@ -1,8 +1,8 @@
 //! Audit of the private information in a trace: hosts, addresses, paths, people, secrets.
 //!
-//! Every text of a file is searched: names of nodes, names, comments and values of attributes, inputs and
-//! outputs, metadata, and unknown fields that are text, at any depth. [`find`] searches one text; information
-//! that is private by its meaning only, such as a project's word in an operator's name, is not found.
+//! Every text of a file is searched: names of nodes; names, comments and values of attributes; inputs and outputs;
+//! metadata; and unknown text fields, at any depth. [`find`] searches one text. It does not find text that is private
+//! only by its meaning, such as a project's word in an operator's name.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -15,7 +15,7 @@ pub use text::{LeakKind, TextLeak, find, leaks};
 /// Location of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextLocation {
-    /// Number of the record, the metadata record being 0.
+    /// Number of the record; the metadata record is 0.
     pub record: usize,
     /// Id of the node; `None` for the metadata record.
     pub node: Option<u64>,
@@ -23,7 +23,7 @@ pub struct TextLocation {
     pub field: String,
 }
 
-/// Finding, with all its occurrences in fields of one name.
+/// A finding with all its occurrences in fields of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditFinding {
     /// Kind of information.
@@ -47,7 +47,7 @@ pub struct TraceAudit {
 /// Maximum nesting depth of unknown messages; deeper ones are searched as bytes.
 const DEEPEST: usize = 12;
 
-/// Attributes whose values are private whatever they are.
+/// Attributes whose values are always private.
 const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
     ("host", LeakKind::Host),
     ("hostname", LeakKind::Host),
@@ -68,7 +68,7 @@ const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
 impl TraceAudit {
     /// Searches the (decompressed) `contents` of a trace.
     ///
-    /// Fails on a truncated file, since the content of the rest is unknown.
+    /// Fails on a truncated file, because the content of the rest is unknown.
     pub fn of(contents: &[u8]) -> Result<Self, TraceError> {
         let mut this = Self::default();
         let mut frames = FrameCursor::new(contents);
@@ -112,7 +112,7 @@ impl TraceAudit {
                 (0, 1) => self.bytes(bytes, "version", &mut place),
                 (0, 2) | (1.., 10) => self.attribute(bytes, at, &mut place),
                 (1.., 2) => self.bytes(bytes, "name", &mut place),
-                // Packed dependencies hold no text.
+                // Packed dependencies contain no text.
                 (1.., 4 | 5) => {}
                 (1.., 8) => self.io(bytes, at, "inputs", &mut place),
                 (1.., 9) => self.io(bytes, at, "outputs", &mut place),
@@ -146,7 +146,7 @@ impl TraceAudit {
             }
         });
         let lower = name.to_ascii_lowercase();
-        // Values are searched in a second pass, since the name of an attribute can come after them.
+        // Values are searched in a second pass, because the name of an attribute can come after them.
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);
@@ -163,7 +163,7 @@ impl TraceAudit {
                         this.add(*kind, text, place);
                     }
                 }
-                // Packed numbers of lists hold no text.
+                // Packed numbers of lists contain no text.
                 4..=28 if number % 2 == 0 => {}
                 30 | 32 => {
                     this.fields(
@@ -181,7 +181,7 @@ impl TraceAudit {
         });
     }
 
-    /// Hands every length-delimited field to `each`; the rest of a broken message is searched as bytes.
+    /// Passes every length-delimited field to `each`; the rest of a broken message is searched as bytes.
     fn fields(
         &mut self,
         message: &[u8],

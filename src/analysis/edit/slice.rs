@@ -27,7 +27,7 @@
 //! gets the delay
 //!
 //! ```text
-//! delay'(n) = start'(n) - max(end'(d) for what it waits for now, or 0)
+//! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
 //! ```
 //!
 //! which is not negative, because its new dependencies had ended before it started. Relative starts are therefore the

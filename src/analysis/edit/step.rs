@@ -1,4 +1,4 @@
-//! One profiled step of a job, in place of the whole: its traces are slices that are made when they are opened.
+//! One profiled step of a job: its traces are slices that are created when they are opened.
 
 use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
 use chakram_base::units::Span;
@@ -9,17 +9,17 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Slices of the traces of a job, by a hash of what they are of.
+/// Slices of a job's traces, keyed by a hash of their source.
 struct StepStore {
     parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
-    /// Start of the step, on the rank that begins it first.
+    /// Start of the step on the first rank to begin it.
     start: Span,
 }
 
 /// The whole trace of a rank.
 enum StepSource {
     File(RankFile),
-    /// What a pipe held, which gives its bytes once.
+    /// Contents read from a pipe, which can be read only once.
     Held(Arc<TraceContents>),
 }
 
@@ -48,13 +48,13 @@ impl TraceStore for StepStore {
     }
 }
 
-/// Returns the traces of `found` with the nodes of the profiled step numbered `step` alone, cut as a
-/// [slice](mod@super::slice) cuts them; `groups` are declared beside the traces,
-/// and `piped` is what their pipe held, if it was read.
+/// Returns the traces of `found` with only the nodes of the profiled step numbered `step`, cut as by a
+/// [slice](mod@super::slice). `groups` are declared outside the traces, and `piped` is the content of their pipe, if it
+/// was read.
 ///
 /// # Errors
 ///
-/// Traces that a replay would refuse, ranks without such a step, and a step that communicates with nodes outside it.
+/// If a replay would reject the traces, a rank does not have the step, or the step communicates with nodes outside it.
 pub fn select_step(
     found: &FoundTraces,
     step: u64,

@@ -5,7 +5,7 @@ use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::graph::{Interner, RawTrace};
 use std::collections::BTreeMap;
 
-/// Fields of a node that are counted with its attributes: number, name, type.
+/// Fields of a node that are counted with its attributes: field number, name, type.
 const FIELDS: [(u32, &str, &str); 4] = [
     (6, "start_time_micros", "field"),
     (7, "duration_micros", "field"),
@@ -13,16 +13,16 @@ const FIELDS: [(u32, &str, &str); 4] = [
     (9, "outputs", "field"),
 ];
 
-/// Counts for each attribute, by name and type, the nodes among `selected` that have it.
+/// Counts, for each attribute by name and type, the `selected` nodes that have it.
 pub fn count(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
     let mut known: Interner<(&[u8], &'static str)> = Interner::default();
-    // For each known attribute the number of nodes that have it, and the last of these.
+    // For each known attribute, the number of nodes with it, and the last of them.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order, so that is predicted, which saves a look-up.
+    // Similar nodes have the same attributes in the same order; predicting the order saves look-ups.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.all().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;
@@ -73,8 +73,8 @@ pub fn count(
     all
 }
 
-/// Reads the next field of a node and returns it if it is an attribute; one of [`FIELDS`] is marked in `seen`.
-/// Whatever follows a broken field is left out.
+/// Reads the next field of a node and returns it if it is an attribute; marks a field of [`FIELDS`] in `seen`. Stops at
+/// a broken field.
 fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
     let Ok((number, wire)) = node.field() else {
         *node = WireCursor::new(&[], 0);

@@ -14,17 +14,17 @@ pub enum NodeClass {
     Load,
     /// A store to memory.
     Store,
-    /// The sending half of a message.
+    /// The sending side of a message.
     Send,
-    /// The receiving half of a message.
+    /// The receiving side of a message.
     Receive,
-    /// A member's part of a collective.
+    /// One member's part of a collective.
     Collective(CollectiveKind),
     /// Communication of an unknown operation or unknown partners.
     Communication,
-    /// Metadata or no operation; takes no time.
+    /// Metadata or an empty node; takes no time.
     Metadata,
-    /// Record that makes no sense.
+    /// A record that cannot be decoded.
     Unreadable,
 }
 
@@ -42,7 +42,7 @@ const PLAIN: [(NodeClass, &str); 9] = [
 ];
 
 impl NodeClass {
-    /// Returns the type of a node that could be read.
+    /// Returns the type of a readable node.
     pub fn of(op: &Op<'_>) -> Self {
         match *op {
             Op::NoOp => Self::Metadata,
@@ -67,8 +67,7 @@ impl NodeClass {
         !matches!(self, Self::Metadata | Self::Unreadable)
     }
 
-    /// Returns the types that `name` stands for: one, or with `collective` all collectives. Empty if it is
-    /// unknown.
+    /// Returns the types with this name: one, or for `collective` all collectives. Empty if the name is unknown.
     pub fn named(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];

@@ -6,12 +6,12 @@ use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 use serde::Serialize;
 
-/// Faults of one sort.
+/// Faults of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CountedFault {
     /// Number of faults.
     pub count: u64,
-    /// Description of the first.
+    /// Description of the first fault.
     #[serde(rename = "first")]
     pub text: String,
 }
@@ -19,17 +19,17 @@ pub struct CountedFault {
 /// Faults of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSummary {
-    /// Faults that a replay would refuse.
+    /// Faults that a replay would reject.
     pub faults: Vec<CountedFault>,
     /// Faults that a replay repairs with a notice.
     pub notes: Vec<CountedFault>,
 }
 
-/// Maximum number of unreadable records that are named one by one.
+/// Maximum number of unreadable records listed individually.
 const NAMED: usize = 5;
 
 impl FaultSummary {
-    /// Returns the number of faults that a replay would refuse.
+    /// Returns the number of faults that a replay would reject.
     pub fn count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
@@ -58,7 +58,7 @@ impl FaultSummary {
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // The remedy concerns replays; here the first line is enough.
+            // The remedy concerns replays; here only the first line is shown.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.fault(1, || text),
@@ -112,7 +112,7 @@ impl FaultSummary {
         });
     }
 
-    /// Adds the nodes that do not run in `recorded`, with the successors `next`.
+    /// Adds the nodes that do not run in `recorded`; `next` has the successors.
     pub(super) fn cycle(&mut self, raw: &RawTrace<'_>, next: &Csr, recorded: &CapturedTimeline) {
         const SHOWN: usize = 6;
         let stuck = next.count() - recorded.ran;
@@ -136,7 +136,7 @@ impl FaultSummary {
     }
 }
 
-/// Number of faults, and the ids of the first.
+/// Number of faults, and the ids of the first ones.
 #[derive(Clone, Copy, Default)]
 struct FaultCounter {
     count: u64,

@@ -10,18 +10,17 @@ use chakram_trace::format::{GroupName, Op};
 use std::fmt;
 use std::str::FromStr;
 
-/// Pattern of a name: with `*`, `?` or `[` it must match the whole name, otherwise any part of it. Case
-/// matters.
+/// Pattern of a name: with `*`, `?` or `[` it must match the whole name, otherwise any part of it. Case-sensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Glob pattern that matches the whole name.
     Whole(Box<glob::Pattern>),
-    /// Text that the name contains.
+    /// Text that the name must contain.
     Part(String),
 }
 
 impl NamePattern {
-    /// Returns whether `name` fits.
+    /// Returns whether `name` matches.
     pub fn fits(&self, name: &str) -> bool {
         match self {
             Self::Whole(pattern) => pattern.matches(name),
@@ -94,7 +93,7 @@ impl FromStr for ClassFilter {
 pub struct RankSet(Vec<(u32, u32)>);
 
 impl RankSet {
-    /// Returns whether `rank` is one of them.
+    /// Returns whether the set contains `rank`.
     pub fn has(&self, rank: u32) -> bool {
         self.0.iter().any(|&(from, to)| (from..=to).contains(&rank))
     }
@@ -174,27 +173,27 @@ impl FromStr for AttributeFilter {
     }
 }
 
-/// Filter of nodes, which must fulfil every condition that is set.
+/// Filter of nodes, which must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
-    /// Their names match one of these.
+    /// Patterns, one of which the name must match.
     pub names: Vec<NamePattern>,
-    /// They have one of these types.
+    /// Types, one of which the node must have.
     pub types: Vec<ClassFilter>,
-    /// They are collectives of one of these groups.
+    /// Groups, one of which a collective must belong to.
     pub groups: Vec<String>,
-    /// Their lane is called one of these in tables, or its name in the file matches one of these.
+    /// Patterns, one of which must match the lane's name in tables or in the file.
     pub lanes: Vec<NamePattern>,
-    /// For each attribute named here, they have it with one of the values given.
+    /// Attributes that the node must have with one of the given values.
     pub labels: Vec<AttributeFilter>,
-    /// They end after this, or are an instant at or after it.
+    /// The node ends after this time, or is an instant at or after it.
     pub from: Option<Time>,
-    /// They start before this.
+    /// The node starts before this time.
     pub to: Option<Time>,
 }
 
 impl NodeFilter {
-    /// Returns whether all nodes are looked at.
+    /// Returns whether no condition is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -257,7 +256,7 @@ impl NodeFilter {
         })
     }
 
-    /// Nodes without times are never in the window.
+    /// Returns whether the node is in the time window; nodes without times never are.
     fn fits_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;

@@ -7,7 +7,7 @@ use super::trace::InspectedTrace;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{RankFile, TraceContents};
 
-/// Sums up the nodes in `files`, sorted by rank, that match `filter`, on up to `threads` threads.
+/// Summarizes the nodes in `files`, sorted by rank, that match `filter`, on up to `threads` threads.
 ///
 /// Fails with the first error if no file can be read at all.
 pub fn inspect_job(

@@ -7,7 +7,7 @@ use chakram_trace::graph::{Interner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Group as nodes name it, with the mask of dimensions that take part unless all do.
+/// Group in the notation of nodes, with the mask of participating dimensions unless all participate.
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
 /// Returns the display name of a group.
@@ -24,17 +24,17 @@ pub fn group_label(group: GroupName<'_>) -> String {
 pub enum LaneKey {
     /// A host thread.
     Host(Option<i64>),
-    /// Kernels whose stream the trace does not name.
+    /// Kernels without a stream in the trace.
     Compute,
     /// A stream of the NPU.
     Stream(i64),
-    /// Loads and stores whose stream the trace does not name.
+    /// Loads and stores without a stream in the trace.
     Memory,
-    /// Collectives of a group whose stream the trace does not name.
+    /// Collectives of a group without a stream in the trace.
     Group(String),
-    /// Sends to a rank whose stream the trace does not name.
+    /// Sends to a rank without a stream in the trace.
     Peer(u32),
-    /// No lane, for nodes that occupy none: receives, and nodes that do nothing.
+    /// No lane, for nodes that occupy none: receives and empty nodes.
     None,
 }
 
@@ -132,7 +132,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the name that the file gives a lane, if any.
+    /// Returns the name that the file gives to a lane, if any.
     pub fn name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),

@@ -1,4 +1,4 @@
-//! Single nodes in full, with their neighbourhood.
+//! Single nodes with all fields and their neighbourhood.
 
 use super::row::NodeRow;
 use super::trace::InspectedTrace;
@@ -19,7 +19,7 @@ pub struct NodeRecord<'a> {
     pub row: NodeRow<'a>,
     /// Name that the file gives its lane, if any.
     pub lane_name: Option<String>,
-    /// Number of its record, and the byte offset of that in the (decompressed) file.
+    /// Number of its record, and the record's byte offset in the (decompressed) file.
     pub place: (usize, usize),
     /// Fields except name, id and dependencies, in the order of the file.
     pub fields: Vec<FieldText>,
@@ -32,7 +32,7 @@ pub struct NearbyNode<'a> {
     pub row: NodeRow<'a>,
     /// Distance in dependencies.
     pub distance: u32,
-    /// Whether it is connected to nearer nodes by control dependencies alone.
+    /// True if only control dependencies connect it to nearer nodes.
     pub control: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct NearbyNode<'a> {
 pub struct NearbyNodes<'a> {
     /// The nodes.
     pub nodes: Vec<NearbyNode<'a>>,
-    /// Whether there are more.
+    /// True if there are more nodes than listed.
     pub more: bool,
 }
 
@@ -54,15 +54,15 @@ pub struct NodeNeighbourhood<'a> {
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on it.
     pub after: NearbyNodes<'a>,
-    /// Ids of missing nodes that it names as dependencies.
+    /// Dependency ids of nodes that do not exist.
     pub nowhere: Vec<u64>,
-    /// Dependencies among all of them, as ids: predecessor, successor, and whether it is for control alone.
+    /// Dependencies among all these nodes: id of the predecessor, id of the successor, and true for control only.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
 impl<'a> NodeNeighbourhood<'a> {
-    /// Collects the node with this id in `trace`, and the nodes at most `depth` dependencies away, `most` on
-    /// either side; `None` if there is no such node.
+    /// Collects the node with this id in `trace`, and the nodes within `depth` dependencies, at most `most` on each
+    /// side; `None` without such a node.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find(id)?;
         let raw = &trace.raw;
@@ -70,14 +70,14 @@ impl<'a> NodeNeighbourhood<'a> {
         let previous = next.reversed();
         let (before, more_before) = neighbourhood(centre, depth, most, &previous);
         let (after, more_after) = neighbourhood(centre, depth, most, &next);
-        // Distances of all nodes that are drawn.
+        // Distances of all shown nodes.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
         for &node in near.keys() {
             for dep in raw.deps(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
-                    // Two nodes are connected by control alone if all dependencies between them are.
+                    // An edge is control-only if all dependencies between the two nodes are.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
                 }
             }

@@ -8,18 +8,18 @@ use std::thread;
 
 /// Progress shared by the threads.
 struct OrderedWork<R> {
-    /// Index of the next item to be worked on.
+    /// Index of the next item to process.
     next: usize,
-    /// Number of results that were taken.
+    /// Number of results passed to the consumer.
     taken: usize,
-    /// Results that were not taken yet.
+    /// Results waiting for the consumer.
     done: BTreeMap<usize, R>,
-    /// Whether no further item may be started.
+    /// True if no further item may be started.
     over: bool,
 }
 
-/// Applies `work` to each of `items` on up to `threads` threads, and hands the results to `take` in the order
-/// of the items. At most twice as many results as threads exist at a time. An error of `take` ends the work.
+/// Applies `work` to each of `items` on up to `threads` threads, and passes the results to `take` in the order of the
+/// items. At most twice as many results as threads exist at a time. An error of `take` ends the work.
 pub fn in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,
@@ -109,7 +109,7 @@ mod tests {
             let mut taken = Vec::new();
             let work = |&item: &u32| {
                 most.fetch_max(alive.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // The first of each few takes longest.
+                // The first item of every few takes longest.
                 (0..(200 - item % 5 * 40) * 100).for_each(|i| {
                     std::hint::black_box(i);
                 });

@@ -1,4 +1,4 @@
-//! Data of a rank for the critical path of a job, in flat arrays of some 50 bytes for each node.
+//! Data of a rank for the critical path of a job, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
 use super::times::TimeBasis;
@@ -15,11 +15,11 @@ use chakram_trace::matching::{CommStep, RankComms};
 pub struct PathInput {
     /// The rank.
     pub rank: u32,
-    /// Basis of its times.
+    /// Source of its times.
     pub basis: TimeBasis,
-    /// Whether every duration is a whole number of microseconds.
+    /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// Recorded end of the rank's last event, if the file states it.
+    /// Recorded end of the rank's last event, if the file gives it.
     pub captured: Option<Span>,
     /// Number of nodes that run.
     pub ran: usize,
@@ -33,9 +33,9 @@ pub struct PathInput {
     pub(super) classes: Vec<NodeClass>,
     pub(super) names: NameTable,
     pub(super) name_of: Vec<u32>,
-    /// Its communication, sorted by node.
+    /// Communication of the rank, sorted by node.
     pub(super) comms: RankComms,
-    /// Time that each step of it waited for the others.
+    /// For each communication step, the time that it waited for other ranks.
     waits: Vec<Span>,
 }
 
@@ -89,7 +89,7 @@ impl PathInput {
         })
     }
 
-    /// Returns the communication step of a node, and the time that it waited for others.
+    /// Returns the communication step of a node, and its waiting time.
     pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
         let found = self
             .comms
@@ -98,7 +98,7 @@ impl PathInput {
         found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
-    /// Returns the node whose end released `node`, if it waited for any.
+    /// Returns the node whose end released `node`, if any.
     pub(super) fn cause(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
@@ -114,7 +114,7 @@ impl PathInput {
     }
 }
 
-/// Lists the communication of a rank, counted in program order and sorted by nodes.
+/// Lists the communication of a rank, counted in program order and sorted by node.
 fn comms(trace: &InspectedTrace<'_>) -> RankComms {
     let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();
@@ -125,7 +125,7 @@ fn comms(trace: &InspectedTrace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // The ranks behind a mask of dimensions are not known without a machine.
+    // The ranks selected by a mask of dimensions are unknown without a machine.
     let whole = |node: &u32| {
         let op = raw.nodes[*node as usize].view.op;
         !matches!(

@@ -1,4 +1,4 @@
-//! What was inspected as text, JSON and CSV.
+//! Rendering of inspections as text, JSON and CSV.
 
 use chakram_base::setting::SettingChoice;
 
@@ -17,16 +17,16 @@ pub use node::{NeighbourhoodDocument, json as node_json, text as node_text};
 pub use path::{PathReport, PathsDocument, TrackPath, paths};
 pub use summary::render as text;
 
-/// How a reader gets what a text leaves out, in the words of the program that shows the text.
+/// How to see the parts that a text leaves out, in the words of the program that shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderHints {
     /// Everything.
     pub all: &'static str,
-    /// The paths of all ranks, or of one.
+    /// How to see the paths of all ranks, or of one.
     pub all_paths: &'static str,
-    /// A table in full.
+    /// How to see a table in full.
     pub table: fn(InspectTable) -> String,
-    /// This many nodes.
+    /// How to see this many nodes.
     pub limit: fn(usize) -> String,
 }
 
@@ -35,9 +35,9 @@ pub struct RenderHints {
 pub enum InspectTable {
     /// Overview of each rank.
     Ranks,
-    /// By what nodes do.
+    /// Types of nodes.
     Types,
-    /// By lane.
+    /// Lanes.
     Lanes,
     /// Collectives by group and kind.
     Collectives,

@@ -13,11 +13,11 @@ pub struct NodeRow<'a> {
     pub rank: u32,
     /// Id in the file.
     pub id: u64,
-    /// Start and end; `None` on a cycle of dependencies, or behind one.
+    /// Start and end; `None` for a node on a cycle of dependencies or blocked by one.
     pub ran: Option<(Time, Time)>,
-    /// Duration, with the time of waiting for other ranks.
+    /// Duration, including waiting for other ranks.
     pub length: Span,
-    /// Time of waiting for other ranks.
+    /// Time waiting for other ranks.
     pub wait: Span,
     /// Delay from the end of its last dependency until it was ready.
     pub delay: Span,
@@ -68,8 +68,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the nodes for which `selected` holds, sorted by start, those at one instant by id; those without
-    /// times last.
+    /// Returns the `selected` nodes, sorted by start and then id; nodes without times come last.
     pub fn by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
         let mut nodes: Vec<u32> = self.raw.all().filter(chosen).collect();

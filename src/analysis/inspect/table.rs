@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 pub struct NodeSums {
     /// Number of nodes.
     pub nodes: u64,
-    /// Total duration, with the time of waiting for other ranks.
+    /// Total duration, including waiting for other ranks.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Total time of waiting for other ranks.
+    /// Total time waiting for other ranks.
     #[serde(rename = "wait_ps")]
     pub wait: Span,
     /// Total floating-point operations.
     pub flops: u64,
     /// Total bytes.
     pub bytes: u64,
-    /// Number of nodes that took no time, or have no recorded duration.
+    /// Number of nodes that took no time or have no recorded duration.
     #[serde(rename = "nodes_without_time")]
     pub untimed: u64,
 }
@@ -41,20 +41,20 @@ impl NodeSums {
     }
 }
 
-/// Sum over ranks, with the ranks of the least and the most.
+/// Sum over ranks, with the ranks at both extremes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadRow {
     /// Sum over ranks.
     pub sum: NodeSums,
-    /// Number of ranks that have such nodes.
+    /// Number of ranks with such nodes.
     pub ranks: u32,
-    /// Least time on one of them, and the first rank with it.
+    /// Least time on one of these ranks, and the first rank with it.
     pub least: (Span, u32),
-    /// Most time on one of them, and the first rank with it.
+    /// Most time on one of these ranks, and the first rank with it.
     pub most: (Span, u32),
-    /// Fewest nodes on one of them, and the first rank with as many.
+    /// Fewest nodes on one of these ranks, and the first rank with this number.
     pub fewest: (u64, u32),
-    /// Most nodes on one of them, and the first rank with as many.
+    /// Most nodes on one of these ranks, and the first rank with this number.
     pub largest: (u64, u32),
 }
 
@@ -113,7 +113,7 @@ impl<K: Ord> SpreadTable<K> {
         self.0.iter()
     }
 
-    /// Returns the rows, those with most time first, and among those without time the ones with most nodes.
+    /// Returns the rows by time, largest first; rows without time by number of nodes.
     pub fn by_time(&self) -> Vec<(&K, &SpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));

@@ -1,4 +1,4 @@
-//! Times at which the nodes of a rank ran, and how well they are known.
+//! Times at which the nodes of a rank ran, and their source.
 
 use super::class::NodeClass;
 use super::lanes::LaneTable;
@@ -7,21 +7,21 @@ use chakram_trace::graph::captured_timeline::{NONE, NodeTiming};
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 
-/// Basis of the times of a rank.
+/// Source of a rank's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
-    /// The file says when nodes started.
+    /// The file gives start times.
     Given,
-    /// Durations, and delays between causes and effects: the run as it was captured.
+    /// Durations and delays between causes and effects: the run as captured.
     Kept,
-    /// Durations without delays; time that was lost between nodes is not there, so starts are early.
+    /// Durations without delays; time lost between nodes is missing, so starts are early.
     Estimated,
     /// The file has no durations.
     Unknown,
 }
 
 impl TimeBasis {
-    /// The word for it in files.
+    /// The word for it in output files.
     pub fn word(self) -> &'static str {
         match self {
             Self::Given => "given",
@@ -35,16 +35,16 @@ impl TimeBasis {
 /// Times at which the nodes of a rank ran.
 #[derive(Debug)]
 pub struct RankTimes {
-    /// Their basis.
+    /// Source of the times.
     pub basis: TimeBasis,
-    /// Whether every duration is a whole number of microseconds, all that the schema's own field holds.
+    /// True if every duration is a whole number of microseconds, the resolution of the schema's own field.
     pub whole_micros: bool,
-    /// The run.
+    /// Start, end and cause of each node.
     pub run: CapturedTimeline,
 }
 
 impl RankTimes {
-    /// Those of `raw`, whose dependencies that hold are `next`.
+    /// Times of `raw`, where `next` has the successors over enforced dependencies.
     pub fn new(
         raw: &RawTrace<'_>,
         classes: &[NodeClass],
@@ -88,7 +88,7 @@ impl RankTimes {
         }
     }
 
-    /// From when until when the rank ran.
+    /// Start and end of the rank's run.
     pub fn extent(&self) -> (Time, Time) {
         let running = || (0..self.run.start.len()).filter(|&i| self.run.runs(i as u32));
         let first = running().map(|i| self.run.start[i]).min();
@@ -97,8 +97,8 @@ impl RankTimes {
     }
 }
 
-/// Replaces starts and ends by what the file says, counted from the first node that took time, and causes by
-/// what ended last before.
+/// Replaces starts and ends by the times in the file, counted from the first node that took time, and causes by the
+/// node that ended last before.
 fn given(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
@@ -131,7 +131,8 @@ fn given(
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)
-            // Of two at one instant the one with the higher id is the effect, so that causes go back in time.
+            // Of two nodes at the same instant, the one with the higher id is the effect, so that causes go back in
+            // time.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));
         run.cause[node as usize] = cause.unwrap_or(NONE);

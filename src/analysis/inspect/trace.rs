@@ -16,15 +16,15 @@ use std::{panic, thread};
 pub struct InspectedTrace<'a> {
     /// The rank.
     pub rank: u32,
-    /// Nodes and dependencies; what cannot be read has moved to `faults`.
+    /// Nodes and dependencies; unreadable ones have moved to `faults`.
     pub raw: RawTrace<'a>,
     /// Metadata record.
     pub header: TraceHeader,
     /// Type of each node.
     pub classes: Vec<NodeClass>,
-    /// Lanes.
+    /// Lane of each node.
     pub lanes: LaneTable<'a>,
-    /// Successors of each node, over the dependencies that hold.
+    /// Successors of each node, over the enforced dependencies.
     pub next: Csr,
     /// Times of the nodes.
     pub times: RankTimes,
@@ -44,7 +44,7 @@ impl<'a> TraceAnalysis<'a> {
         let lanes = LaneTable::new(raw);
         let mut next = raw.successors(|node, dep| dep.node != node);
         let mut times = RankTimes::new(raw, classes, &lanes, &next);
-        // Nodes that did not run are on a cycle, or behind one.
+        // Nodes that did not run are on a cycle or blocked by one.
         if times.run.ran < raw.nodes.len() {
             let all = raw.all().flat_map(|node| raw.deps(node));
             let control = all.filter(|dep| dep.control).count() as u64;
@@ -61,9 +61,9 @@ impl<'a> TraceAnalysis<'a> {
 }
 
 impl<'a> InspectedTrace<'a> {
-    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file to an error.
+    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file name to an error.
     ///
-    /// Fails only if no node can be read, nor the metadata record.
+    /// Fails only if neither a node nor the metadata record can be read.
     pub fn read(
         rank: u32,
         contents: &'a [u8],
@@ -72,7 +72,7 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Reads like [`Self::read`], and runs `beside` on the raw trace on another thread meanwhile.
+    /// Reads like [`Self::read`], and concurrently runs `beside` on the raw trace on another thread.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -118,12 +118,12 @@ impl<'a> InspectedTrace<'a> {
         Ok((trace, beside))
     }
 
-    /// Returns the duration of a node, with the time of waiting for other ranks.
+    /// Returns the duration of a node, including waiting for other ranks.
     pub fn length(&self, node: u32) -> Span {
         self.raw.nodes[node as usize].view.lasted()
     }
 
-    /// Returns the part of it that the node waited for other ranks.
+    /// Returns the part of the duration in which the node waited for other ranks.
     pub fn wait(&self, node: u32) -> Span {
         if self.classes[node as usize].communicates() {
             self.raw.nodes[node as usize].view.wait
@@ -132,7 +132,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns FLOPs and bytes of a node, as the file states them.
+    /// Returns FLOPs and bytes of a node, as given in the file.
     pub fn work(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
@@ -144,7 +144,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the nodes in program order: that of their ids, unless dependencies lead back.
+    /// Returns the nodes in program order: in the order of ids, unless dependencies contradict it.
     pub fn program_order(&self) -> Vec<u32> {
         if self.next.edges().all(|(from, to)| from < to) {
             return self.raw.all().collect();

@@ -1,15 +1,15 @@
-//! Check of the memory that a trace frees against the memory that it allocates.
+//! Checks that a trace does not free more memory than it allocates.
 
 use super::defects::{DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
-/// Looks for tensor classes of which more is freed than the whole trace allocates. The defect names the first
-/// node, in the order of ids, at which that is exceeded.
+/// Reports tensor classes of which the trace frees more than it allocates in total. The defect names the first node, in
+/// the order of ids, at which the total is exceeded.
 pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
-        // Sums stay below 2^96, since there are fewer than 2^32 nodes.
+        // Sums stay below 2^96, because there are fewer than 2^32 nodes.
         let changes = raw.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;

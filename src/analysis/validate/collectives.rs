@@ -1,4 +1,4 @@
-//! The collectives of a group: the same on all members, in the same order.
+//! Collectives of a group: all members must have the same ones in the same order.
 
 use super::NONE;
 use super::communication::{CallDigest, CommunicationDigest};
@@ -10,7 +10,7 @@ use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, disagre
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Looks up the calls of a party.
+/// Access to the calls of a party.
 struct PartyCalls<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a BoundGroup,
@@ -45,7 +45,7 @@ impl<'a> PartyCalls<'a> {
         at.map_or_else(DefectLocation::default, |at| site(self.of(at)))
     }
 
-    /// Says what a member does at its `k`-th call.
+    /// Describes a member's `k`-th call.
     fn said(&self, member: &MemberCalls<'_>, k: usize) -> String {
         match member.at(k).map(|at| self.of(at)) {
             Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
@@ -56,7 +56,7 @@ impl<'a> PartyCalls<'a> {
         }
     }
 
-    /// Says what a member does after its `k`-th call, or after its last.
+    /// Describes a member's communication after its `k`-th call, or after its last.
     fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
         let place = last.and_then(|last| member.at(k.min(last)));
@@ -65,7 +65,7 @@ impl<'a> PartyCalls<'a> {
         format!("rank {} {next}", self.rank(member))
     }
 
-    /// Checks what a call says by itself.
+    /// Checks a call on its own.
     fn each(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.of(at);
         let (party, bytes) = (self.party, call.node.bytes);
@@ -85,7 +85,7 @@ impl<'a> PartyCalls<'a> {
         }
     }
 
-    /// Looks for the first collective on which the members disagree. Whether there is none.
+    /// Reports the first collective on which the members disagree. Returns true if there is none.
     fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
@@ -100,7 +100,7 @@ impl<'a> PartyCalls<'a> {
             let said = sequence.at(k).map(|at| self.signature(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // The larger side is right, or else that of the lowest rank.
+        // The larger side is taken as right; on a tie, the side of the lowest rank.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {
@@ -141,8 +141,7 @@ impl<'a> PartyCalls<'a> {
     }
 }
 
-/// Holds the collectives of each party against one another. The calls of its members, where they agree and it is
-/// known who they are.
+/// Compares the collectives of each party's members. Returns the calls of parties whose members agree and are known.
 pub(super) fn check<'a>(
     members: &[(u32, &'a ValidatedTrace)],
     parties: &[BoundGroup],

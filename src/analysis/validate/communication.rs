@@ -1,4 +1,4 @@
-//! Digest of a trace: its part in the communication of the job.
+//! Digest of a trace: its part in the job's communication.
 
 use super::NONE;
 use super::defects::DefectLocation;
@@ -10,15 +10,15 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, escape};
 use chakram_trace::graph::{Interner, NameTable};
 use chakram_trace::matching::SlotCalls;
 
-/// Node of a trace that is no longer in memory.
+/// Digest of a node whose record is no longer in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDigest {
     pub id: u64,
-    /// Bytes as the file states them.
+    /// Bytes given in the file.
     pub bytes: u64,
     pub record: u32,
     name: u32,
-    /// Position in program order; until that is known, index in the raw trace.
+    /// Position in program order; before that is known, index in the raw trace.
     pub place: u32,
 }
 
@@ -27,18 +27,18 @@ pub(super) struct NodeDigest {
 pub(super) struct CallDigest {
     pub node: NodeDigest,
     pub slot: u32,
-    /// Rank of the root, [`NONE`] for the group's first member.
+    /// Rank of the root; [`NONE`] for the group's first member.
     pub root: u32,
     pub kind: CollectiveKind,
 }
 
-/// One half of a message.
+/// One side of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
     pub node: NodeDigest,
     /// The rank at the other end.
     pub peer: u32,
-    /// Rank of this end, if the node states it.
+    /// Rank of this end, if the node gives it.
     pub own: u32,
     pub tag: i32,
     pub receive: bool,
@@ -51,19 +51,19 @@ pub(super) struct InSwitchAccess {
     pub store: bool,
 }
 
-/// Group as a trace refers to it: its name, unless it is all ranks, and a mask of the machine's dimensions.
+/// Group in the notation of a trace: its name, unless it is all ranks, and a mask of the machine's dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
 
-/// Data of a trace that other ranks must agree with.
+/// The parts of a trace that other ranks must agree with.
 #[derive(Debug, Default)]
 pub(super) struct CommunicationDigest {
-    /// Whether it is complete and in program order.
+    /// True if it is complete and in program order.
     pub whole: bool,
-    /// Collectives in program order, as are messages.
+    /// Collectives in program order; messages have the same order.
     pub calls: Vec<CallDigest>,
     pub messages: Vec<MessageDigest>,
     /// In-switch accesses in the order of ids.
@@ -82,7 +82,7 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the group that was named last, since copying names for each call is slow.
+    /// Slot of the last used group, because copying names for each call is slow.
     last: Option<u32>,
 }
 
@@ -163,7 +163,7 @@ impl DigestCollector {
     }
 
     fn kept(&mut self, raw: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
-        /// Bytes kept of a name; messages show less.
+        /// Maximum bytes kept of a name; messages show less.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
@@ -179,7 +179,7 @@ impl DigestCollector {
         }
     }
 
-    /// Returns the declared groups, to be extended by those of a metadata node.
+    /// Returns the declared groups, so that groups of a metadata node can be added.
     pub fn declared(&mut self) -> &mut DeclaredGroups {
         &mut self.facts.declared
     }
@@ -218,8 +218,7 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes the first message or collective behind `place` in program order, or the first of all if that
-    /// is `None`.
+    /// Describes the first message or collective after `place` in program order, or the first of all for `None`.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));

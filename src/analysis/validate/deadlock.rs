@@ -1,9 +1,9 @@
-//! Cycles of waits across ranks: no order of events on any machine could complete them.
+//! Cycles of waits across ranks, which no order of events on any machine could complete.
 //!
-//! A receive waits for its send; a member of a collective waits for what the others wait for before theirs. Where
-//! a collective has a root, that is less: who only gives waits for nobody, and who only takes for the root. What
-//! can be circular besides, such as lanes that collectives of several groups share, depends on the machine and is
-//! the replay's to find.
+//! A receive waits for its send; a member of a collective waits for the nodes before the other members' calls. A
+//! collective with a root waits for less: members that only send wait for no other member, and members that only
+//! receive wait only for the root. Other cycles, such as on lanes shared by collectives of several groups, depend on
+//! the machine and are found by the replay.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -15,20 +15,20 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// The waits of all ranks: the vertices of traces in turn, then one for each collective of each party, which
-/// stands for the moment when all that it needs are there.
+/// The waits of all ranks: first the vertices of each trace, then one vertex for each collective of each party, which
+/// represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
-    /// The first vertex of each trace.
+    /// Index of the first vertex of each trace.
     first: Vec<u32>,
     parties: &'a [BoundGroup],
     sequences: &'a [Vec<MemberCalls<'a>>],
-    /// The first vertex of each party.
+    /// Index of the first vertex of each party.
     rendezvous: Vec<u32>,
     pairs: &'a [(CommRef, CommRef)],
 }
 
-/// Looks for a cycle of waits, given what agrees: the calls of each party, and the pairs of messages.
+/// Searches for a cycle of waits, given the matched calls of each party and the matched messages.
 pub(super) fn check(
     members: &[(u32, &ValidatedTrace)],
     parties: &[BoundGroup],
@@ -72,7 +72,7 @@ pub(super) fn check(
 }
 
 impl WaitGraph<'_> {
-    /// The vertex of a call or message of trace `index`, whose trace numbers it `own`.
+    /// The vertex of a call or message of trace `index`, with number `own` in its trace.
     fn vertex(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }
@@ -105,7 +105,7 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Hands the edges between the calls of a member and the vertices of its party to `each`; the first vertex is
+    /// Passes the edges between a member's calls and its party's vertices to `each`; the first of these vertices is
     /// `rendezvous`.
     fn link_calls(
         &self,
@@ -141,7 +141,7 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Names the nodes of `cycle`.
+    /// Reports `cycle` with the names of its nodes.
     fn report(&self, cycle: &[u32], findings: &mut DefectLog) {
         const SHOWN: usize = 12;
         let named = cycle.iter().filter_map(|&vertex| {

@@ -1,4 +1,4 @@
-//! Resolution of the groups that traces name to ranks.
+//! Resolution of the groups in traces to ranks.
 
 use super::ValidateOptions;
 use super::defects::{Defect, DefectLocation, DefectLog};
@@ -9,17 +9,16 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::escape;
 use std::collections::BTreeMap;
 
-/// Group of ranks that carry out collectives together.
+/// Group of ranks that execute collectives together.
 #[derive(Debug)]
 pub(super) struct BoundGroup {
-    /// Name in traces; `None` where they name no group, which means all ranks.
+    /// Name in traces; `None` for the group of all ranks, used without a name.
     pub name: Option<String>,
-    /// Ranks in the order of the group.
+    /// Ranks in group order.
     pub members: Vec<u32>,
-    /// Mask of the dimensions that take part, if the members depend on a machine that is not known.
+    /// Mask of the participating dimensions, if the members depend on an unknown machine.
     pub partial: Option<u32>,
-    /// Members that name it and have whole traces, by their index among the traces, with the slots that refer
-    /// to it.
+    /// Members that use it and have complete traces, by index among the traces, with the slots that refer to it.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
@@ -47,8 +46,8 @@ impl BoundGroup {
 /// Index of the group of all ranks.
 const WORLD: usize = 0;
 
-/// Groups resolved so far. As in a replay, groups are told apart by name, and groups of one name with other
-/// members are different groups.
+/// Groups resolved so far. As in a replay, groups are identified by name and members: groups with one name but
+/// different members are different.
 struct GroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
@@ -64,7 +63,7 @@ impl<'a> GroupInterner<'a> {
         }
     }
 
-    /// Returns the ranks of a declaration: an empty one means all ranks.
+    /// Returns the ranks of a declaration; an empty list means all ranks.
     fn resolved<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
         if members.is_empty() {
             &self.members[WORLD]
@@ -103,15 +102,13 @@ impl<'a> GroupInterner<'a> {
     }
 }
 
-/// Coordinates of a rank in the dimensions that a mask leaves out: ranks that differ there are not in one
-/// group.
+/// Coordinates of a rank in the dimensions outside a mask: ranks with different coordinates are in different groups.
 type MaskCoordinates = Vec<(usize, u32)>;
 
-/// Pseudo-dimension that stands for a mask on an unknown machine.
+/// Pseudo-dimension that represents a mask on an unknown machine.
 const UNKNOWN: usize = usize::MAX;
 
-/// Resolves the groups that `members`, ranks and their traces in ascending order, name in a job of `ranks`
-/// ranks.
+/// Resolves the groups used by `members` (ranks and their traces, ascending) in a job of `ranks` ranks.
 pub(super) fn bind(
     members: &[(u32, &ValidatedTrace)],
     ranks: u32,
@@ -120,7 +117,7 @@ pub(super) fn bind(
 ) -> Vec<BoundGroup> {
     redeclared(members, options, findings);
     let mut groups = GroupInterner::new(ranks);
-    // Traces write 0 for all ranks, so a declaration of that name must agree.
+    // Traces write 0 for all ranks, so a declaration with that name must agree.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
         let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
@@ -183,8 +180,8 @@ struct GroupBinder {
 }
 
 impl GroupBinder {
-    /// Adds a slot, given the rank's index among the traces, the rank and the slot; and the index, the name and
-    /// the members of its group.
+    /// Adds a slot, given the rank's index among the traces, the rank and the slot, and the index, name and members of
+    /// its group.
     fn add(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
@@ -217,7 +214,7 @@ impl GroupBinder {
                     _ => true,
                 };
                 let members: Vec<u32> = all.iter().filter(same).copied().collect();
-                // A mask that leaves no rank out equals no mask.
+                // A mask that leaves out no rank is the same as no mask.
                 let whole = members.len() == all.len() && partial.is_none();
                 let new = if whole {
                     *self
@@ -239,7 +236,7 @@ impl GroupBinder {
     }
 }
 
-/// Returns the coordinates of `rank` in the dimensions that `mask` leaves out.
+/// Returns the coordinates of `rank` in the dimensions outside `mask`.
 fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut rest = rank;
     let mut coordinates = Vec::new();
@@ -257,10 +254,10 @@ fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32])
     coordinates(rank, mask, sizes) == *known
 }
 
-/// Members of a declared group, and the rank that declares it; `None` is the user.
+/// Members of a declared group, and the declaring rank; `None` for the user's declaration.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
-/// Reports groups that ranks which share them declare with other members.
+/// Reports groups that ranks declare with different members although they share ranks.
 fn redeclared(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -297,7 +294,7 @@ fn redeclared(
     }
 }
 
-/// Returns whether two groups share a rank; an empty one means all ranks.
+/// Returns whether two groups share a rank; an empty list means all ranks.
 fn overlap(a: &[u32], b: &[u32]) -> bool {
     let mut sorted = a.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! The traces of a job, held against one another.
+//! Comparison of the traces of a job.
 
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
@@ -7,7 +7,7 @@ use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ra
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::escape;
 
-/// All defects of the traces of `members`, in ascending order of ranks, and of the job that they are.
+/// All defects of the traces of `members`, in ascending order of ranks, and of the job that they form.
 pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
     let mut findings = DefectLog::new(options.show);
     let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
@@ -37,7 +37,7 @@ pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> Def
     findings
 }
 
-/// Returns the number of ranks of the job. Whoever takes part and is beyond `limit` is a defect.
+/// Returns the number of ranks of the job. A participating rank beyond `limit` is a defect.
 fn size(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -61,7 +61,7 @@ fn size(
             findings
                 .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
         }
-        // A broken record may say anything.
+        // A broken record may have any content.
         if !trace.facts.whole {
             continue;
         }
@@ -98,7 +98,7 @@ fn size(
     }
 }
 
-/// Ranks of the job without a trace. They are a defect, unless they are mirrored.
+/// Ranks of the job without a trace. They are a defect unless mirrors are accepted.
 fn missing(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -126,7 +126,7 @@ fn missing(
     missing
 }
 
-/// Returns which trace names one of the `missing` ranks first.
+/// Describes the first use of one of the `missing` ranks in a trace.
 fn named(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
     members.iter().find_map(|(rank, trace)| {

@@ -1,7 +1,7 @@
-//! Report as one JSON document, for programs.
+//! The report as one JSON document.
 //!
-//! `schema` is `chakram.validation.1`; a field may be added under the same number, never changed. Counts are
-//! exact; lists hold the first defects of each kind.
+//! `schema` is `chakram.validation.1`; fields may be added under the same version, but never changed. Counts are exact;
+//! lists have the first defects of each kind.
 
 use super::ValidationReport;
 use super::defects::{Defect, DefectCounts, DefectLocation};

@@ -6,11 +6,11 @@ use std::fmt;
 /// Severity of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// A replay would refuse the job, or never end.
+    /// A replay would reject the job, or never end.
     Error,
-    /// A replay would continue, having dropped or assumed something.
+    /// A replay would continue after it drops or assumes something.
     Warning,
-    /// Merely worth knowing.
+    /// Information only.
     Note,
 }
 
@@ -29,7 +29,7 @@ struct DefectRow(DefectKind, Severity, &'static str, &'static str);
 
 macro_rules! kinds {
     ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:expr;)*) => {
-        /// DefectKind of defect. Errors come first, then warnings, then notes.
+        /// Kind of a defect. Errors come first, then warnings, then notes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DefectKind {

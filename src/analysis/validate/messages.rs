@@ -1,4 +1,4 @@
-//! A receive for each send, of the same size.
+//! Messages: each send must have a receive of the same size.
 
 use super::NONE;
 use super::communication::{CommunicationDigest, MessageDigest};
@@ -7,7 +7,7 @@ use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};
 
-/// Looks up messages: a trace's place among all, and the message's place among its messages.
+/// Access to messages by the trace's index among all traces, and the message's index in its trace.
 struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
 impl<'a> MessageLookup<'a> {
@@ -26,13 +26,13 @@ impl<'a> MessageLookup<'a> {
         facts.messages[message as usize].node.bytes
     }
 
-    /// Says what the first communication of `rank` is.
+    /// Describes the first communication of `rank`.
     fn first(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
-    /// Says what a rank does after its half.
+    /// Describes the communication of a rank after its side of a message.
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.of(half);
         let next = facts.next(Some(message.node.place));
@@ -75,7 +75,8 @@ impl<'a> MessageLookup<'a> {
     }
 }
 
-/// Matches the k-th send from one rank to another with a tag and the k-th such receive. The pairs, sends first.
+/// Matches the k-th send from one rank to another with a tag with the k-th such receive. Returns the pairs, sends
+/// first.
 pub(super) fn check(
     members: &[(u32, &ValidatedTrace)],
     findings: &mut DefectLog,

@@ -1,4 +1,4 @@
-//! Data that validation keeps of nodes: next to nothing for most, which are plain work.
+//! Data that validation keeps of nodes: almost nothing for most, which are plain work.
 
 use super::kind::DefectKind;
 use chakram_base::units::Span;
@@ -10,10 +10,10 @@ use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 /// Outline of a trace for validation.
 pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
-/// One of its nodes.
+/// One node of the outline.
 pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeBrief>;
 
-/// Data kept of each node.
+/// Data kept of every node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeBrief {
     pub id: u64,
@@ -23,9 +23,9 @@ pub(super) struct NodeBrief {
 /// Role of a node in validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValidationRole {
-    /// Does nothing.
+    /// Empty node.
     Nothing,
-    /// Does nothing, and declares groups; an index into [`NotableNodes::declared`].
+    /// Empty node that declares groups; an index into [`NotableNodes::declared`].
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that are independent of other ranks.
     Work,
@@ -35,19 +35,19 @@ pub(super) enum ValidationRole {
     NoDuration,
     /// Collective; an index into [`NotableNodes::parts`].
     Call(u32),
-    /// One half of a message; an index into [`NotableNodes::parts`].
+    /// One side of a message; an index into [`NotableNodes::parts`].
     Message(u32),
     /// Load that switches gather, or store that they reduce; an index into [`NotableNodes::parts`].
     Access(u32),
 }
 
 impl ValidationRole {
-    /// Returns whether the node does anything.
+    /// Returns whether the node does any work.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// Returns the defect that a node of this role has by itself, with the text of what was found.
+    /// Returns the defect of a node with this role by itself, with its description.
     #[inline]
     pub fn defect(self) -> Option<(DefectKind, &'static str)> {
         match self {
@@ -63,7 +63,7 @@ impl ValidationRole {
     }
 }
 
-/// Data kept of the few nodes that are more than plain work.
+/// Data kept of the few nodes that are not plain work.
 #[derive(Debug, Default)]
 pub(super) struct NotableNodes<'a> {
     /// Names and operations of nodes that other ranks must agree with.

@@ -1,4 +1,4 @@
-//! Report as text, for people: ranks, then defects by kind, errors first, then the verdict.
+//! The report as text: ranks, then defects by kind, errors first, then the verdict.
 
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
@@ -36,7 +36,7 @@ impl ValidationStyle {
     }
 }
 
-/// Maximum number of ranks with a line each; of more ranks, those with errors or warnings get one.
+/// Maximum number of ranks with a separate line; beyond it, only ranks with errors or warnings have one.
 const LINES: usize = 16;
 
 /// Renders `report`.
@@ -65,7 +65,7 @@ fn write_all(
             thousands(count),
             kind.meaning()
         )?;
-        // Facts need no places and no remedy: JSON has them.
+        // Notes have no places and no remedy in text; JSON has them.
         if kind.severity() == Severity::Note {
             continue;
         }
@@ -74,7 +74,7 @@ fn write_all(
             line(out, defect)?;
         }
         let more = count - kept.len() as u64;
-        // The one defect of that kind names all missing ranks.
+        // The single defect of this kind names all missing ranks.
         if more > 0 && kind != DefectKind::MissingRank {
             writeln!(out, "  … {} more", thousands(more))?;
         }
@@ -139,7 +139,7 @@ fn line(out: &mut String, defect: &Defect) -> fmt::Result {
     }
 }
 
-/// Formats counts as `2 errors, 1 warning`, or as the absence of defects.
+/// Formats counts as `2 errors, 1 warning`, or states that there are no defects.
 pub(super) fn said(tally: DefectCounts) -> String {
     let parts = [
         (tally.errors, "error"),

@@ -23,13 +23,13 @@ pub struct ValidatedTrace {
 }
 
 impl ValidatedTrace {
-    /// Checks the (decompressed) contents of a trace file, with dependencies that hold by `policy`. The first
-    /// `show` defects of each kind are kept.
+    /// Checks the (decompressed) contents of a trace file; `policy` selects the enforced dependencies. The first `show`
+    /// defects of each kind are kept.
     pub fn check(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// Checks like [`Self::check`], with `told` mapping errors of reading to the original of the contents.
+    /// Checks like [`Self::check`]; `told` maps read errors to the original of the contents.
     pub fn check_told(
         contents: &[u8],
         policy: DependencyPolicy,
@@ -66,7 +66,7 @@ impl ValidatedTrace {
         }
         allocations::check(&raw, &mut findings);
         let order = edges.finish(&raw, policy, &mut findings);
-        // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
+        // Unreadable nodes and duplicate ids make the digest incomplete.
         let lacking = !raw.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
         if facts.whole {
@@ -94,17 +94,17 @@ impl ValidatedTrace {
         }
     }
 
-    /// Returns the number of nodes that could be recovered.
+    /// Returns the number of readable nodes.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// Returns the number of dependencies that they name.
+    /// Returns the number of dependencies of these nodes.
     pub fn edges(&self) -> u64 {
         self.edges
     }
 
-    /// Returns the defects of this trace alone.
+    /// Returns the defects of this trace on its own.
     pub fn findings(&self) -> &DefectLog {
         &self.findings
     }
@@ -148,7 +148,7 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
     }
 }
 
-/// Reports work that takes no time, and communication that is marked as host work.
+/// Reports work without a duration, and communication marked as host work.
 #[inline]
 fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
     let (kind, found) = match item.view.role {
@@ -168,7 +168,7 @@ fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut Defec
     findings.add(kind, || (DefectLocation::of(item), found.to_owned()));
 }
 
-/// Adds the groups that a metadata node declares.
+/// Adds the groups declared by a metadata node.
 fn declare(
     item: &ValidatedNode<'_>,
     text: &str,
@@ -198,7 +198,7 @@ fn declare(
     }
 }
 
-/// Reports that two nodes have one id, unless the id of either is a guess. Returns the node that owns the id.
+/// Reports that two nodes have the same id, unless either id is a guess. Returns the node that owns the id.
 #[cold]
 fn duplicate(
     raw: &ValidatedNodes<'_>,

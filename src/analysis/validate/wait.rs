@@ -1,16 +1,16 @@
-//! Waits among the calls and messages of one trace, with all other nodes contracted.
+//! Waits among the communication of one trace, with all other nodes contracted.
 //!
-//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A
-//! node behind one such vertex is that vertex; so a chain of kernels takes no memory.
+//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A node
+//! that depends on only one vertex is represented by that vertex, so a chain of kernels takes no memory.
 
 use super::NONE;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 
-/// Dependency graph of a trace's communication, in vertices.
+/// Dependency graph of a trace's communication vertices.
 #[derive(Debug, Default)]
 pub(super) struct WaitEdges {
-    /// Predecessors of all vertices; `end[v]` ends those of vertex v.
+    /// Predecessors of all vertices, concatenated; `end[v]` is the end of vertex v's part.
     end: Vec<u32>,
     before: Vec<u32>,
     /// Vertices of the calls and of the messages, in program order.
@@ -25,7 +25,7 @@ pub(super) struct WaitBuilder {
     with_control: bool,
     /// Vertex that represents each node.
     vertex: Vec<u32>,
-    /// For each vertex, the last node that was found to depend on it.
+    /// For each vertex, the last node found to depend on it.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }
@@ -56,7 +56,7 @@ impl WaitBuilder {
         for dep in raw.deps(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
-            // Each predecessor once, however many dependencies lead to it.
+            // Count each predecessor once, however many dependencies lead to it.
             if found != NONE && self.seen[found as usize] != i {
                 self.seen[found as usize] = i;
                 self.scratch.push(found);
@@ -82,8 +82,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits, if the nodes were added in program order and with the dependencies that hold; if not,
-    /// builds them again.
+    /// Returns the waits; builds them again if the nodes were not added in program order, or with other dependencies
+    /// than the enforced ones.
     pub fn finish(
         self,
         raw: &ValidatedNodes<'_>,
@@ -133,8 +133,8 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// Two receives, a kernel that waits for both, another behind it, and a send that waits for that and for the
-    /// first receive, with these ids.
+    /// Two receives, a kernel that waits for both, a second kernel after it, and a send that waits for the second
+    /// kernel and the first receive, with these ids.
     fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
         let message = |receive, tag| Op::Message {
             receive,
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn a_node_behind_several_joins_them_and_a_chain_takes_no_room() {
-        // Vertices: the receives, what waits for both, the send.
+        // Vertices: the two receives, their join, and the send.
         let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
         assert_eq!(vertices([1, 2, 3, 4, 5]), (vec![0, 1, 3], before));
-        // In program order the second receive is first.
+        // In program order the second receive comes first.
         let before = vec![vec![], vec![], vec![1, 0], vec![2, 1]];
         assert_eq!(vertices([15, 14, 13, 12, 11]), (vec![0, 1, 3], before));
     }

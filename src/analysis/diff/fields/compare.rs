@@ -14,8 +14,8 @@ const IO: [[&str; 3]; 2] = [
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers that the captured process gave out, which say nothing of the job. Where only one node has such a
-/// number, that is a difference.
+/// Attributes with numbers assigned by the captured process, which say nothing about the job. It is still a difference
+/// if only one node has such a number.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes with the id of another node.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
@@ -82,7 +82,7 @@ impl ChangeCollector<'_> {
     }
 }
 
-/// Compares two nodes, besides ids and dependencies. `partners` says whether nodes of these ids are one in both traces.
+/// Compares two nodes except ids and dependencies. `partners` returns whether nodes with these ids are matched.
 pub(in crate::diff) fn compare(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
@@ -176,7 +176,7 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
     found.text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
-/// Fields of a record that the view does not hold.
+/// Fields of a record that the view does not have.
 #[derive(Default)]
 struct RecordFields<'a> {
     kind: u64,
@@ -277,7 +277,7 @@ fn records(
             let [one, other] = [one, other].map(|ns| FieldValue::Time(Span::from_ns(ns)));
             return found.push(NodeField::Profiler, one, other);
         }
-        // A change that a decoded field shows is not repeated for its attribute.
+        // A change visible in a decoded field is not reported again for its attribute.
         if !found.has(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(NodeField::Attribute(name), value(a), value(b));

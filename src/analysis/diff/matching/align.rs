@@ -9,8 +9,7 @@ use chakram_trace::graph::fingerprint;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// Lane: the number that the trace gives it, and whether it is of nodes without operation (0), of the host (1),
-/// or of the NPU (2).
+/// Lane: its number in the trace, and its kind: empty nodes (0), host (1) or NPU (2).
 type AlignedLane = (Option<i64>, u8);
 
 fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
@@ -23,7 +22,7 @@ fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
     (view.lane, kind)
 }
 
-/// Returns the nodes of each lane in an order that dependencies allow.
+/// Returns the nodes of each lane in an order consistent with dependencies.
 fn lanes(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
     let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.unordered) {
@@ -32,8 +31,7 @@ fn lanes(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
     lanes
 }
 
-/// Pairs nodes with equal keys that an alignment of the lanes puts side by side; known pairs anchor the
-/// alignment.
+/// Pairs nodes with equal keys at the same position in an alignment of the lanes; known pairs anchor the alignment.
 pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     let [mut a, mut b] = [0, 1].map(|which| lanes(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));
@@ -51,7 +49,7 @@ pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
 }
 
 fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
-    // Of a run of known pairs, the two ends suffice as anchors.
+    // The two ends of a run of known pairs suffice as anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();
@@ -77,7 +75,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut numbers = Interner::default();
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
-            // A known pair has one token, its own on both sides, so the alignment cannot cross it.
+            // A known pair has a unique token, equal on both sides, so the alignment cannot cross it.
             let label = match (which, pairs.of(which, node)) {
                 (_, None) => sides[which].key()[node as usize],
                 (0, Some(_)) => fingerprint(&(node, "pair")),
@@ -94,7 +92,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may put unrelated nodes side by side, which their neighbours contradict.
+            // The alignment may place unrelated nodes at the same position; their neighbours then contradict it.
             let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
             if free && agree(sides, pairs, x, y).is_plausible() {
                 pairs.set(x, y);

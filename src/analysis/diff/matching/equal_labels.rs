@@ -12,7 +12,7 @@ pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {
     });
 }
 
-/// Sketch of a set of labels (a Bloom filter with one hash), which saves sorting the labels of one trace alone.
+/// Sketch of a set of labels (a Bloom filter with one hash), so that labels of only one trace need not be sorted.
 struct LabelSketch {
     words: Vec<u64>,
     /// Number of bits, as a power of two.
@@ -24,7 +24,7 @@ impl LabelSketch {
     const MOST_BITS: u32 = 24;
 
     fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // Eight bits or more for each label, up to the limit, let at most about one in eight others pass.
+        // With at least eight bits per label, up to the limit, at most about one in eight other labels passes.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {
@@ -49,8 +49,7 @@ impl LabelSketch {
     }
 }
 
-/// Calls `each` with the free nodes of each label, those of the first trace first, and the number of the
-/// latter.
+/// Calls `each` with the free nodes of each label, first the nodes of the first trace, and their number.
 pub(super) fn for_alike(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

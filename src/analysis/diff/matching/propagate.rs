@@ -8,7 +8,7 @@ use crate::diff::side::{ComparedTrace, EdgeDirection};
 pub(super) enum AmbiguityPolicy {
     /// Only a unique neighbour is paired.
     UniqueOnly,
-    /// Several are paired in the order of ids.
+    /// Several equal neighbours are paired in the order of ids.
     InIdOrder,
 }
 
@@ -19,7 +19,7 @@ pub(super) fn propagate(
     label: LabelKind,
     among: AmbiguityPolicy,
 ) {
-    // A stack with the first node in program order on top.
+    // A stack, with the first node in program order on top.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].unordered.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
@@ -57,7 +57,7 @@ pub(super) fn propagate(
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {
-                    // A neighbour over both kinds of dependencies is listed twice.
+                    // A neighbour with both kinds of dependencies is listed twice.
                     if pairs.of(0, x).is_none() && pairs.of(1, y).is_none() {
                         pairs.set(x, y);
                         todo.push(x);

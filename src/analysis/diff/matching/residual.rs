@@ -1,11 +1,10 @@
-//! Matching of residual nodes, which changed in place, by their neighbours.
+//! Matching of the remaining nodes, which changed in place, by their neighbours.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Number of neighbours of a node that are followed, of neighbours of a pair that are inspected, of candidates
-/// that these may give, and of times that a node is tried.
+/// Limit for each node: neighbours followed, neighbours of a pair inspected, candidates from these, and attempts.
 const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
@@ -13,17 +12,17 @@ const TRIES: u8 = 8;
 /// Total number of neighbours of candidates that are compared for one node.
 const WORK: usize = 1 << 16;
 
-/// Agreement of two nodes about the known pairs around them.
+/// Agreement of two nodes on the known pairs around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner, of the node with more of them.
+    /// Number of neighbours with a known partner, for the node with more of them.
     known: usize,
-    /// Number of known pairs that are neighbours of both.
+    /// Number of known pairs among the neighbours of both.
     common: usize,
 }
 
 impl NeighbourAgreement {
-    /// Returns whether the neighbours do not contradict that the two are a pair.
+    /// Returns whether the neighbours do not contradict a pair.
     pub fn is_plausible(self) -> bool {
         self.known == 0 || self.common > 0
     }
@@ -78,7 +77,7 @@ fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
 }
 
-/// Pairs nodes that share most of their neighbours, and the last free node of each trace.
+/// Pairs nodes that share most of their neighbours, and the last unmatched node of each trace.
 pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     // The search goes from unmatched nodes to the partners of their neighbours, and from there to unmatched
     // nodes.
@@ -120,8 +119,7 @@ pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     }
 }
 
-/// Returns the free node of the second trace that shares most neighbours with `node`, if these are at least
-/// half.
+/// Returns the unmatched node of the second trace that shares most neighbours with `node`, if it shares at least half.
 fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
     for way in EdgeDirection::BOTH {

@@ -1,10 +1,10 @@
 //! Matching of nearly identical large traces by ids.
 //!
-//! Ids alone mean nothing: tools renumber them freely. But where nearly all nodes have the same records, byte
-//! for byte, and the same neighbours by the same ids, no tool renumbered them. Two nodes with one id are paired
-//! if their records and those of their neighbours are identical, and they have the same neighbours on both
-//! sides; and only if that is true of nine nodes in ten. Should such traces hold a few equal nodes that changed
-//! places, the statements are still true, as with any matching.
+//! Ids alone are not evidence: tools renumber them freely. But if nearly all nodes have identical records, byte for
+//! byte, and the same neighbours by the same ids, no tool has renumbered them. Two nodes with one id are paired if
+//! their records and their neighbours' records are identical, and they have the same neighbours on both sides; this
+//! applies only if it is true for nine of ten nodes. If a few equal nodes of such traces changed places, the reported
+//! differences are still true, as with any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
@@ -33,8 +33,8 @@ pub fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     true
 }
 
-/// Returns for each node of the first trace the node of the second with the same id and record. An id that
-/// several nodes have matches none.
+/// Returns for each node of the first trace the node of the second with the same id and record. An id shared by several
+/// nodes matches none.
 fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].raw.nodes[..]);
     let alone = |nodes: &[chakram_trace::graph::raw_trace::RawTraceNode<'_>], i: usize| {
@@ -61,7 +61,7 @@ fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     twin
 }
 
-/// Returns whether two nodes have the same neighbours in the same order, all of them with twins.
+/// Returns whether two nodes have the same neighbours in the same order, all of them matched.
 fn agree(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],

@@ -1,4 +1,4 @@
-//! Differences of traces as comma-separated values: one row each, those of times and sizes last.
+//! Differences of traces as comma-separated values, one row each; times and sizes come last.
 
 use super::json::change;
 use super::{DiffRenderOptions, words};

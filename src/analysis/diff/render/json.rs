@@ -1,6 +1,6 @@
-//! Differences of traces as one JSON document, for programs; times in whole picoseconds.
+//! Differences of traces as one JSON document, with times in whole picoseconds.
 //!
-//! `schema` is `chakram.diff.1`; a field may be added under the same number, never changed.
+//! `schema` is `chakram.diff.1`; fields may be added under the same version, but never changed.
 
 use super::{DiffRenderOptions, ThresholdVerdict};
 use crate::diff::AmountChange;
@@ -51,7 +51,7 @@ struct FaultEntry<'t> {
     first: &'t str,
 }
 
-/// Whether two jobs differ in each respect.
+/// True for each aspect in which two jobs differ.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct DifferenceDocument {
     structure: bool,
@@ -60,7 +60,7 @@ pub(in crate::diff) struct DifferenceDocument {
 }
 
 impl DifferenceDocument {
-    /// Asks `differs` for each respect.
+    /// Calls `differs` for each aspect.
     pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
         Self {
             structure: differs(DiffAspect::Structure),
@@ -116,7 +116,7 @@ struct NamedAmounts<'t> {
     amounts: &'t NodeTotals,
 }
 
-/// Before, after, and by how much more.
+/// Values before and after, and the increase.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct ShiftRow {
     before: u64,

@@ -1,4 +1,4 @@
-//! Differences of traces as text, for people: at most 100 columns.
+//! Differences of traces as text of at most 100 columns.
 
 use super::DiffRenderOptions;
 use super::words::{self, from_to, ranks};
@@ -50,7 +50,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
-    // Changes of single nodes that a tolerance hides show in the totals.
+    // Changes of single nodes hidden by a tolerance are still visible in the totals.
     let sums = [tally.total.time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
         line(out, titles, 0, "no differences")?;
@@ -74,7 +74,7 @@ pub(in crate::diff) fn line(
     writeln!(out, "{:indent$}{text}", "")
 }
 
-/// Returns a table of names, by what they changed, and what they were and are.
+/// Returns a table of names, changes, and values before and after.
 pub(in crate::diff) fn changes(style: TextStyle) -> TextTable<'static> {
     let columns = [left("", NAMES), right("", 14), left("", 0).after(3)];
     TextTable::new(columns).indented(0).named(style)
@@ -134,10 +134,10 @@ fn more(out: &mut String, titles: &DiffRenderOptions<'_>, indent: usize, left: u
     }
 }
 
-/// Section: verb and noun of its heading, details, and the predicate of the changes that belong to it.
+/// Section: verb and noun of its heading, details, and a predicate for its changes.
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
-/// Amount that is added up: its name, and its value.
+/// A summed quantity: its name, and its value.
 type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
 fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {

@@ -1,6 +1,6 @@
-//! The differences of reports as a page: one file that needs no network.
+//! Differences of reports as an HTML page: one file that needs no network.
 //!
-//! Numbers carry the pointer of the JSON of the same comparison, as on the page of a report.
+//! Numbers carry their JSON pointer in the same comparison, as on the page of a report.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;
@@ -11,13 +11,13 @@ use chakram_report::TimeCategory;
 use chakram_report::html::page::{list, measure, number, page_with_tables, section, table, text};
 use chakram_report::html::time_bars;
 
-/// Rows of a table.
+/// Maximum number of rows of a table.
 const ROWS: usize = 200;
 
-/// Renders `reports`, called by `names`.
+/// Renders `reports`; `names` are the names of both sides.
 pub fn render(reports: &ReportDiff, names: [&str; 2]) -> String {
     let title = format!("{} → {}", names[0], names[1]);
-    // Columns have room for the last part of a path.
+    // Columns are wide enough for the last part of a path.
     let short = names.map(|name| name.rsplit('/').next().unwrap_or(name));
     let names = if short[0] == short[1] { names } else { short };
     let mut body = format!("<h1>{}</h1>", text(&title));
@@ -39,7 +39,7 @@ pub fn render(reports: &ReportDiff, names: [&str; 2]) -> String {
 /// How an amount is shown.
 type AmountFormat = fn(u128) -> String;
 
-/// The cells of a change: both sides, by how much, and in percent.
+/// The cells of a change: both sides, the difference, and the percentage.
 fn cells(pointer: &str, shift: &AmountChange, show: AmountFormat) -> [String; 4] {
     let side =
         |side: &str, amount: u128| number(&format!("{pointer}/{side}"), amount, &show(amount));
@@ -58,7 +58,7 @@ fn row(name: &str, pointer: &str, shift: &AmountChange, show: AmountFormat) -> V
     std::iter::once(text(name)).chain(cells).collect()
 }
 
-/// A table of changes, and how many of `all` it lacks.
+/// A table of changes, with the number of `all` rows that it does not show.
 fn changes(heading: &str, names: [&str; 2], rows: &[Vec<String>], all: usize) -> String {
     if rows.is_empty() {
         return String::new();
@@ -123,7 +123,7 @@ fn of_replay(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> String {
     )
 }
 
-/// The mean NPU in both.
+/// The time parts of the mean NPU in both reports.
 fn breakdown(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2]) -> String {
     let means = |side: fn(&AmountChange) -> u128| {
         TimeCategory::KEYS.map(|key| {
@@ -146,7 +146,7 @@ fn breakdown(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str
         + "<p class=\"note\">The changes of the parts sum to that of the makespan.</p>"
 }
 
-/// Operators and groups behind each part.
+/// Operators and groups that contribute to each part.
 fn behind(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2]) -> String {
     let mut out = String::new();
     for (i, part) in replay.parts.iter().enumerate() {
@@ -166,7 +166,7 @@ fn behind(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2
     out
 }
 
-/// Collectives that moved, by what moved of them.
+/// Collectives that changed, by the quantity that changed.
 fn collectives(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2]) -> String {
     type Amount = fn(&CollectiveChange) -> &AmountChange;
     let amounts: [(&str, &str, Amount, AmountFormat); 4] = [

@@ -1,4 +1,4 @@
-//! The differences of reports for programs.
+//! Differences of reports as a JSON document.
 
 use super::{ReplayDiff, ReportDiff};
 use crate::diff::render::json::{DifferenceDocument, SCHEMA};
@@ -42,7 +42,7 @@ pub fn render<'r>(
     )
 }
 
-/// Writes what 64 bits hold of a change.
+/// Serializes a change, saturating at 64 bits.
 pub(super) fn narrow<S: Serializer>(more: &i128, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_i64(i64::try_from(*more).unwrap_or(i64::MAX))
 }

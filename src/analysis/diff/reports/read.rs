@@ -11,10 +11,10 @@ use std::borrow::Cow;
 /// A document that cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// It is no report.
+    /// The document is not a report.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// Its numbers contradict one another.
+    /// The numbers of the report contradict one another.
     #[error(
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
     )]
@@ -31,14 +31,14 @@ pub enum ReportError {
 /// A report, or the reports of several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReports {
-    /// Its writer and inputs.
+    /// The program that wrote it, its options and its inputs.
     pub provenance: Provenance,
     /// One for each machine.
     pub machines: Vec<MachineResult<'static>>,
 }
 
 impl ComparedReports {
-    /// An option of the replay as the document has it.
+    /// A replay option from the document, as text.
     pub(super) fn option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
         value.map_or_else(|| "nothing".to_owned(), Value::to_string)
@@ -60,14 +60,14 @@ pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
     for machine in &mut document.machines {
         if let MachineResult::Completed(report) = machine {
             check(report)?;
-            // One of two reports may have a row for each micro-batch, and the other one for all.
+            // One report may have a row per micro-batch, and the other a row for all of them.
             report.to_mut().sum_micro_batches();
         }
     }
     Ok(document)
 }
 
-/// Refuses a report whose parts are not the whole.
+/// Rejects a report whose parts do not sum to the makespan.
 fn check(report: &Report) -> Result<(), ReportError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {

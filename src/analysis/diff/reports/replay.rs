@@ -1,4 +1,4 @@
-//! One replay in two reports.
+//! Comparison of one replay in two reports.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
 use crate::diff::AmountChange;
@@ -7,7 +7,7 @@ use chakram_trace::graph::NodeKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The parts of an NPU's time, each the mean over `npus`, so rounded that they sum to the makespan.
+/// Means over `npus` of the parts of an NPU's time, rounded such that they sum to the makespan.
 fn means<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
@@ -87,14 +87,14 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
     }
 }
 
-/// Calls of operators, by kind and name.
+/// Number of calls of operators, by kind and name.
 fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
     let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
     calls.collect()
 }
 
-/// Returns what is behind part `part` on both sides, the means over NPUs of what moved.
+/// Returns the contributions to part `part` on both sides that changed, as means over NPUs.
 fn behind(
     both: [&Report; 2],
     npus: [usize; 2],
@@ -150,14 +150,14 @@ fn behind(
     moved
 }
 
-/// Collectives that moved, and whether any is called more or less often.
+/// Collectives that changed, and whether the number of calls of any changed.
 fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
             let what = format!("{}, {}", row.kind, row.group);
-            // Groups of one name are told apart by their order.
+            // Groups with equal names are distinguished by their order.
             let twin = twins.entry(what.clone()).or_default();
             let entry = found
                 .entry((what.clone(), *twin))
@@ -200,7 +200,7 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the finish times of each rank of both that moved.
+/// Returns the finish times of ranks in both reports that changed.
 fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
@@ -226,8 +226,8 @@ mod tests {
     use super::*;
     use crate::diff::render::DiffThresholds;
 
-    /// Two NPUs; `times` are compute, exposed communication and idle of each, `mm` what its one operator
-    /// takes on both together.
+    /// A report of two NPUs; `times` has compute, exposed communication and idle of each, and `mm` is the time of its
+    /// only operator on both together.
     fn report(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
         let npu = |rank: usize| {
             let [compute, communication, idle] = times[rank];
@@ -257,9 +257,9 @@ mod tests {
 
     #[test]
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
-        // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10: means 55, 35 and 10 of 100 ps.
-        // After: 41 + 40, 29 + 30, 10 + 10: 40.5, 29.5 and 10 of 80 ps. Rounded one by one that were 41, 30
-        // and 10; up to the end of each part it is 40.5, 70 and 80, so 41, 29 and 10.
+        // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10: means 55, 35 and 10 of 100 ps. After: 41 + 40,
+        // 29 + 30, 10 + 10: 40.5, 29.5 and 10 of 80 ps. Rounded one by one they would be 41, 30 and 10; cumulative ends
+        // are 40.5, 70 and 80, so 41, 29 and 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read(text).unwrap());
@@ -279,7 +279,7 @@ mod tests {
             ("idle", 0),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
-        // mm takes 50 and then 35 ps a rank: 15 less, of which 1 shows no more.
+        // mm takes 50 and then 35 ps per rank: 15 less, although compute decreased by only 14, so the rest is 1.
         let compute = &replay.parts[0];
         assert_eq!(compute.behind[0].shift.more(), -15);
         assert_eq!(compute.rest, 1);

@@ -1,4 +1,4 @@
-//! The differences of reports for people: at most 100 columns.
+//! Differences of reports as text of at most 100 columns.
 
 use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;

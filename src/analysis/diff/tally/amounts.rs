@@ -32,7 +32,7 @@ pub struct NodeTotals {
     /// Host time before nodes (launch overhead).
     #[serde(rename = "delay_ps")]
     pub delay: AmountChange,
-    /// Waiting for peers.
+    /// Waiting time for peers.
     #[serde(rename = "wait_ps")]
     pub wait: AmountChange,
     /// Bytes.
@@ -92,7 +92,7 @@ impl NodeTotals {
 /// Totals of all nodes, and by group.
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
-/// Adds up the nodes of two traces, in parallel if there are many.
+/// Sums the nodes of two traces, in parallel if there are many.
 pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;

@@ -1,4 +1,4 @@
-//! Names and fields that are hashed, kept and removed, record by record, and agreement between ranks.
+//! Hashed, kept and removed names and fields, record by record, and agreement between ranks.
 
 use super::*;
 use chakram_trace::format::profiler_cost::CostBasis;
@@ -166,7 +166,7 @@ fn only_what_replays_read_stays() {
         node.name
     );
     assert!(!after.windows(3).any(|bytes| bytes == b"bob"));
-    // Two of the metadata record, three of the node; start, inputs, outputs and the unknown field.
+    // Two attributes of the metadata record, three of the node; start, inputs, outputs and the unknown field.
     assert_eq!((done.attributes, done.fields), (5, 4));
 }
 
@@ -177,7 +177,7 @@ fn names_are_alike_with_one_key_and_differ_with_another() {
     assert_ne!(one.name("secret_op"), one.name("secret_oq"));
     let other = TraceAnonymiser::new(b"other", true, vec![]);
     assert_ne!(one.name("secret_op"), other.name("secret_op"));
-    // A group and a node of one name cannot be told to have it.
+    // A group and a node with equal names get different hashes.
     assert_ne!(one.name("x").unwrap()[2..], one.group("x")[2..]);
     for kept in [
         "",

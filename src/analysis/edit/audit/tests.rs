@@ -1,4 +1,4 @@
-//! Leaks of every kind in every field, planted, and texts that are none.
+//! Planted leaks of every kind in every field, and texts without leaks.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -159,7 +159,7 @@ impl Chance {
         (0..length).map(draw).collect()
     }
 
-    /// A leak of some kind, and the kind.
+    /// A random leak and its kind.
     fn leak(&mut self) -> (LeakKind, String) {
         const NAMES: [&str; 6] = ["alice", "bob", "j.doe", "zhang-wei", "m_schmidt", "root"];
         const HEX: &str = "0123456789abcdef";
@@ -206,7 +206,7 @@ impl Chance {
     }
 }
 
-/// Puts `leak` somewhere into a trace that is otherwise sound.
+/// Inserts `leak` into an otherwise valid trace.
 fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
     let text = |name: &str, value: &str| AttributeProto {
         name: name.to_owned(),
@@ -260,7 +260,7 @@ fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
             "attribute `input_file`"
         }
         7 => {
-            // Field 40 holds a message whose field 3 is text.
+            // Field 40 is a message whose field 3 is text.
             let mut inner = vec![0x1a, leak.len() as u8];
             inner.extend(leak.bytes());
             tail.extend([0xc2, 0x02, inner.len() as u8]);

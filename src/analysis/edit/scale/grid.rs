@@ -1,4 +1,4 @@
-//! Grid of ranks, and one dimension of it that is scaled.
+//! Grid of ranks, and its scaled dimension.
 
 use chakram_base::ids::MAX_NPUS;
 
@@ -62,7 +62,7 @@ impl RankGrid {
     }
 }
 
-/// Position of a rank: its coordinate along the dimension, and those outside and inside of it.
+/// Position of a rank: its coordinate along the dimension, and its coordinates outside and inside the dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPosition {
     pub(super) outer: u32,
@@ -70,7 +70,7 @@ pub struct GridPosition {
     pub(super) inner: u32,
 }
 
-/// Grid with the dimension that is scaled.
+/// Grid with the scaled dimension.
 #[derive(Clone, Debug)]
 pub struct ScaledDimension {
     grid: RankGrid,
@@ -128,12 +128,12 @@ impl ScaledDimension {
         self.size
     }
 
-    /// Returns the size that the dimension gets.
+    /// Returns the new size of the dimension.
     pub fn new_size(&self) -> u32 {
         self.new_size
     }
 
-    /// Returns the number of blocks of the old size in the new one; the last may be incomplete.
+    /// Returns the number of blocks of the old size in the new size; the last block may be incomplete.
     pub(super) fn blocks(&self) -> u32 {
         self.new_size.div_ceil(self.size)
     }
@@ -160,17 +160,17 @@ impl ScaledDimension {
         self.split(rank, self.new_size)
     }
 
-    /// Returns the old rank at `x` and the other coordinates of `place`.
+    /// Returns the old rank with coordinate `x` and the other coordinates of `place`.
     pub(super) fn old(&self, x: u32, place: GridPosition) -> u32 {
         self.join(x, place, self.size)
     }
 
-    /// Returns the new rank at `x` and the other coordinates of `place`.
+    /// Returns the new rank with coordinate `x` and the other coordinates of `place`.
     pub(super) fn new_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join(x, place, self.new_size)
     }
 
-    /// Returns the new rank in `block` that corresponds to `place` in the first, if there is one.
+    /// Returns the new rank in `block` that corresponds to `place` in the first block, if it exists.
     pub(super) fn in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
@@ -194,7 +194,7 @@ impl ScaledDimension {
         all
     }
 
-    /// Returns the coordinates of `rank` in all dimensions, and the index of the one that is scaled.
+    /// Returns the coordinates of `rank` in all dimensions, and the index of the scaled dimension.
     pub(super) fn coordinates(&self, rank: u32) -> (Vec<u32>, usize) {
         (self.grid.coordinates(rank), self.dimension)
     }

@@ -6,12 +6,12 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeSet;
 
-/// Way in which a group scales.
+/// How a group scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupScaling {
-    /// It gets members along the dimension.
+    /// It gets new members along the dimension.
     Grows,
-    /// Every block has its own copy.
+    /// Every block gets its own copy.
     Copied,
 }
 
@@ -40,13 +40,13 @@ impl GroupScaling {
             }
         }
         let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
-        // Distinct members are a sub-grid if and only if all combinations of their coordinates are there.
+        // Distinct members form a sub-grid if and only if all combinations of their coordinates exist.
         if combinations != ranks.len() as u128 {
             return fail("they are no part of the grid along its dimensions".to_owned());
         }
         let (_, dimension) = along.coordinates(0);
         let across = found[dimension].len();
-        // Where the dimension has size 1, only a group of one member can be meant to lie along it.
+        // If the dimension has size 1, only a group of one member can be along it.
         let single = along.size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -77,11 +77,11 @@ fn listed(ranks: &[u32]) -> String {
     list.join(", ") + more
 }
 
-/// Names of all groups, to derive those of their copies.
+/// Names of all groups, to derive the names of their copies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,
-    /// One above the largest number that is a name.
+    /// One above the largest numeric name.
     beyond: u64,
 }
 
@@ -93,7 +93,7 @@ impl GroupNames {
         self.taken.insert(name.to_owned());
     }
 
-    /// Returns the name of the group `name` in `block`; numbers stay numbers, as ASTRA-sim needs them.
+    /// Returns the name of the group `name` in `block`; numeric names stay numeric, because ASTRA-sim requires them.
     pub fn in_block(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();
@@ -157,7 +157,7 @@ mod tests {
             names.add(name);
         }
         assert_eq!(names.in_block("7", 0), "7");
-        // Numbers are below 8, so 8 apart.
+        // Numbers are below 8, so copies are 8 apart.
         assert_eq!(names.in_block("7", 2), "23");
         assert_eq!(names.in_block("tp", 2), "tp.2");
         assert_eq!(names.in_block("tp", 1), "tp.1'");

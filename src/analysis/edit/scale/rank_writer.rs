@@ -27,18 +27,18 @@ pub(super) struct ScaleWriter<'s> {
 type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
 
 impl ScaleWriter<'_> {
-    /// Sets the number of ranks, and removes the own rank, so that equal ranks can share a file.
+    /// Sets the number of ranks, and removes the rank's own number, so that equal ranks can share a file.
     pub fn metadata(
         &self,
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
     ) -> Result<(), TraceError> {
         let ranks = AttributeEdit::Count(u64::from(self.scaling.along.new_ranks()));
-        // Groups that are copied get new numbers, for which the roles do not hold.
+        // Copied groups get new numbers, to which the roles do not apply.
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
-            // More ranks may do other work.
+            // More ranks may do other work, so recorded amounts are removed.
             (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -57,7 +57,7 @@ impl ScaleWriter<'_> {
         edit.apply(record, out)
     }
 
-    /// Writes the node if it changes, and returns whether it does.
+    /// Writes the node if it changes, and returns whether it did.
     pub fn node(
         &self,
         record: RawRecord<'_>,
@@ -154,7 +154,7 @@ impl ScaleWriter<'_> {
             sets.push(("comm_size", AttributeEdit::Count(size)));
         }
         if old != new {
-            // Nobody knows what new members would exchange.
+            // The exchanges of new members are unknown.
             sets.push((SEND_BYTES, AttributeEdit::Remove));
             sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
         }
@@ -182,7 +182,7 @@ impl ScaleWriter<'_> {
         if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
             *name = self.scaling.names.in_block(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
-            // Producers use either name; the one that the node has is set.
+            // Producers use either name; only the one present on the node is set.
             sets.push(("comm_group", AttributeEdit::Text(name)));
         }
         Ok(sets)
@@ -198,7 +198,7 @@ impl ScaleWriter<'_> {
         let moved = match self.scaling.step(self.old, view.id, receive, peer)? {
             None => along.new_at(own.x, far),
             Some((step, _)) => {
-                // The step is that of the sender, which the receiver sees from the other end.
+                // The step is the sender's; the receiver has the opposite step.
                 let step = if receive { -step } else { step };
                 let size = i64::from(along.new_size());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
@@ -245,7 +245,7 @@ impl ScaleWriter<'_> {
         }
     }
 
-    /// Returns the bytes that a call takes in, or gives out.
+    /// Returns the bytes that a call receives, or sends.
     fn side(
         &self,
         view: &NodeView<'_>,

@@ -1,4 +1,4 @@
-//! Grids, copies, groups and peers on small jobs, by hand.
+//! Grids, copies, groups and peers on small handwritten jobs.
 
 use super::*;
 use chakram_trace::format::CollectiveKind;
@@ -79,8 +79,8 @@ fn size(node: &Node) -> i64 {
 #[test]
 fn shards_shrink_or_wholes_grow() {
     use CollectiveKind as K;
-    // A group of 2 becomes one of 6. Kept in total: a shard of 300 becomes 100, one of 100 becomes 33⅓.
-    // Kept by shard: wholes of 600 become 1800.
+    // A group of 2 becomes one of 6. With the total kept, a shard of 300 becomes 100, and one of 100 becomes 33⅓. With
+    // the shard kept, wholes of 600 become 1800.
     let kinds = [
         (K::AllReduce, 600, 600, 600),
         (K::AllGather, 300, 100, 300),
@@ -147,7 +147,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     );
     assert_eq!(after[1].attr[2], group("tp.1"));
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
-    // In the own block nothing but the numbers of ranks changes: there is nothing to change here.
+    // In the first block only rank numbers could change, and here none does.
     assert_eq!(
         read(&scaling.write(3, &second).unwrap())[1],
         read(&second)[1]
@@ -206,7 +206,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
         error.contains("ranks 0 and 1 send other messages along `dp`"),
         "{error}"
     );
-    // A ring of one would be a message to oneself.
+    // A ring of one would be a message to the sender itself.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
     let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();

@@ -1,4 +1,4 @@
-//! A trace that can be replayed, with its program order and its times.
+//! A replayable trace, with its program order and its times.
 
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::TraceError;
@@ -13,16 +13,16 @@ use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
 #[derive(Debug)]
 pub struct CheckedTrace<'a> {
     pub raw: RawTrace<'a>,
-    /// Whether control dependencies close a cycle, so that none of them holds.
+    /// True if control dependencies close a cycle, so that none of them is enforced.
     pub cyclic: bool,
     /// All nodes in program order.
     pub order: Vec<u32>,
-    /// Start of each node if the rank runs by itself.
+    /// Start of each node if the rank runs on its own.
     pub starts: Vec<Span>,
 }
 
 impl<'a> CheckedTrace<'a> {
-    /// Reads a trace. Fails on what a replay would refuse.
+    /// Reads a trace. Fails if a replay would reject it.
     pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw = RawTrace::read(contents);
         if !raw.faults.is_empty() {
@@ -31,7 +31,7 @@ impl<'a> CheckedTrace<'a> {
         if raw.metadata.captured.is_some()
             && let Some(first) = FrameCursor::new(contents).next_record()?
         {
-            // The record is to say something else, so it must come apart.
+            // The slice will rewrite this record, so it must be decodable.
             let attributes = [("captured_ns", AttributeEdit::Remove)];
             let edit = RecordEdit {
                 attributes: &attributes,
@@ -52,7 +52,7 @@ impl<'a> CheckedTrace<'a> {
             let cycle = short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
-        // The rank runs by itself, and lanes hold nobody up.
+        // The rank runs on its own, and lanes delay no node.
         let run = CapturedTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeTiming {
@@ -74,7 +74,7 @@ impl<'a> CheckedTrace<'a> {
         })
     }
 
-    /// The dependencies of node `i` that hold.
+    /// The enforced dependencies of node `i`.
     pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
         let cyclic = self.cyclic;
         let deps = self.raw.deps(i).iter().copied();
@@ -82,7 +82,7 @@ impl<'a> CheckedTrace<'a> {
     }
 }
 
-/// Whether a dependency makes its node wait.
+/// Returns whether a dependency is enforced.
 fn holds(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
     let control = dep.control && (cyclic || dep.node == node);
     dep.node != RawDependency::MISSING && !control

@@ -1,28 +1,28 @@
-//! Dependencies that stay closed: those on cut nodes lead on to kept ones.
+//! Closure of dependencies: dependencies on cut nodes are replaced by dependencies on kept nodes.
 
 use super::checked_trace::CheckedTrace;
 
-/// A cut node that stands for more kept ones than this becomes a joint.
+/// Maximum number of kept nodes that replace a cut node; with more, the cut node becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
-/// A kept node, and whether it only orders.
+/// A kept node, and true if the dependency only orders.
 type ForwardedDependency = (u32, bool);
 
 /// Dependencies of each node after the cut.
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
-    /// Of a joint or a kept node, where its dependencies stand if they are others than before; of a cut
-    /// node, what it stands for.
+    /// For a joint or a kept node, the range of its dependencies if they changed; for a cut node, the range of its
+    /// replacements.
     rows: Vec<Option<(u32, u32)>>,
     list: Vec<ForwardedDependency>,
 }
 
 impl DependencyClosure {
-    /// Leads dependencies on, in time linear in their number.
+    /// Replaces dependencies in time linear in their number.
     pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
-        // Cut nodes that some kept one waits for, through cut ones: one pass over the order, which is there. A
-        // depth-first search of petgraph takes twice as long.
+        // Cut nodes that a kept node waits for, through cut ones: one pass over the existing order. A depth-first
+        // search of petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {
@@ -42,7 +42,7 @@ impl DependencyClosure {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // A dependency that does not hold, because it leads nowhere or closes a cycle, is dropped.
+            // A dependency on a missing node or on a cycle is not enforced, so it is dropped.
             let mut changed = trace.deps(i).count() != trace.raw.deps(i).len();
             found.clear();
             for dep in trace.deps(i) {
@@ -61,7 +61,7 @@ impl DependencyClosure {
             if kept[at] && !changed {
                 continue;
             }
-            // Data goes before order, and one of each is enough.
+            // Data dependencies sort before order, and one per node is enough.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);
             this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;
@@ -77,12 +77,12 @@ impl DependencyClosure {
         Some(&self.list[from as usize..to as usize])
     }
 
-    /// Whether the cut node `i` stays as one that does nothing.
+    /// Returns whether the cut node `i` stays as an empty node.
     pub fn is_joint(&self, i: u32) -> bool {
         self.joints[i as usize]
     }
 
-    /// Returns the dependencies of node `i`, kept or a joint, if they have changed.
+    /// Returns the dependencies of node `i`, kept or a joint, if they changed.
     pub fn changed(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.row(i)
     }

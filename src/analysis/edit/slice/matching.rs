@@ -1,4 +1,4 @@
-//! Communication whose partner is cut.
+//! Communication whose partner was cut.
 
 use super::checked_trace::CheckedTrace;
 use chakram_trace::format::TraceError;
@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 struct RankCommunication {
     rank: u32,
     comms: RankComms,
-    /// The id of the node of each step, and whether it is kept.
+    /// The node id of each step, and true if the node is kept.
     nodes: Vec<(u64, bool)>,
 }
 
@@ -85,19 +85,19 @@ impl CommunicationMatches {
     }
 }
 
-/// Communication whose partner is cut.
+/// Communication whose partner was cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnmatchedCommunication {
     /// Number of collectives and messages.
     pub count: u64,
-    /// The first of them, [`UnmatchedCommunication::LISTED`] at most.
+    /// The first ones, at most [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
-    /// The nodes that are kept, by rank.
+    /// Kept nodes of such communication, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 
 impl UnmatchedCommunication {
-    /// Most that are listed.
+    /// Maximum number listed.
     pub const LISTED: usize = 4;
 
     pub(super) fn kept_by(&self, rank: u32) -> &[u32] {

@@ -7,10 +7,10 @@ use chakram_trace::format::{Op, TraceError, escape, origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// Selector of what to keep.
+/// The nodes to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
-    /// Nodes that the annotations of this name cover; `*` stands for any text.
+    /// Nodes covered by the annotations with this name; `*` matches any text.
     Annotation(String),
     /// Nodes of the profiled step with this number.
     Step(u64),
@@ -18,10 +18,10 @@ pub enum SliceTarget {
     Ids(RangeInclusive<u64>),
 }
 
-/// No node: the end of a chain of parents.
+/// No owner: the end of a chain of parents.
 const NONE: u32 = u32::MAX;
 
-/// Whether each node is asked for, by index.
+/// Returns for each node, by index, whether it is requested.
 pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<bool>, TraceError> {
     let raw = &trace.raw;
     let asked: Vec<bool> = match cut {
@@ -52,7 +52,7 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
     Ok(asked)
 }
 
-/// Names that could have been meant: those of steps, or else the first ones.
+/// Similar names for messages: the names of steps, or else the first names.
 fn names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
@@ -69,7 +69,7 @@ fn names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// To whom each node belongs, and whether attributes say so.
+/// The owner of each node, and whether attributes define it.
 fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -98,15 +98,15 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     Ok((owner, said))
 }
 
-/// Returns, by index, whether a node is of the step: as attributes state it, or by what the annotation of the step covers where
-/// no node states one.
+/// Returns, by index, whether a node is part of the step: as attributes state it, or, if no node has such an attribute,
+/// as the step's annotation covers it.
 fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
         return covered(trace, &format!("ProfilerStep#{step}"));
     }
     let (owner, _) = owners(trace)?;
-    // Of each node the first that states the same step.
+    // For each step, the first node that states it.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
         let own = (*own)?;
@@ -119,7 +119,7 @@ fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError>
     Ok(asked.collect())
 }
 
-/// Returns the step that each node states itself.
+/// Returns the step that each node states in its own attribute.
 fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
@@ -133,7 +133,7 @@ fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError
     Ok(stated)
 }
 
-/// Lists the steps that could have been meant.
+/// Lists the available steps, for messages.
 fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     const SHOWN: usize = 12;
     let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
@@ -150,7 +150,7 @@ fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     })
 }
 
-/// Returns, by index, whether the annotations called `pattern` cover a node.
+/// Returns, by index, whether the annotations that match `pattern` cover a node.
 fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
@@ -178,7 +178,7 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// Labels every node like the one that it belongs to. A cycle of owners belongs to nobody.
+/// Gives every node the label of its owner. Nodes on a cycle of owners get none.
 fn spread(owner: &[u32], label: &mut [Option<u32>]) {
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
@@ -199,14 +199,14 @@ fn spread(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// From the first node that an annotation covers on its own lane to the next one that it does not.
+/// Time from the first node that an annotation covers on its own lane to the next uncovered one there.
 struct AnnotationWindow {
     from: Span,
     to: Span,
     lane: Option<i64>,
 }
 
-/// The times of all annotations, by their starts.
+/// The windows of all annotations, by their starts.
 fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow> {
     let nodes = &trace.raw.nodes;
     let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
@@ -230,7 +230,7 @@ fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow
         .for_each(|starts| starts.sort_unstable());
     let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
     for busy in &mut list {
-        // Waiting for others at the end of the annotation is no node, so the end is where the next begins.
+        // Waiting at the end of the annotation is not a node, so the window ends where the next node begins.
         let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
         let next = starts.partition_point(|&start| start < busy.to);
         busy.to = starts.get(next).copied().unwrap_or(Span::MAX);
@@ -239,7 +239,7 @@ fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow
     list
 }
 
-/// Whether `start` lies in the time of an annotation on another lane: the latest that had begun.
+/// Returns the latest annotation on another lane that had begun at `start`, if its window contains `start`.
 fn during(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
     let begun = busy.partition_point(|busy| busy.from <= start);
     let last = begun.checked_sub(1)?;

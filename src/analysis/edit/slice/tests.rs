@@ -1,4 +1,4 @@
-//! Nodes of slices and their dependencies, on small graphs by hand.
+//! Nodes of slices and their dependencies, on small handwritten graphs.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -81,7 +81,7 @@ fn delay(node: &Node) -> u64 {
 
 #[test]
 fn dependencies_lead_on_through_what_is_cut() {
-    // 10 → 20 → (30, 40 cut) → 50, and 10 orders 40; 50 also waits for 20 directly.
+    // 10 → 20 → (30, 40, both cut) → 50; 10 also orders 40, and 50 also waits for 20 directly.
     let nodes = [
         node(10, 5, &[], &[]),
         node(20, 7, &[10], &[]),
@@ -92,12 +92,12 @@ fn dependencies_lead_on_through_what_is_cut() {
     ];
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(0..=100));
     assert_eq!(ids(&after), [10, 20, 50, 60]);
-    // Nodes that are only ordered behind a cut node are only ordered behind those that it stands for.
+    // Nodes that are only ordered after a cut node are only ordered after its replacements.
     assert_eq!(
         (&*after[3].data_deps, &*after[3].ctrl_deps),
         (&[][..], &[10, 20][..])
     );
-    // Behind 40 stand 20, with data, and 10, which only orders; data goes before the order of 50 on 20.
+    // Before 40 are 20, with data, and 10, which only orders; the data dependency of 50 on 20 replaces its order.
     assert_eq!(
         (&*after[2].data_deps, &*after[2].ctrl_deps),
         (&[20][..], &[10][..])
@@ -106,7 +106,7 @@ fn dependencies_lead_on_through_what_is_cut() {
     assert_eq!(delay(&after[2]), 24_000);
     assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
     assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
-    // Untouched records are as they came.
+    // Untouched records are unchanged.
     assert_eq!(after[..2], nodes[..2]);
 }
 
@@ -118,11 +118,11 @@ fn a_slice_starts_where_its_first_node_did() {
         node(3, 2, &[2], &[]),
         node(4, 2, &[1], &[]),
     ];
-    // 4 starts at 5 µs, 2 at 5.3 and 3 at 12.3, and the slice of 2 to 4 at 5.
+    // 4 starts at 5 µs, 2 at 5.3 and 3 at 12.3; the slice of 2 to 4 starts at 5.
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
-    // 3 alone starts at once.
+    // 3 alone starts immediately.
     let (captured, after, _) = slice(&nodes, &SliceTarget::Ids(3..=3));
     assert_eq!(
         (captured, delay(&after[0]), &*after[0].data_deps),
@@ -132,7 +132,7 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // 20 sources, a cut hub, 30 that wait for it: 20 + 30 dependencies instead of 600.
+    // 20 sources, a cut hub, and 30 nodes that wait for it: 20 + 30 dependencies instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
@@ -166,19 +166,19 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let mut step = with(node(2, 1, &[1], &[]), &on(1, &[]));
     step.name = "ProfilerStep#3".to_owned();
     let nodes = [
-        // 0 to 10 µs: before. 10 to 16: the step with 3 and 4, 4 launches 5 on a stream.
+        // 0 to 10 µs: before the step. 10 to 16: the step with 3 and 4; 4 launches 5 on a stream.
         with(node(1, 10, &[], &[]), &on(1, &[])),
         step,
         with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),
         with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
         with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
-        // Another thread: 6 begins at 13, within; 8 belongs to it; 10 at 16, when the first thread is done
-        // but does nothing else yet; 7 at 18, when it does.
+        // Another thread: 6 begins at 13, within the step; 8 belongs to it; 10 begins at 16, when the step has ended
+        // but its thread has started nothing else; 7 begins at 18, after that thread has.
         with(node(6, 1, &[3], &[]), &on(2, &[])),
         with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
         with(node(10, 1, &[4], &[]), &on(2, &[])),
         with(node(7, 1, &[4], &[]), &on(2, &[("delay_ns", 2000)])),
-        // The same thread: not of the step, whenever it is. 9 begins at 17.
+        // The same thread: not part of the step at any time. 9 begins at 17.
         with(node(9, 1, &[4], &[]), &on(1, &[("delay_ns", 1000)])),
         with(node(11, 1, &[3], &[]), &on(1, &[])),
     ];
@@ -256,7 +256,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     assert_eq!(left, [vec![2, 3], vec![3]]);
 }
 
-/// A chain of kernels of 1 µs whose two ends have a name.
+/// A chain of 1 µs kernels; its two ends have a name.
 fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
     let name = |id| if id == 1 || id == count { "end" } else { "" };
     let link = |id| Node {
@@ -274,10 +274,10 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 #[test]
 fn long_chains_take_no_stack_and_linear_time() {
     let ends = SliceTarget::Annotation("end".to_owned());
-    // Without attributes kernels belong to what they wait for, so all is covered.
+    // Without attributes kernels belong to their dependencies, so all are covered.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
-    // With them, to nobody here: the middle is cut out.
+    // With attributes, these kernels belong to no other node: the middle is cut out.
     let count = 100_000;
     let (captured, after, _) = slice(&chain(count, &[attribute("parent", 0)]), &ends);
     assert_eq!((ids(&after), captured), (vec![1, count], count * 1000));
@@ -307,7 +307,7 @@ fn what_cannot_be_replayed_is_refused() {
     assert!(cycle.contains("cycle of 2 nodes: 1, 2"), "{cycle}");
     assert!(refuse(&[]).contains("no nodes"));
     assert!(refuse(&[node(20, 0, &[], &[])]).contains("20 to 20"));
-    // Control dependencies that lead nowhere or close a cycle are dropped, as a replay does.
+    // Control dependencies on missing nodes or on a cycle are dropped, as in a replay.
     let (_, after, sliced) = slice(
         &[node(1, 1, &[], &[2, 77]), node(2, 1, &[1], &[])],
         &SliceTarget::Ids(1..=2),

@@ -1,4 +1,4 @@
-//! Critical paths by hand, and against all paths of small random graphs.
+//! Critical paths, compared with handwritten ones, and checked on small random graphs.
 
 use super::*;
 use crate::inspect::{InspectedTrace, TimeBasis};
@@ -7,7 +7,7 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node: whether it is a collective, delay, wait and length in ns, lane, and what it waits for.
+/// A node: true for a collective; delay, wait and length in ns; lane; and dependencies.
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
 /// A trace of these nodes, with ids from 1.
@@ -47,8 +47,8 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
     PathInput::new(trace).unwrap()
 }
 
-/// Rank 0 computes until 50 ns, waits for rank 1 until 100 and all-reduces until 120. Rank 1 starts late, at 10,
-/// computes until 100, and all-reduces until 120 as well.
+/// Rank 0 computes until 50 ns, waits for rank 1 until 100, and all-reduces until 120. Rank 1 starts late, at 10,
+/// computes until 100, and also all-reduces until 120.
 fn two() -> [PathInput; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
@@ -62,9 +62,9 @@ fn two() -> [PathInput; 2] {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    // Both end at 120, so the path ends with rank 0, whose all-reduce waited from 50 on for rank 1, which came
-    // at 100: 20 of transfer, and then on rank 1 its own call, which is an instant there, 90 of compute and 10
-    // before. 20 + 90 + 10 = 120.
+    // Both ranks end at 120, so the path ends on rank 0, whose all-reduce waited from 50 for rank 1, which arrived at
+    // 100: 20 of transfer. Then on rank 1 there are its own call, which is an instant there, 90 of compute and 10 of
+    // delay. 20 + 90 + 10 = 120.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
@@ -89,7 +89,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.length())), (1, 120));
-    // Of two kinds, compute has 100 of it, and comes first.
+    // Of the two kinds, compute has 100 of the time, and comes first.
     let spent = spent_by(&path, |piece| piece.class(&tracks));
     let all: Vec<_> = spent
         .iter()
@@ -115,7 +115,7 @@ fn a_rank_by_itself_keeps_its_waiting() {
         (Span::from_ns(50), Span::from_ns(20))
     );
     assert_eq!((path.length(), path.changes), (Span::from_ns(120), 0));
-    // Ranks whose clocks differ are not joined either.
+    // Ranks with different clocks are not joined either.
     assert_eq!(critical_path(&tracks, false).unwrap(), path);
 }
 
@@ -125,7 +125,7 @@ fn a_trace_without_nodes_has_no_path() {
     assert_eq!(critical_path(&[], true), None);
 }
 
-/// The nodes of a rank, each of which waits for some before it.
+/// The nodes of a rank, each with dependencies on earlier nodes.
 fn lines() -> impl Strategy<Value = Vec<Line>> {
     let node = (
         any::<bool>(),
@@ -146,8 +146,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    /// Whatever ranks did, their path has no gap and ends when the last of them did. A piece that is not handed
-    /// over is as long as its node.
+    /// The path has no gap and ends with the last rank, for any behaviour of the ranks. A part that stays on its rank
+    /// is as long as its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
         let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();

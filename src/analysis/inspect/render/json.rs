@@ -1,6 +1,6 @@
-//! The summary as one JSON document, times in whole picoseconds.
+//! The summary as one JSON document, with times in whole picoseconds.
 //!
-//! A field may be added under the same schema, never changed.
+//! Fields may be added under the same schema, but never changed.
 
 use crate::inspect::{
     CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Version of the documents.
 const SCHEMA: &str = "chakram.inspection.1";
 
-/// One of the views of traces: its name, then what it shows.
+/// A view of traces: its name, then its contents.
 #[derive(Debug, Serialize)]
 pub struct ViewDocument<T> {
     view: &'static str,
@@ -26,7 +26,7 @@ pub fn document<T: Serialize>(view: &'static str, body: T) -> VersionedDocument<
     VersionedDocument::new(SCHEMA, ViewDocument { view, body })
 }
 
-/// Options of a filter as they were given, by name.
+/// Options of a filter as given, by name.
 #[derive(Debug)]
 struct FilterOptions(Vec<(&'static str, Vec<String>)>);
 
@@ -101,7 +101,7 @@ impl<'j> From<&'j RankOverview> for RankDocument<'j> {
     }
 }
 
-/// Paths that are not UTF-8 are shown as far as they are.
+/// Shows paths that are not UTF-8 with replacement characters.
 fn shown_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
@@ -165,7 +165,7 @@ struct OperatorKey<'j> {
     r#type: String,
 }
 
-/// Sums over the nodes with one key, and the ranks with the least and the most.
+/// Sums over the nodes with one key, and the ranks at both extremes.
 #[derive(Debug, Serialize)]
 struct SumsDocument<'j, K> {
     #[serde(flatten)]
@@ -227,7 +227,7 @@ struct AttributeCount<'j> {
     nodes: u64,
 }
 
-/// Returns the summary of `job`, of nodes that fit `options`.
+/// Returns the summary of `job`, for nodes that match `options`.
 pub fn summary<'j>(
     job: &'j JobInspection,
     options: Vec<(&'static str, Vec<String>)>,

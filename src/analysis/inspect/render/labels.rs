@@ -1,4 +1,4 @@
-//! Text fragments that several views of traces share.
+//! Text fragments shared by several views of traces.
 
 use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;
@@ -18,7 +18,7 @@ pub fn short(count: u64) -> String {
     }
 }
 
-/// Formats the faults of files, most serious first: one line for each kind, with the ranks.
+/// Formats the faults of files, most serious first: one line per kind, with the ranks.
 pub fn complaints<'a>(
     ranks: impl Iterator<Item = (u32, &'a FaultSummary)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
@@ -41,7 +41,7 @@ pub fn complaints<'a>(
     )
 }
 
-/// Formats the basis of the times of a rank that ended at `end` and whose capture did at `captured`.
+/// Formats the source of a rank's times; the rank ended at `end`, and its capture at `captured`.
 pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
     match (basis, captured) {
         (TimeBasis::Given, _) => {

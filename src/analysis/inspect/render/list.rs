@@ -1,4 +1,4 @@
-//! Nodes one by one, as they are read.
+//! Lists of nodes, written as they are read.
 
 use super::json::document;
 use crate::inspect::NodeRow;
@@ -12,12 +12,12 @@ use serde::Serialize;
 /// Form of a list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeList {
-    /// Text for reading, in lines of at most so many columns.
+    /// Text in lines of limited width.
     Text {
-        /// The columns.
+        /// Maximum columns per line.
         width: usize,
     },
-    /// One document.
+    /// One JSON document.
     Json,
     /// Comma-separated values.
     Csv,
@@ -31,14 +31,14 @@ impl NodeList {
             Self::Json => {
                 let head = serde_json::to_string(&document("nodes", NoNodes {}));
                 let head = head.expect("names are texts");
-                // The document is written in pieces, so the head is left open.
+                // The document is written in parts, so the head is left open.
                 format!("{},\"nodes\":[", head.trim_end_matches('}'))
             }
             Self::Csv => CsvRows::new(COLUMNS).text(),
         }
     }
 
-    /// Renders `rows`, each a line. Returns the lines and the end of each; in JSON they end with a comma.
+    /// Renders `rows`, one per line. Returns the lines and the end of each; in JSON they end with a comma.
     pub fn lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {
@@ -66,7 +66,7 @@ impl NodeList {
         (lines, ends)
     }
 
-    /// Returns the end of a list of JSON, of `selected` nodes.
+    /// Returns the end of a JSON list of `selected` nodes.
     pub fn json_end(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }
@@ -118,7 +118,7 @@ impl<'r> From<&'r NodeRow<'_>> for NodeDocument<'r> {
     }
 }
 
-/// Columns of the list as comma-separated values.
+/// Columns of the CSV list.
 const COLUMNS: &str = "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes";
 
 fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
@@ -142,7 +142,7 @@ fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
     ]);
 }
 
-/// The list as text; a row is written as it is read, so columns do not follow their cells.
+/// The list as text; a row is written as it is read, so column widths are fixed.
 fn table(width: usize) -> TextTable<'static> {
     let columns = [
         right("rank", 5),
@@ -157,7 +157,7 @@ fn table(width: usize) -> TextTable<'static> {
     TextTable::new(columns).indented(0).named(style(width))
 }
 
-/// Returns the style of lines of this width; of the largest there is they have whole names.
+/// Returns the style for lines of this width; with the maximum width, names are never shortened.
 fn style(width: usize) -> TextStyle {
     TextStyle {
         width,

@@ -1,4 +1,4 @@
-//! One node in full, with its neighbourhood.
+//! One node with all fields and its neighbourhood.
 
 use super::RenderHints;
 use super::json::{ViewDocument, document};
@@ -13,7 +13,7 @@ use chakram_trace::format::escape;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
-/// Maximum length of a value in text; JSON has all of it.
+/// Maximum length of a value in text; JSON has the whole value.
 const VALUE: usize = 72;
 
 /// Renders the neighbourhood of a node of `trace` as text.

@@ -1,4 +1,4 @@
-//! The critical path, or one for each rank.
+//! Rendering of the critical path, or of one path per rank.
 
 use super::RenderHints;
 use super::json::{ViewDocument, document};
@@ -23,10 +23,10 @@ use std::fmt::{Display, Result, Write as _};
 const ROWS: usize = 12;
 /// Title of the table of the longest parts.
 const LONGEST: &str = "LONGEST NODES";
-/// Maximum number of paths that are shown where there is one for each rank.
+/// Maximum number of paths shown if there is one per rank.
 const PATHS: usize = 8;
 
-/// A critical path, with the tracks that it may go through.
+/// A critical path, with the tracks that it may use.
 pub struct TrackPath<'a> {
     /// Tracks.
     pub tracks: &'a [PathInput],
@@ -70,9 +70,9 @@ pub struct PathReport<'a> {
     pub title: &'a str,
     /// Tracks of the ranks.
     pub tracks: &'a [PathInput],
-    /// Maximum number of a path's nodes that are listed, if they are.
+    /// Maximum number of listed nodes of a path; `None` for no list.
     pub list: Option<usize>,
-    /// How to get what a text leaves out.
+    /// How to see the parts that a text leaves out.
     pub hints: RenderHints,
 }
 
@@ -183,7 +183,7 @@ impl TrackPath<'_> {
         })
     }
 
-    /// Returns whether both have the same parts of one rank, at the same times and with the same names.
+    /// Returns whether both paths have the same parts on one rank, with the same times and names.
     fn is_like(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
@@ -410,7 +410,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Time of the parts of a path that are alike.
+/// Total time of a path's parts with one key.
 #[derive(Debug, Serialize)]
 struct SpentTime {
     nodes: u64,

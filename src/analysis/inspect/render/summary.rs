@@ -1,4 +1,4 @@
-//! The summary as text: at most 100 columns.
+//! The summary as text of at most 100 columns.
 
 use super::labels::{basis, complaints};
 use super::{InspectTable, RenderHints};
@@ -19,7 +19,7 @@ const ROWS: usize = 16;
 /// Maximum number of faults and notes.
 const FAULT_ROWS: usize = 8;
 
-/// Renders `job`, called `title`, of nodes that fit `filter`.
+/// Renders `job`, called `title`, for nodes that match `filter`.
 pub fn render(
     job: &JobInspection,
     title: &str,
@@ -268,7 +268,7 @@ impl SummaryWriter<'_> {
             right("end", 15),
         ]);
         table.heading(&mut self.out, self.style)?;
-        // Neighbours with equal rows share a line.
+        // Neighbouring ranks with equal rows share a line.
         let facts =
             |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
         let runs: Vec<_> = self

@@ -1,4 +1,4 @@
-//! The body of the fuzz target of differences, which shares this file, run on every seed.
+//! The body of the fuzz target for differences, shared with this file, run on every seed.
 
 mod diff;
 

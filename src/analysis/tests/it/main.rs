@@ -1,4 +1,4 @@
-//! White-box tests of what is said of traces.
+//! White-box tests of the analysis of traces.
 
 mod diff;
 mod harness;

@@ -2,7 +2,7 @@
 
 use super::{LeakKind, TextLeak, before, is_word};
 
-/// First components of paths that are conclusive alone.
+/// First components that identify a path on their own.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",
@@ -75,7 +75,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
             "." | ".." => lettered(&one),
             _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
         };
-        // A path does not begin inside `://`, which belongs to an address.
+        // A path does not begin inside `://`, which is part of an address.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
             add(LeakKind::Path, &rest[..first.len() + length]);
@@ -117,7 +117,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Top-level domains that no dotted name in a program ends with.
+/// Top-level domains with which no dotted name in a program ends.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -130,13 +130,14 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains that such a name may end with: a host name then has three labels, and a digit or hyphen.
+/// Top-level domains with which a dotted name in a program may end: a host name must then have three labels, and a
+/// digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",
 ];
 
-/// Words that precede the number in names of machines.
+/// Words before the number in machine names.
 const MACHINES: [&str; 17] = [
     "node", "host", "worker", "gpu", "dgx", "hgx", "srv", "server", "compute", "rack", "login",
     "head", "pod", "hpc", "blade", "vm", "instance",

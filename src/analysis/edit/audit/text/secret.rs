@@ -1,14 +1,15 @@
 //! Search for keys, tokens and hashes.
 //!
-//! Random text differs from names in the frequency of each letter and in how character classes alternate. Each
-//! letter, and each step from one letter or digit to the next, adds the logarithm of the ratio of its frequency
-//! in random text to that in names, in quarters of a bit; names end far below zero, random text far above.
-//! Letters of names are taken as those of English: `log2((1/26) / frequency)`, at most 13/4. Steps, of random
-//! letters 1/4 each: from lower to lower case 4/5 in names, to a capital 1/16, from a capital on 1/8.
+//! Random text differs from names in the frequency of each letter and in the alternation of character classes. Each
+//! letter, and each step from one letter or digit to the next, adds the logarithm of the ratio of its frequency in
+//! random text to its frequency in names, in quarters of a bit; names score far below zero, random text far above.
+//! Letter frequencies in names are those of English: `log2((1/26) / frequency)`, at most 13/4. Steps of random letters
+//! have probability 1/4 each. In names the probability is 4/5 from lower to lower case, 1/16 to a capital, and 1/8
+//! after a capital.
 
 use super::{LeakKind, TextLeak};
 
-/// Minimum number of characters that can be distinguished from names.
+/// Minimum length for distinguishing random text from names.
 const SHORTEST: usize = 32;
 /// Minimum score of random text: 3.6 standard deviations below its mean at 40 characters.
 const THRESHOLD: i32 = -20;
@@ -18,8 +19,8 @@ const LETTERS: [i32; 26] = [
     -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
 ];
 
-/// Prefixes of keys, other characters that may follow besides letters and digits, and the minimum number that
-/// follow.
+/// Prefixes of keys, other allowed characters besides letters and digits, and the minimum number of following
+/// characters.
 const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("AKIA", "", 16),
     ("ASIA", "", 16),
@@ -82,7 +83,7 @@ fn look<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
             return add(word);
         }
     }
-    // Mangled names of C++ begin with _Z and look random.
+    // Mangled C++ names begin with _Z and look random.
     if !run.starts_with("_Z") && is_random(run) {
         return add(run);
     }

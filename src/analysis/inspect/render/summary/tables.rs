@@ -216,7 +216,7 @@ impl SummaryWriter<'_> {
         self.operators_of("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators that take longest, with shares of the time of all operators.
+    /// Writes the operators with the most time, with shares of the time of all operators.
     fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left(title, 33),

@@ -1,7 +1,7 @@
-//! One change at a time, a thousand times each: it is found where it is, and nothing else.
+//! Single changes, each tested a thousand times: the comparison finds exactly the change.
 //!
-//! Changes that go with a node that is added or removed are none of their own: its dependencies, and those of
-//! others on it.
+//! Changes that follow from an added or removed node are not reported separately: its dependencies, and dependencies of
+//! other nodes on it.
 
 use super::traces::{
     Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
@@ -10,7 +10,7 @@ use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto
 
 const TIMES: u64 = 1000;
 
-/// Effect of a change on the trace, and the words of a comparison then: of the node with the first id.
+/// Applies a change to the trace; returns the id of the changed node and the expected result of a comparison.
 type Change = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, Expected)>;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ enum Expected {
     Removed,
     Added,
     Fields(Vec<String>),
-    /// Added or not, on whom, whether by control.
+    /// True if added, the node waited for, and true for control.
     Edge(bool, u64, bool),
 }
 
@@ -26,7 +26,7 @@ fn field(name: &str) -> Expected {
     Expected::Fields(vec![name.to_owned()])
 }
 
-/// Makes `change` to many random traces, which then get other numbers and another order.
+/// Applies `change` to many random traces, which are then renumbered and reordered.
 fn check(what: &str, change: Change) {
     let (mut done, mut seed) = (0, 0);
     while done < TIMES {
@@ -67,7 +67,7 @@ fn check(what: &str, change: Change) {
     }
 }
 
-/// A random node of those that `fits`.
+/// A random node that satisfies `fits`.
 fn one<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -80,7 +80,7 @@ fn one<'n>(
     }
 }
 
-/// The attribute called `name` of a node that has it, and the node's id.
+/// The attribute called `name` of a random node with it, and the node's id.
 fn of<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -92,7 +92,7 @@ fn of<'n>(
     Some((node.id, attr))
 }
 
-/// Adds to a whole number.
+/// Increments an integer attribute.
 fn bump(attr: &mut AttributeProto) {
     attr.value = Some(match attr.value {
         Some(Value::Uint64Val(n)) => Value::Uint64Val(n + 1),
@@ -120,7 +120,7 @@ fn nodes_that_are_added() {
         let what = *random.pick(&super::traces::WHATS);
         let mut new = node(random, id, what);
         let at = random.below(nodes.len() + 1);
-        // It waits for some before it, and some after it wait for it.
+        // It waits for some earlier nodes, and some later nodes wait for it.
         for node in &mut nodes[..at] {
             if random.below(8) == 0 {
                 new.data_deps.push(node.id);
@@ -144,7 +144,7 @@ fn fields_that_change() {
         Some((node.id, field("name")))
     });
     check("another type", |random, nodes| {
-        // A kernel becomes a load, which has bytes too and no operations.
+        // A kernel becomes a load, which has bytes too but no operations.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = one(random, nodes, compute)?;
         node.r#type = 2;
@@ -187,7 +187,7 @@ fn fields_that_change() {
     });
 }
 
-/// Whole numbers: the attribute and the field that is read from it.
+/// Integer attributes, each with the field that is read from it.
 const NUMBERS: [(&str, &str); 11] = [
     ("duration_ns", "duration"),
     ("delay_ns", "delay"),
@@ -218,7 +218,7 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two runs of a program number their operators as they come.
+/// Two runs of a program number their operators differently.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;
@@ -256,7 +256,7 @@ fn inputs_and_outputs_that_change() {
     });
 }
 
-/// Every kind of value, added to a node, taken from it, changed in it, or made another kind.
+/// Every kind of value: added to a node, removed, changed, or converted to another kind.
 fn attributes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {
@@ -360,7 +360,7 @@ fn dependencies_that_are_added() {
 
 #[test]
 fn a_change_among_nodes_that_are_alike_is_one_change() {
-    // 6 chains of 5 alike nodes: which of them changed nobody can tell, but that one did.
+    // 6 chains of 5 equal nodes: the changed one cannot be identified, but exactly one change is reported.
     let edges: Vec<_> = (0..6_u64)
         .flat_map(|c| (0..4).map(move |i| (5 * c + i, 5 * c + i + 1)))
         .collect();

@@ -1,4 +1,4 @@
-//! A trace and the same with other numbers in another order: nothing differs.
+//! A trace compared with a renumbered and reordered copy: there is no difference.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
 
 #[test]
 fn chains_side_by_side_are_the_same() {
-    // 7 chains of 9 nodes, then with a common start and end.
+    // 7 chains of 9 nodes, then also with a common start and end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
     assert_same(&edges, 63);
@@ -27,7 +27,7 @@ fn chains_side_by_side_are_the_same() {
 
 #[test]
 fn butterflies_are_the_same() {
-    // Level l of 2^k nodes: i waits for i and for i with bit l - 1 turned.
+    // Level l of 2^k nodes: i waits for i and for i with bit l - 1 flipped.
     for k in 1..5_u64 {
         let n = 1 << k;
         let level = |l: u64| {
@@ -42,7 +42,7 @@ fn butterflies_are_the_same() {
 
 #[test]
 fn rings_of_neighbours_are_the_same() {
-    // Level l of n nodes: i waits for i - 1, i and i + 1 around a ring, as halos are exchanged; and only for i and
+    // Level l of n nodes: i waits for i - 1, i and i + 1 around a ring, as in a halo exchange; and then only for i and
     // i + 1.
     for n in [3, 4, 5, 6, 8, 11_u64] {
         let three = |l: u64| {
@@ -66,7 +66,7 @@ fn grids_and_complete_layers_are_the_same() {
     assert_same(&grid.collect::<Vec<_>>(), 36);
     let layers = (0..3_u64).flat_map(|l| (0..36).map(move |i| (6 * l + i / 6, 6 * l + 6 + i % 6)));
     assert_same(&layers.collect::<Vec<_>>(), 24);
-    // Two roots each, joined in pairs: a wrong choice for one root is a wrong one for the other.
+    // Two roots each, joined in pairs: a wrong choice for one root is also wrong for the other.
     let joined = (0..20_u64).flat_map(|i| [(i, 40 + i), (20 + i, 40 + i)]);
     assert_same(&joined.collect::<Vec<_>>(), 60);
 }
@@ -97,7 +97,7 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Random graphs of nodes of one or a few kinds, sparse or dense, with a piece that is there twice.
+    /// Random graphs of nodes of one or a few kinds, sparse or dense, with a part that occurs twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(
         count in 1..40_u64,

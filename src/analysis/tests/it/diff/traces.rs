@@ -1,4 +1,4 @@
-//! Random traces, other orders of them, and what a comparison says of two.
+//! Random traces, reordered traces, and the results of a comparison.
 
 use chakram_analysis::diff::{self, TraceDiff};
 use chakram_trace::format::proto::{
@@ -9,7 +9,7 @@ use chakram_trace::format::proto::{
 use chakram_trace::graph::RawTrace;
 use prost::Message;
 
-/// A generator of numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 #[derive(Clone)]
 pub struct Random(pub u64);
 
@@ -47,7 +47,7 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
 /// Number of kinds of values that an attribute can have.
 pub const KINDS: usize = 30;
 
-/// A value of the `kind`-th kind, another for each `seed` below 100.
+/// A value of kind number `kind`; values differ for each `seed` below 100.
 pub fn value(kind: usize, seed: u8) -> Value {
     let (real, text) = (f64::from(seed) + 0.5, format!("v{seed}"));
     let (n, u) = (i32::from(seed) - 50, u32::from(seed));
@@ -127,7 +127,7 @@ pub fn int(name: &str, value: u64) -> AttributeProto {
     attribute(name, Value::Uint64Val(value))
 }
 
-/// A node that says much; names are few.
+/// A node with many properties; there are few different names.
 pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     let mut number = |bound: u64| random.next() % bound;
     let mut attr = vec![int("duration_ns", 1000 + number(1 << 30))];
@@ -183,7 +183,7 @@ pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     }
 }
 
-/// A trace whose nodes, most of them, say something that no other says.
+/// A trace in which most nodes have a property that no other node has.
 pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
@@ -206,7 +206,7 @@ pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
         .collect()
 }
 
-/// A trace of nodes that are told apart by who waits for whom, if at all.
+/// A trace of nodes that differ only in their dependencies, if at all.
 pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..count)
         .map(|id| Node {
@@ -222,7 +222,7 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// The same trace with other ids, records and dependencies in another order. Returns the new id of each.
+/// The same trace with other ids, and with records and dependencies in another order. Returns the new id of each node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
         .iter()
@@ -254,14 +254,14 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-/// Findings of a comparison, by ids; nodes and edges sorted.
+/// Result of a comparison, by ids; nodes and edges are sorted.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub removed: Vec<u64>,
     pub added: Vec<u64>,
     /// The ids in both traces, and the fields.
     pub changed: Vec<(u64, u64, Vec<String>)>,
-    /// Added or removed, the node, what it waits for (ids of the first trace), and whether by control.
+    /// True if added, the node, the node it waits for (ids of the first trace), and true for control.
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }
 

@@ -1,5 +1,5 @@
-//! Any bytes as two traces: what differs accounts for every node and dependency of both, is the same
-//! twice, and is nothing between a trace and itself.
+//! Arbitrary bytes as two traces: the differences account for every node and dependency of both, are reproducible, and
+//! are empty between a trace and itself.
 
 use chakram_analysis::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
@@ -7,7 +7,7 @@ use chakram_analysis::diff::{self, TraceDiff};
 use chakram_report::text::TextStyle;
 use chakram_trace::graph::RawTrace;
 
-/// Runs the target on `data`: two bytes say how long the first trace is, the rest is the second.
+/// Runs the target on `data`: two bytes give the length of the first trace, and the rest is the second.
 pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
         let titles = DiffRenderOptions {
             names: ["a", "b"],
             show: None,
-            // As on a terminal, where long names are cut.
+            // As on a terminal, where long names are shortened.
             style: TextStyle {
                 width: 100,
                 ..TextStyle::default()
@@ -43,8 +43,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));
 }
 
-/// Every node is in a pair, removed or added; and the dependencies between pairs, less those removed and
-/// with those added, are those of the second trace.
+/// Every node is paired, removed or added; and the dependencies between pairs, minus the removed and plus the added
+/// ones, are the dependencies of the second trace.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.all() {
@@ -70,7 +70,7 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
         let Some(partner) = found.pairs.of(0, node) else {
             continue;
         };
-        // In terms of the first trace; `None` is a node that does not exist.
+        // In terms of the first trace; `None` for a missing node.
         let mut before: Vec<(Option<u32>, bool)> = Vec::new();
         for dep in a.deps(node) {
             match dep.target() {
