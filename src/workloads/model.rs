@@ -146,8 +146,8 @@ pub enum OperatorKind {
         /// share one gain, and all key heads another.
         qk_norm: bool,
     },
-    /// Attention whose value heads have another width than its query and key heads, or whose tokens attend to only some
-    /// of the others, or whose heads have a score of their own (a sink).
+    /// Attention that differs from the plain form: value heads have another width than query and key heads, tokens
+    /// attend to only some of the others, or heads have an additional score (a sink).
     ShapedAttention {
         /// Tokens of a sample: the number of keys and values that a query can meet.
         tokens: u64,

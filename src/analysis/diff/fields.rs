@@ -17,7 +17,7 @@ pub enum NodeField {
     Name,
     /// Stream or thread.
     Lane,
-    /// Whether it is host work.
+    /// Host or NPU work.
     Host,
     /// Rank of the other end of a message.
     Peer,

@@ -16,7 +16,7 @@ pub enum PointWork {
 /// A replay of one point without its study.
 #[derive(Clone, Debug)]
 pub struct PointCommand {
-    /// What is replayed.
+    /// The model or the traces of the replay.
     pub work: PointWork,
     /// Its settings as keys and values.
     pub settings: Vec<(String, String)>,

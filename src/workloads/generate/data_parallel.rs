@@ -6,7 +6,7 @@
 //! product of an `a x b` and a `b x c` matrix is `2abc` FLOPs (a multiplication and an addition each) and moves `ab +
 //! bc + ac` numbers, each once.
 //!
-//! | kernel | forward FLOPs | forward bytes | what it does |
+//! | kernel | forward FLOPs | forward bytes | operation |
 //! |---|---|---|---|
 //! | `qkv` | `2 t h 3h = 6th²` | `d (4th + 3h²)` | `t x h` by `h x 3h`: queries, keys, values |
 //! | `attention` | `4tsh` | `d 4th` | two products per sequence, `s x h` by `h x s` and `s x s` by `s x h`, which is `4s²h`, for `t/s` sequences; fused, so that scores stay on chip: reads `3th`, writes `th` |

@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
         let ranks = generate(TrafficPattern::Incast, 4, 2);
-        // 3 senders x 2 rounds; each receive follows that of the same sender, 3 nodes before.
+        // 3 senders x 2 rounds; each receive depends on the previous one from the same sender, 3 nodes earlier.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
         assert_eq!(data(&ranks[2]), [&[][..], &[1]]);

@@ -5,7 +5,7 @@
 //! Tables VI and VII; rules that the paper does not state are from the public code. With b samples of a micro-batch, s
 //! tokens, h and H = 4h numbers, a heads, D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
 //!
-//! | what | rule |
+//! | quantity | rule |
 //! |---|---|
 //! | input, output of a layer on a core | i = o = 2 bsh / D bytes |
 //! | kept intermediates | r = 2 (3 bsh / D + (2 bsH + 4 bsh) / DT + 2.5 bs²a / DT) bytes |

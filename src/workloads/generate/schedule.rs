@@ -142,7 +142,7 @@ fn mark_completed(steps: &mut [PipelineStep]) {
     }
 }
 
-/// Which part of the model each chunk of a stage is.
+/// Mapping of a stage's chunks to parts of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkPlacement<'o> {
     /// Chunk c of stage s of S is part c S + s.

@@ -4,18 +4,18 @@
 //! operator is one entry of [`OperatorKind::spec`]. Parameters, multiplications, elements, kept bytes, the volumes of
 //! PALM's Table III, shards, layouts and kernels are derived from it.
 //!
-//! | operator | input | weights | output | products, and what they sum over | kept |
+//! | operator | input | weights | output | products, and the axes summed over | kept |
 //! |---|---|---|---|---|---|
 //! | linear | `mk` | `n`, `kn` | `mn` | `mn` over `k` | input |
 //! | convolution | `kij` | `nkrs`, `n` | `nhw` | `nhw` over `krs` | input |
-//! | attention | `mnw`, `mgw`, `mgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, that of norms too; `nmt` of scores, or `nm` of row sums |
+//! | attention | `mnw`, `mgw`, `mgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, also of norms; `nmt` of scores, or `nm` of row sums |
 //! | shaped attention | `mnw`, `mgw`, `mgu` | norms as above, sinks `n` | `mnu` | `nmt` over `w`, `nmu` over `t` | the same |
 //! | latent up | `mk`, `mc` | `kni`, `cnj` | `mni`, `mnj` | `mni` over `k`, `mnj` over `c` | inputs |
 //! | expert dispatch | `mn` | `ne` | `cn` | `me` over `n` | input; `me` of scores |
 //! | expert linear | `mk` | `en`, `ekn` | `mn` | `mn` over `k` | input |
 //! | expert combine | `cn` | | `mn` | | input |
 //! | norm | `mn` | `n`, `n` | `mn` | | input |
-//! | activation | `mn`, a gate twice | | `mn` | | input, unless the output tells |
+//! | activation | `mn`, a gate twice | | `mn` | | input, unless the output suffices |
 //! | residual | `mn` | | `mn` | | a mask of dropout |
 //! | embedding | indices `m` | `kn` | `mn` | | |
 //! | embedding bag | indices `l` | `kn` | `n` | | |
@@ -137,7 +137,7 @@ pub enum ChainRole {
     Join,
     /// Takes all results outside the chain.
     Collect,
-    /// Starts the chain again; its current result waits outside the chain.
+    /// Starts a new chain; the result of the previous chain waits outside.
     Table,
     /// Produces a result outside the chain.
     Beside,

@@ -37,7 +37,7 @@ enum ClassSplitter {
     Pair(u32),
 }
 
-/// Partition of the unpaired nodes. Nodes of the second trace are numbered after those of the first.
+/// Partition of the unpaired nodes. Nodes of the second trace are numbered after the nodes of the first.
 pub(super) struct ColorRefinement<'x, 'o> {
     sides: &'x [ComparedTrace<'o>; 2],
     pairs: &'x mut NodeMatching,

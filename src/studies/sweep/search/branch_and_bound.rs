@@ -4,8 +4,8 @@
 //! and if that is still the smallest, its answer. The search ends when the smallest bound is no better than the best
 //! answer: no remaining point can be better, and none is replayed. Idle threads answer the first open questions of the
 //! queue ahead of time; an answer counts only at its turn, so that rows are the same for any number of threads. A shard
-//! answers at least those of its points that a single run over all points would answer, because its own best point is
-//! never better than the overall best.
+//! answers every point of its part that a single run over all points would answer, because its own best point is never
+//! better than the overall best.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, knows};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score};

@@ -16,7 +16,7 @@ pub struct RankCoordinates {
     pub stage: u32,
 }
 
-/// A group of ranks by what its members share.
+/// Kind of a group of ranks: the property that its members share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParallelGroupKind {
     /// Ranks that share a replica's stage.

@@ -35,9 +35,9 @@ pub struct PassOrderError {
     pub line: usize,
     /// Cell number in its line, from 1, if the error is in a cell.
     pub cell: Option<usize>,
-    /// What is there.
+    /// The text found there.
     pub found: String,
-    /// What was expected.
+    /// The expected text.
     pub expected: String,
 }
 

@@ -8,7 +8,7 @@
 //! Redistribution moves the minimum: each member receives exactly the elements that it needs and does not have.
 //! [`redistribute`] returns the collective. Some cases, with members 0, 1, …:
 //!
-//! | from | to | members | what moves |
+//! | from | to | members | transfers |
 //! |---|---|---|---|
 //! | columns by 4 (Megatron-LM's column-parallel linear) | whole | 4 | all-gather among all: 3/4 to each |
 //! | samples by 4 | columns by 4 (DLRM's tables, backward) | 4 | all-to-all among all: 3 fragments of 1/16 to each |

@@ -3,8 +3,8 @@
 //! saved, and everything else is recomputed.
 //!
 //! Frameworks have separate products for queries, keys and values, and for each half of a gate. In a block with a gated
-//! perceptron, the recomputed products are therefore those of keys, of attention's output and of the second half of the
-//! gate:
+//! perceptron, the recomputed products are therefore the product of keys, the product of attention's output, and the
+//! product of the second half of the gate:
 //!
 //! | operator | recomputed | kept of its input |
 //! |---|---|---|

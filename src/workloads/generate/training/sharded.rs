@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | into an operator | an input in another layout than the needed one is redistributed | the gradient of the input is redistributed back |
 //! | its products | terms over `k` are summed after it, with an all-reduce | terms of the input's gradient are summed over `n` |
-//! | … | a sum of which each member needs only its shard is a reduce-scatter | the same |
+//! | … | the sum is a reduce-scatter if each member needs only its shard | the same |
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
@@ -338,7 +338,7 @@ impl ShardedLowering {
                 }
             }
             backward.push(programs.1);
-            // Without messages all members run the same program, so the first one stands for all.
+            // Without messages all members run the same program, so the first one represents all.
             if slots == 0 {
                 alike = true;
                 break;

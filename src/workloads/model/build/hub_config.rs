@@ -455,7 +455,8 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     Ok(every)
 }
 
-/// The attention span of layers without full attention, and the number of layers of which the last has full attention.
+/// The attention span of layers without full attention, and the period of layers with it: the last layer of each
+/// period has full attention.
 fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan, u64)> {
     let window = config.size("sliding_window")?;
     let piece = config.size("attention_chunk_size")?;
