@@ -27,9 +27,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "render::json::ShiftRow")]
 pub struct AmountChange {
-    /// Amount before.
+    /// Amount in the first job.
     pub before: u128,
-    /// Amount after.
+    /// Amount in the second job.
     pub after: u128,
 }
 

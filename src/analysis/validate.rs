@@ -74,9 +74,9 @@ impl ValidateOptions {
 /// Trace of a rank with its name in reports.
 #[derive(Clone, Debug)]
 pub struct ReportedTrace<'a> {
-    /// The rank.
+    /// Rank of the trace.
     pub rank: u32,
-    /// The file.
+    /// Name of the file.
     pub file: String,
     /// Result of checking it.
     pub trace: &'a ValidatedTrace,

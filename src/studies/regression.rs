@@ -80,7 +80,7 @@ pub fn machine_text(
 /// A prediction, and whether its options have effects.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
-    /// The prediction.
+    /// Report of the replay.
     pub report: Report,
     /// The first option without an effect on this workload. In a corpus, an option may concern only some workloads.
     pub ineffective: Option<OptionRefusal>,
@@ -150,9 +150,9 @@ pub fn report_text(report: &Report) -> Vec<u8> {
 /// A prediction compared with its baseline.
 #[derive(Clone, Debug)]
 pub struct CheckedPrediction {
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
-    /// The machine.
+    /// Name of the machine.
     pub machine: String,
     /// The baseline, in picoseconds.
     pub before_ps: u64,

@@ -25,12 +25,12 @@ pub use steps::{
 };
 pub use traces::ScheduledJob;
 
-/// A sub-layer.
+/// A part of a layer that one accelerator computes in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubLayer {
-    /// Its name.
+    /// Name in traces.
     pub name: String,
-    /// The computation.
+    /// Type and sizes of its computation.
     pub record: LayerRecord,
     /// Indices of the sub-layers whose outputs it takes; all are smaller than its own index.
     pub after: Vec<u32>,

@@ -58,7 +58,7 @@ pub enum ScoreError {
     Row {
         /// Name of the table.
         file: String,
-        /// Line, from 1.
+        /// Line in the table, from 1.
         line: u64,
         /// The found and the expected value.
         why: String,
@@ -68,9 +68,9 @@ pub enum ScoreError {
     Option {
         /// Name of the table.
         file: String,
-        /// Line, from 1.
+        /// Line in the table, from 1.
         line: u64,
-        /// The reason.
+        /// The option, and why it has no effect.
         refusal: OptionRefusal,
     },
     /// The table as a whole is invalid.

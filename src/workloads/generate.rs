@@ -326,15 +326,15 @@ trait TraceGenerator: Debug + Send + Sync {
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
 
-/// Rejected options.
+/// Reasons to reject options, or the limits that they exceed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
     /// One option is invalid, by itself or in combination with others.
     #[error("`{option}` is {found}; expected {expected}")]
     Refused {
-        /// The field's name.
+        /// Name of the option's field.
         option: &'static str,
-        /// Its value.
+        /// The rejected value, as text.
         found: String,
         /// Allowed values.
         expected: String,
@@ -344,7 +344,7 @@ pub enum GenerateError {
     TooLarge {
         /// The quantity, with its unit.
         what: &'static str,
-        /// Its value.
+        /// The computed quantity.
         found: u128,
         /// The largest possible value.
         limit: u64,

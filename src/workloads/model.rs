@@ -179,13 +179,13 @@ pub enum OperatorKind {
     /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to the query heads,
     /// and from one of `kv_rank` elements to the heads of keys and values.
     LatentUp {
-        /// Rows: tokens.
+        /// Tokens of a sample.
         rows: u64,
         /// Elements of the latent vector of queries.
         query_rank: u64,
         /// Elements of the latent vector of keys and values.
         kv_rank: u64,
-        /// Heads.
+        /// Number of heads; queries, keys and values have equally many.
         heads: u64,
         /// Query columns per head.
         query_width: u64,
@@ -242,9 +242,9 @@ pub enum OperatorKind {
     /// An element-wise function. If `gated`, it applies to one half of `2 width` inputs and multiplies by the other
     /// half.
     Activation {
-        /// The function.
+        /// The function, applied to each element.
         function: ActivationFunction,
-        /// Rows.
+        /// Rows of input and output: tokens, or pixels.
         rows: u64,
         /// Columns of the output.
         width: u64,
@@ -254,9 +254,9 @@ pub enum OperatorKind {
     /// Adds the branch's output to the skip path (or, before the blocks, sums the embeddings of an input), with dropout
     /// if `dropout`.
     Residual {
-        /// Rows.
+        /// Rows of both summands: tokens, or pixels.
         rows: u64,
-        /// Columns.
+        /// Columns of both summands: hidden size, or channels.
         width: u64,
         /// True if dropout is applied before the sum.
         dropout: bool,
@@ -272,9 +272,9 @@ pub enum OperatorKind {
     },
     /// Cross entropy over classes.
     Loss {
-        /// Rows.
+        /// Rows of logits: tokens, or 1.
         rows: u64,
-        /// Classes.
+        /// Columns of logits: classes, or the vocabulary.
         classes: u64,
     },
     /// A two-dimensional convolution.
@@ -298,7 +298,7 @@ pub enum OperatorKind {
     },
     /// The maximum or the mean of each window.
     Pool {
-        /// Channels.
+        /// Channels of input and output.
         channels: u64,
         /// Height and width of the input.
         size: [u64; 2],
@@ -320,7 +320,7 @@ pub enum OperatorKind {
     },
     /// Dot products of all pairs of `vectors` vectors, appended to the first vector (DLRM).
     Interaction {
-        /// Number of vectors.
+        /// Number of input vectors.
         vectors: u64,
         /// Elements of one vector.
         width: u64,

@@ -15,7 +15,7 @@ pub enum NodeField {
     Type,
     /// Name.
     Name,
-    /// Stream or thread.
+    /// Stream or thread number.
     Lane,
     /// Host or NPU work.
     Host,
@@ -37,7 +37,7 @@ pub enum NodeField {
     InSwitch,
     /// True if it did not wait for its peers.
     Eager,
-    /// Number of bytes.
+    /// Bytes of memory or communication.
     Bytes,
     /// Number of floating-point operations.
     Flops,
@@ -66,7 +66,7 @@ pub enum NodeField {
 pub enum DiffAspect {
     /// Nodes, dependencies, and properties of nodes.
     Structure,
-    /// Times.
+    /// Durations, delays and starts.
     Time,
     /// Bytes and floating-point operations.
     Bytes,
@@ -75,7 +75,7 @@ pub enum DiffAspect {
 /// Difference in a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
-    /// The field.
+    /// The field that differs.
     pub field: NodeField,
     /// Value in the first trace.
     pub before: FieldValue,

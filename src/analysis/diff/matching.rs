@@ -130,7 +130,7 @@ pub(super) fn find(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching 
 /// Kind of label that a side caches for each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
-    /// Whole record.
+    /// Whole record, except id and dependencies.
     Content,
     /// Name, type, lane and peers.
     Key,

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 /// A named quantity that changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContributionChange {
-    /// Its name.
+    /// Name of the quantity.
     pub what: String,
     /// Values on both sides.
     #[serde(rename = "mean_ps")]
@@ -77,7 +77,7 @@ pub struct ReplayDiff {
     pub after_machine: String,
     /// Differences that make the two reports answers to different questions.
     pub notes: Vec<String>,
-    /// The makespans.
+    /// The makespans, in picoseconds.
     #[serde(rename = "makespan_ps")]
     pub makespan: AmountChange,
     /// Parts of the time, largest change first.
@@ -94,9 +94,9 @@ pub struct ReplayDiff {
 /// Finish times of a rank in both reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankShift {
-    /// The rank.
+    /// The rank, which is in both reports.
     pub rank: u32,
-    /// Its finish time.
+    /// Finish time, in picoseconds.
     #[serde(rename = "finish_ps")]
     pub finish: AmountChange,
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Tolerance below which changes of times are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum TimeTolerance {
-    /// No tolerance.
+    /// Every change counts.
     #[default]
     Exact,
     /// Changes of at most this span.
@@ -56,7 +56,7 @@ pub enum ChangeKind {
 /// Key of a line, which covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
-    /// The change.
+    /// Kind of the change.
     pub change: ChangeKind,
     /// Name of the node, in the first trace if both have it.
     pub name: String,
@@ -73,7 +73,7 @@ pub struct ChangeKey {
 pub struct ChangeOccurrences {
     /// Number of nodes or dependencies, over all ranks.
     pub count: u64,
-    /// Ranks, ascending.
+    /// Ranks with the change, ascending.
     pub ranks: Vec<u32>,
     /// Ids of the first node, on the first of the ranks.
     pub ids: [Option<u64>; 2],
@@ -82,7 +82,7 @@ pub struct ChangeOccurrences {
 /// Change of a time or size of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeChange {
-    /// The field.
+    /// Field with the time or size.
     pub field: NodeField,
     /// Name of the node.
     pub name: String,
@@ -90,9 +90,9 @@ pub struct NodeChange {
     pub kind: String,
     /// Ids of the node.
     pub ids: [u64; 2],
-    /// Value before.
+    /// Value in the first trace.
     pub before: u64,
-    /// Value after.
+    /// Value in the second trace.
     pub after: u64,
     /// Ranks with the same change, ascending.
     pub ranks: Vec<u32>,
@@ -127,7 +127,7 @@ impl NodeChange {
 /// Faults of one of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
-    /// The rank.
+    /// Rank of the file.
     pub rank: u32,
     /// True for the second file, false for the first.
     pub second: bool,

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub struct PathSegment {
     /// Index of its rank among the tracks.
     pub track: u32,
-    /// The node's index.
+    /// Index of the node in its track.
     pub node: u32,
     /// Start of this part.
     pub from: Time,
@@ -171,7 +171,7 @@ impl PathSegment {
         tracks[self.track as usize].ids[self.node as usize]
     }
 
-    /// Returns its length.
+    /// Returns the duration of the part.
     pub fn length(&self) -> Span {
         self.delay + self.wait + self.work
     }

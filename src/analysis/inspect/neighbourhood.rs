@@ -28,9 +28,9 @@ pub struct NodeRecord<'a> {
 /// Node in the neighbourhood of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearbyNode<'a> {
-    /// The node.
+    /// The neighbour's row.
     pub row: NodeRow<'a>,
-    /// Distance in dependencies.
+    /// Number of dependencies on the shortest path.
     pub distance: u32,
     /// True if only control dependencies connect it to nearer nodes.
     pub control: bool,
@@ -48,7 +48,7 @@ pub struct NearbyNodes<'a> {
 /// Node with its neighbourhood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNeighbourhood<'a> {
-    /// The node.
+    /// The node in the centre.
     pub node: NodeRecord<'a>,
     /// Nodes that it depends on.
     pub before: NearbyNodes<'a>,

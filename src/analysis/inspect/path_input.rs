@@ -13,7 +13,7 @@ use chakram_trace::matching::{CommStep, RankComms};
 /// Data of a rank for the critical path of a job.
 #[derive(Debug)]
 pub struct PathInput {
-    /// The rank.
+    /// Rank of the trace.
     pub rank: u32,
     /// Source of its times.
     pub basis: TimeBasis,

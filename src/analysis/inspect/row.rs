@@ -9,7 +9,7 @@ use chakram_trace::format::Op;
 /// Row of a node in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRow<'a> {
-    /// Rank.
+    /// Rank of the node's trace.
     pub rank: u32,
     /// Id in the file.
     pub id: u64,
@@ -21,11 +21,11 @@ pub struct NodeRow<'a> {
     pub wait: Span,
     /// Delay from the end of its last dependency until it was ready.
     pub delay: Span,
-    /// Type.
+    /// Type of the node.
     pub class: NodeClass,
-    /// Lane.
+    /// Lane on which it ran.
     pub lane: LaneKey,
-    /// Name.
+    /// Name in the file.
     pub name: &'a str,
     /// Group of a collective.
     pub group: Option<String>,

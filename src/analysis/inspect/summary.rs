@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 /// Properties of a rank as a whole, independent of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOverview {
-    /// The rank.
+    /// Rank of the trace.
     pub rank: u32,
-    /// File.
+    /// Path of the file.
     pub path: PathBuf,
     /// Size of the file in bytes.
     pub file_bytes: u64,
     /// Size of its contents after decompression, in bytes.
     pub contents_bytes: u64,
-    /// Number of nodes.
+    /// Number of nodes in the file.
     pub nodes: u64,
     /// Number of nodes that match the filter.
     pub selected: u64,
@@ -292,7 +292,7 @@ impl RankTables {
 /// Summary of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobInspection {
-    /// Ranks, ascending.
+    /// Overview of each rank, ascending.
     pub ranks: Vec<RankOverview>,
     /// Files that could not be read at all, each with the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,

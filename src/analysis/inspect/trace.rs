@@ -14,7 +14,7 @@ use std::{panic, thread};
 /// Trace of one rank, analysed for inspection.
 #[derive(Debug)]
 pub struct InspectedTrace<'a> {
-    /// The rank.
+    /// Rank of the trace.
     pub rank: u32,
     /// Nodes and dependencies; unreadable ones have moved to `faults`.
     pub raw: RawTrace<'a>,

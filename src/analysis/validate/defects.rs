@@ -100,11 +100,11 @@ impl Defect {
 /// Number of defects by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DefectCounts {
-    /// Errors.
+    /// Number of errors.
     pub errors: u64,
-    /// Warnings.
+    /// Number of warnings.
     pub warnings: u64,
-    /// Notes.
+    /// Number of notes.
     pub notes: u64,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A workload with its features and the expected time of its check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoveredWorkload {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
     /// Features that it covers: `operator aten::mm`, `group data`, `size 2^14 nodes`, `schema .et`, `machine dgx-h100`.
     pub features: BTreeSet<String>,

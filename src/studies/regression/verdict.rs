@@ -17,7 +17,7 @@ pub struct FailedPrediction {
     pub workload: String,
     /// Name of the machine.
     pub machine: String,
-    /// The error.
+    /// Text of the error.
     pub error: String,
 }
 
@@ -26,9 +26,9 @@ pub struct FailedPrediction {
 pub struct CheckOutcome {
     /// Change in percent beyond which a prediction moved.
     pub threshold: f64,
-    /// Successful predictions.
+    /// Predictions that could be made.
     pub checked: Vec<CheckedPrediction>,
-    /// Failed predictions.
+    /// Predictions that failed.
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,

@@ -14,7 +14,7 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 /// Cycles and energy of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CycleRow {
-    /// Cycles.
+    /// Clock cycles of the layer.
     pub cycles: u64,
     /// Picojoules, if the table has them.
     pub energy: Option<f64>,
@@ -30,9 +30,9 @@ pub struct CycleTable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: found {found}, expected {expected}")]
 pub struct CycleError {
-    /// The file.
+    /// Name of the file.
     pub file: String,
-    /// Line, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
     /// The invalid text.
     pub found: String,

@@ -22,11 +22,11 @@ pub struct LanguageModel {
     pub embedding: u64,
     /// Width of the feed-forward part.
     pub forward: u64,
-    /// Heads of attention.
+    /// Heads of attention; they divide the width.
     pub heads: u64,
-    /// Encoder layers.
+    /// Number of encoder layers.
     pub encoders: u32,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub decoders: u32,
     /// Vocabulary size; 0 leaves out the product onto it.
     pub vocabulary: u64,

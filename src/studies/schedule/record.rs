@@ -19,7 +19,7 @@ use std::fmt::Write;
 /// A sub-layer's sizes and type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRecord {
-    /// Sizes.
+    /// Sizes, strides and dilations.
     pub shape: LayerShape,
     /// Type, such as `LinearLayer`.
     pub kind: String,
@@ -49,19 +49,19 @@ pub enum RecordError {
     /// The text is not a literal.
     #[error("{file}:{line}: {why}")]
     Literal {
-        /// The file.
+        /// Name of the file.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// Found, and expected.
+        /// The found and the expected text.
         why: String,
     },
     /// A record, or the schedule itself, is invalid.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     Record {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Chip and step.
+        /// Chip and step of the record.
         place: String,
         /// The invalid value.
         found: String,

@@ -55,9 +55,9 @@ impl DataName {
 /// Source of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace {
-    /// The chip itself.
+    /// The chip itself, without a transfer.
     Own,
-    /// Another chip.
+    /// The chip with this index.
     Chip(u32),
     /// Memory, through the network interface.
     Memory,
@@ -87,7 +87,7 @@ pub struct ChipMachine {
 /// Time and energy of a sub-layer on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskCost {
-    /// Seconds.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Joules; `None` if unknown.
     pub joules: Option<f64>,
@@ -117,11 +117,11 @@ pub struct StepCost {
 /// Data that a chip needed in a step, or that left the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
-    /// The step.
+    /// Index of the step.
     pub step: u32,
-    /// The chip.
+    /// Index of the chip that needs or loses the data.
     pub chip: u32,
-    /// The data.
+    /// The data that moved.
     pub data: DataName,
     /// Size in bytes.
     pub bytes: u64,
@@ -182,7 +182,7 @@ pub enum StepError {
         SettingKey::Memory
     )]
     DoesNotFit {
-        /// The sub-layer.
+        /// Index of the sub-layer.
         task: u32,
         /// Bytes of its operands and its output.
         needs: u64,

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 /// A schedule with its transfers and costs.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledJob<'s> {
-    /// The sub-layers.
+    /// Sub-layers and their dependencies.
     pub graph: &'s TaskGraph,
-    /// Chips and steps.
+    /// The sub-layer of each chip in each step.
     pub schedule: &'s ChipSchedule,
     /// Cost of each sub-layer.
     pub costs: &'s [TaskCost],

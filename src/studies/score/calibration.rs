@@ -29,7 +29,7 @@ const ROUNDS: usize = 2;
 /// Correction from a group of measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
-    /// The correction.
+    /// Factor on the prices of some kernels.
     pub correction: PriceCorrection,
     /// Lines of the steps in the table.
     pub lines: Vec<u64>,

@@ -16,7 +16,7 @@ const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 pub struct KernelTimes {
     /// Index of the class among the machine's.
     pub class: usize,
-    /// Their name.
+    /// Name of the kernels.
     pub name: String,
     /// Their number format, if traces give it.
     pub dtype: Option<Dtype>,

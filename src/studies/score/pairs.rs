@@ -37,7 +37,7 @@ const MAX_NOISE: f64 = 100.0;
 /// A measured pair.
 #[derive(Debug)]
 pub struct MeasuredPair {
-    /// Its name.
+    /// Name in reports.
     pub name: String,
     /// Path of the first side's traces.
     pub job: PathBuf,
@@ -64,7 +64,7 @@ pub struct PairTable {
 /// Prediction of a pair.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedPair {
-    /// Its name.
+    /// Name of the pair.
     pub name: String,
     /// Step of the capture in the unedited replay.
     #[serde(rename = "unedited_ps")]
@@ -102,9 +102,9 @@ pub struct PredictedPair {
 /// Median and mean of absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairErrors {
-    /// The median.
+    /// Median of absolute errors.
     pub median_percent: f64,
-    /// The mean.
+    /// Mean of absolute errors.
     pub mean_percent: f64,
 }
 

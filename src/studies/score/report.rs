@@ -20,7 +20,7 @@ const COLOURS: usize = 6;
 /// Predictions for a table of runs; lists have an entry per run unless noted.
 #[derive(Clone, Debug)]
 pub struct ScoredTable<'t> {
-    /// The runs.
+    /// The table of runs.
     pub table: &'t RunTable,
     /// Predicted times in seconds.
     pub predicted: Vec<f64>,

@@ -52,7 +52,7 @@ pub struct RunTable {
 pub struct RefusedRun {
     /// Name of the table.
     pub file: String,
-    /// Line, from 1.
+    /// Line in the table, from 1.
     pub line: u64,
     /// The found and the expected value.
     pub why: String,

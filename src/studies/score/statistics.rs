@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Errors of predictions. The error of a run is predicted / measured - 1. Errors are fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
-    /// Number of runs.
+    /// Number of runs scored.
     pub runs: usize,
     /// Mean absolute error (MAPE).
     pub mean: f64,

@@ -10,9 +10,9 @@ use std::num::NonZeroUsize;
 /// A setting given for all runs, and the runs without it.
 #[derive(Debug)]
 pub struct ScoreSetting {
-    /// Its key.
+    /// Key of the setting.
     pub key: String,
-    /// Its value.
+    /// Value of the setting, as text.
     pub value: String,
     /// The runs without it; `None` if it is not a setting of runs.
     pub table: Option<RunTable>,

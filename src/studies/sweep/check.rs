@@ -17,9 +17,9 @@ pub enum StudyError {
     /// A file cannot be read.
     #[error("cannot read study {}", .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The underlying error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The study itself is invalid.
@@ -28,15 +28,15 @@ pub enum StudyError {
     /// A value is rejected by the object that it configures.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
-        /// The study.
+        /// Name of the study's file.
         file: String,
-        /// Line, from 1.
+        /// Line in the file, from 1.
         line: usize,
-        /// The key.
+        /// Key with the rejected value.
         key: String,
-        /// The value.
+        /// The rejected value.
         value: String,
-        /// The reason.
+        /// Reason for the rejection.
         why: String,
     },
 }

@@ -31,7 +31,7 @@ pub enum PointAnswer {
         /// The full reason.
         detail: String,
     },
-    /// It was replayed.
+    /// Measures of its replay.
     Replayed(PointMeasures),
 }
 

@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The first line.
+/// The first line of a journal.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct JournalHead {
     schema: String,
@@ -30,7 +30,7 @@ pub struct JournalEntry {
     /// A bound of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<PointBound>,
-    /// Its answer.
+    /// Answer of the point, if the entry has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PointAnswer>,
 }
@@ -41,9 +41,9 @@ pub enum JournalError {
     /// The operating system returned an error.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// The underlying error.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// It belongs to another study, or the study or a file that it names has changed.
@@ -56,9 +56,9 @@ pub enum JournalError {
     /// A line is invalid.
     #[error("{}:{line}: {why}\n  try: another folder", .path.display())]
     Line {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// The problem.
         why: String,
@@ -151,7 +151,7 @@ impl SweepJournal {
         read(&Self::path(folder), study).map(|(entries, _)| entries)
     }
 
-    /// Adds an entry.
+    /// Appends an entry in one write.
     pub fn add(&self, entry: &JournalEntry) -> Result<(), JournalError> {
         self.line(entry)
     }

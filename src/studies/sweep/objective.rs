@@ -43,7 +43,7 @@ pub struct PointMeasures {
 /// Quantity that a sweep optimises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepObjective {
-    /// Makespan.
+    /// Makespan of the replay.
     Time,
     /// Tokens per second.
     Tokens,

@@ -86,11 +86,11 @@ pub enum WorkSource {
 /// A point resolved to a job on a machine.
 #[derive(Clone, Debug)]
 pub struct ResolvedPoint {
-    /// The work.
+    /// The model under its plan, or the traces.
     pub work: WorkSource,
     /// Key of the point's work: points with equal keys share the work.
     pub work_key: String,
-    /// The machine.
+    /// The machine, scaled to the work if possible.
     pub machine: Arc<Machine>,
     /// Options of the replay.
     pub options: ReplayOptions,

@@ -49,7 +49,7 @@ pub enum SweepError {
 /// A part of a study's points: the points whose index has this remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// The remainder.
+    /// Remainder of the index of each of its points.
     pub index: u64,
     /// The number of shards.
     pub of: u64,
@@ -69,7 +69,7 @@ pub struct SweepOptions {
 /// Outcome of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutcome {
-    /// It was answered.
+    /// It was replayed, or rejected.
     Answered(PointAnswer),
     /// Not replayed, because its bound is not better than the best point.
     Dominated(PointBound),

@@ -84,14 +84,14 @@ pub struct Study {
     pub objectives: Vec<SweepObjective>,
     /// Settings of all points.
     pub base: Settings,
-    /// The axes.
+    /// Axes along which points differ.
     pub axes: Vec<StudyAxis>,
     /// At least one layer, outermost first, or in the order of turns.
     pub layers: Vec<StudyLayer>,
     /// Maximum number of rounds, in which layers take turns with all other axes fixed at the best point so far; `None`
     /// if layers are nested.
     pub rounds: Option<u32>,
-    /// Limits.
+    /// Limits on memory, NPUs and price.
     pub limits: PointLimits,
 }
 

@@ -33,7 +33,7 @@ fn text<T: ToString>(value: Option<T>) -> String {
 /// The rows of a study, and derived data.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
-    /// The study.
+    /// The study that the rows answer.
     pub study: &'s Study,
     /// Its rows, by number.
     pub rows: Vec<SweepRow>,

@@ -58,7 +58,7 @@ const PASSES: i64 = 4;
 pub struct PalmPattern {
     /// Layers of the model, a multiple of the 20 stages.
     pub layers: u32,
-    /// Numbers per token.
+    /// Hidden size.
     pub hidden: u32,
     /// Attention heads.
     pub heads: u32,

@@ -54,7 +54,7 @@ pub struct ModelDefinition {
 pub struct ModelSizes {
     /// Tokens of a sample.
     pub tokens: Option<u64>,
-    /// Blocks.
+    /// Number of blocks.
     pub layers: Option<u64>,
 }
 

@@ -49,7 +49,7 @@ pub enum ModelError {
     Read {
         /// Its path as given.
         file: String,
-        /// The underlying error.
+        /// Error of the operating system.
         source: io::Error,
     },
 }

@@ -36,13 +36,13 @@ pub use kernels::{ElementBytes, KernelSpec, MovingKernels, MovingSpec};
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorAxis {
-    /// Samples.
+    /// Samples of a batch.
     B,
-    /// Rows.
+    /// Rows of a sample: tokens, or rows of pixels.
     M,
-    /// Outputs.
+    /// Columns of the output: outputs, channels or heads.
     N,
-    /// Inputs.
+    /// Columns of the input, over which products sum.
     K,
 }
 
@@ -56,7 +56,7 @@ impl OperatorAxis {
 pub struct AxisSpec {
     /// Letter by which tensors name it.
     pub letter: char,
-    /// Size.
+    /// Size for one sample, before any cut.
     pub extent: u64,
     /// Degree that cuts the axis, if any.
     pub cut: AxisCut,
@@ -76,7 +76,7 @@ pub enum AxisCut {
 /// Weights of an operator that share one gradient tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
-    /// Axes.
+    /// Letters of the tensor's axes.
     pub axes: &'static str,
     /// True if the weights belong to another operator, which counts them.
     pub tied: bool,
@@ -98,7 +98,7 @@ pub struct ProductSpec {
 /// A tensor that the backward pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptTensor {
-    /// Axes.
+    /// Letters of the tensor's axes.
     pub axes: &'static str,
     /// Bytes of an element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
@@ -157,15 +157,15 @@ pub enum ExpertExchange {
 pub struct OperatorSpec {
     /// Name in files.
     pub name: &'static str,
-    /// Axes.
+    /// All axes of its tensors.
     pub axes: Vec<AxisSpec>,
     /// Inputs, which are outputs of earlier operators or of the layer before.
     pub inputs: Vec<&'static str>,
-    /// Outputs.
+    /// Outputs, as letters of axes.
     pub outputs: Vec<&'static str>,
     /// Weights in the order in which the backward pass computes their gradients.
     pub weights: Vec<WeightSpec>,
-    /// Products.
+    /// Products of the forward pass.
     pub products: Vec<ProductSpec>,
     /// Tensors kept for the backward pass.
     pub kept: Vec<KeptTensor>,
@@ -175,7 +175,7 @@ pub struct OperatorSpec {
     pub windows: Option<WindowSpec>,
     /// How it takes its inputs from the chain of its layer.
     pub role: ChainRole,
-    /// Kernels.
+    /// Kernels of the forward and backward pass.
     pub kernels: KernelSpec,
     /// Exchange of tokens under expert parallelism, if the operator starts or ends one.
     pub exchange: Option<ExpertExchange>,

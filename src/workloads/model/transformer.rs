@@ -13,7 +13,7 @@ pub struct TransformerModel {
     pub block: TransformerBlock,
     /// Rows of the token table.
     pub vocabulary: u64,
-    /// Position encoding.
+    /// How tokens get their positions.
     pub positions: PositionEncoding,
     /// Rows of the table of token types (BERT's sentences A and B); 0 without one.
     pub segments: u64,
@@ -21,7 +21,7 @@ pub struct TransformerModel {
     pub embedding_norm: bool,
     /// True if a norm follows the last block.
     pub final_norm: bool,
-    /// Output head.
+    /// Operators after the last block.
     pub head: OutputHead,
 }
 

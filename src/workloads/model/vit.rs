@@ -13,7 +13,7 @@ pub struct VisionTransformer {
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Heads.
+    /// Attention heads.
     pub heads: u64,
     /// Columns of a head.
     pub head_width: u64,

@@ -19,11 +19,11 @@ pub enum ReportError {
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
     )]
     Sum {
-        /// The rank.
+        /// Rank with the contradiction.
         rank: Rank,
         /// Sum of its parts.
         sum: u128,
-        /// Expected sum.
+        /// Makespan, which the sum should equal.
         makespan: u64,
     },
 }

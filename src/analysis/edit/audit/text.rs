@@ -62,9 +62,9 @@ impl fmt::Display for LeakKind {
 /// Private part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextLeak<'a> {
-    /// Kind of information.
+    /// Kind of private information.
     pub kind: LeakKind,
-    /// The part.
+    /// The private part of the text.
     pub text: &'a str,
 }
 

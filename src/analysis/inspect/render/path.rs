@@ -28,9 +28,9 @@ const PATHS: usize = 8;
 
 /// A critical path, with the tracks that it may use.
 pub struct TrackPath<'a> {
-    /// Tracks.
+    /// Ranks that the path may use.
     pub tracks: &'a [PathInput],
-    /// Path.
+    /// The path through these tracks.
     pub path: CriticalPath,
 }
 
@@ -77,7 +77,7 @@ pub struct PathReport<'a> {
 }
 
 impl PathReport<'_> {
-    /// Renders text.
+    /// Renders the paths as text.
     pub fn text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
         let mut out = String::new();
         self.write(&mut out, paths, style)

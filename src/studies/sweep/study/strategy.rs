@@ -56,7 +56,7 @@ impl SearchStrategy {
 pub struct StudyLayer {
     /// Indices among the study's axes.
     pub axes: Vec<usize>,
-    /// The strategy.
+    /// Strategy for these axes.
     pub strategy: SearchStrategy,
 }
 

@@ -11,11 +11,11 @@ pub(super) const EXAMPLE: &str =
 /// A stretch of an axis along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisMapping {
-    /// The axis.
+    /// The mapped axis.
     pub axis: ParallelAxis,
     /// Number of members; if absent, the rest after the axis's other mappings.
     pub members: Option<u32>,
-    /// The dimension.
+    /// The dimension of the machine.
     pub along: DimensionRef,
 }
 

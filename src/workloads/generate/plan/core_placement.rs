@@ -18,7 +18,7 @@ words! {
 words! {
     /// Positions of a tensor group's cores among the cores of its stage (`comm1` and `comm2` of PALM's Fig. 8).
     TensorNeighbours {
-        /// Consecutive.
+        /// Consecutive cores.
         Near = "near",
         /// Interleaved: one core of each replica between any two.
         Opposite = "opposite",
@@ -31,7 +31,7 @@ pub enum CorePlacement {
     /// The machine's own order: rank r is on NPU r.
     #[default]
     None,
-    /// In this order.
+    /// Cores in this order.
     Order(TileOrder),
     /// The core at each position.
     Cores(Vec<[u32; 2]>),

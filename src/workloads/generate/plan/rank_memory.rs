@@ -8,7 +8,7 @@ use chakram_trace::format::{MemoryLocation, Op};
 /// Maximum bytes in use at once on a rank, if nodes run in the order of their ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
-    /// The bytes.
+    /// Bytes in use.
     pub bytes: u64,
     /// True if nodes load from or store to remote memory, which can then keep the bytes that the NPU cannot.
     pub streams: bool,

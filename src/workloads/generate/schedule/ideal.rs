@@ -8,9 +8,9 @@ use chakram_base::units::Span;
 pub struct PassTimes {
     /// Forward pass.
     pub forward: Span,
-    /// Gradients of inputs.
+    /// Pass for gradients of inputs.
     pub input: Span,
-    /// Gradients of weights.
+    /// Pass for gradients of weights.
     pub weight: Span,
     /// Overlapping forward and backward passes, including gradients of weights.
     pub pair: Span,

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// Groups for exchanges between stages, if members do not each exchange for themselves.
 #[derive(Clone, Debug)]
 pub(super) struct AdapterGroups {
-    /// By tensor degree.
+    /// Shares of the tensor groups, by tensor degree.
     of: BTreeMap<u32, AdapterShares>,
     sums: AdapterSums,
 }

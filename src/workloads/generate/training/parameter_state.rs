@@ -25,13 +25,13 @@ pub struct ParameterState {
     pub weight: u64,
     /// Bytes of its gradient.
     pub gradient: u64,
-    /// The optimizer.
+    /// Optimizer, which determines the kept state and the step.
     pub optimizer: Optimizer,
     /// True if there is a master copy in single precision.
     pub mixed: bool,
     /// Sharding of state among replicas.
     pub zero: ZeroStage,
-    /// Number of replicas.
+    /// Number of replicas that share sharded state.
     pub replicas: u32,
     /// Bytes per step that passes outside the optimizer's kernel move for a parameter's gradient and weight.
     pub passes: u64,
@@ -40,11 +40,11 @@ pub struct ParameterState {
 /// Bytes resident on one NPU, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBytes {
-    /// Weights.
+    /// Bytes of weights.
     pub weights: u64,
-    /// Gradients.
+    /// Bytes of gradients.
     pub gradients: u64,
-    /// Optimizer state.
+    /// Bytes of optimizer state.
     pub optimizer: u64,
 }
 

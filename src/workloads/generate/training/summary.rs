@@ -82,7 +82,7 @@ pub struct CommunicationTotals {
     pub family: &'static str,
     /// Phase of the step.
     pub phase: Option<TrainingPhase>,
-    /// Number of calls.
+    /// Number of calls in all steps.
     pub calls: u64,
     /// Total bytes; whole buffers for collectives.
     pub bytes: u128,

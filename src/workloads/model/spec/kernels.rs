@@ -50,7 +50,7 @@ impl ElementBytes {
 pub struct MovingSpec {
     /// Suffix to the operator's name, with its dot.
     pub suffix: &'static str,
-    /// Class.
+    /// Class that determines the kernel's bandwidth.
     pub class: MovingKernel,
     /// Axes of the tensor that it reads, and bytes for each element.
     pub reads: (&'static str, ElementBytes),
@@ -61,9 +61,9 @@ pub struct MovingSpec {
 /// Kernels of both passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovingKernels {
-    /// Forward pass.
+    /// Kernels of the forward pass, in execution order.
     pub forward: &'static [MovingSpec],
-    /// Backward pass.
+    /// Kernels of the backward pass, in execution order.
     pub backward: &'static [MovingSpec],
 }
 

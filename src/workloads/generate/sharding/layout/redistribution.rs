@@ -53,9 +53,9 @@ pub enum Redistribution {
 /// A message from one member to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShardMessage {
-    /// Sender.
+    /// Sending member.
     pub from: u32,
-    /// Receiver.
+    /// Receiving member.
     pub to: u32,
     /// Size in fragments; [`Redistribution::Messages`] has their total.
     pub pieces: u64,
