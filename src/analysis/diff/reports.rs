@@ -134,6 +134,7 @@ impl ReportDiff {
                 told.push(name);
             }
         }
+        // Two reports of one machine each are compared even if the machines have different names.
         let single = first.machines.len() == 1 && second.machines.len() == 1;
         let mut only = [Vec::new(), Vec::new()];
         let mut replays = Vec::new();

@@ -1,6 +1,6 @@
 //! Cycles of waits across ranks, which no order of events on any machine could complete.
 //!
-//! A receive waits for its send; a member of a collective waits for the nodes before the other members' calls. A
+//! A receive waits for its send; a member of a collective waits for everything before the other members' calls. A
 //! collective with a root waits for less: members that only send wait for no other member, and members that only
 //! receive wait only for the root. Other cycles, such as on lanes shared by collectives of several groups, depend on
 //! the machine and are found by the replay.
@@ -45,6 +45,7 @@ pub(super) fn check(
         .iter()
         .map(|(_, trace)| take(trace.facts.waits.len()))
         .collect();
+    // Members of a listed party agree, so the first member's calls count the party's collectives.
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)
@@ -63,6 +64,7 @@ pub(super) fn check(
     };
     let rows = Csr::new(count, |each| world.edges(each));
     let order = rows.order();
+    // All vertices can be ordered, so there is no cycle.
     if order.len() == count {
         return;
     }
@@ -125,6 +127,7 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
+            // With a root, a member only sends or only receives, so it takes part in one direction of waiting.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),
@@ -152,6 +155,7 @@ impl WaitGraph<'_> {
             let facts = &trace.facts;
             let call = facts.waits.calls.binary_search(&own).ok();
             let message = facts.waits.messages.binary_search(&own).ok();
+            // Vertices of parties come after the vertices of all traces, and have no node to name.
             if own as usize >= facts.waits.len() {
                 return None;
             }

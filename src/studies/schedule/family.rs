@@ -266,7 +266,8 @@ impl LanguageModel {
         })
     }
 
-    /// Positions of the parts of each product. Without a partition, a product with few columns leaves some parts empty.
+    /// Positions of the parts of each product. A product with fewer columns than parts has fewer parts if only columns are
+    /// cut.
     fn places(
         &self,
         products: &[(String, LayerProduct)],

@@ -97,6 +97,7 @@ impl LiteralReader<'_> {
                 let inside = &self.text[self.at + 1..];
                 let end = inside
                     .find(quote)
+                    // Schedules have no escapes, so a backslash is rejected instead of misread.
                     .filter(|end| !inside[..*end].contains(['\\', '\n']));
                 let end = end.ok_or_else(|| {
                     self.wrong(format!("found {quote} without an end on its line"))

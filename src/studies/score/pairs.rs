@@ -218,6 +218,7 @@ impl PairTable {
             let mut all: Vec<f64> = pairs.iter().map(|pair| of(pair).abs()).collect();
             all.sort_by(f64::total_cmp);
             let middle = all.len() / 2;
+            // An even number of pairs has two middle errors; the median is their mean.
             let lower = all[(all.len() - 1) / 2];
             PairErrors {
                 median_percent: lower.midpoint(all[middle]),
@@ -240,10 +241,12 @@ impl PairTable {
         let (edited, edits) = self.step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.seconds() / of.seconds() - 1.0) * 100.0;
         let ratio = edited.seconds() / unedited.seconds();
+        // Without a measured first side, this makes the prediction the edited replay itself.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scaled(ratio);
         let change_percent = (ratio - 1.0) * 100.0;
         let measured_change_percent = pair.baseline.map(|before| percent(pair.measured, before));
+        // A change within the noise has no meaningful sign.
         let counts = measured_change_percent.filter(|change| change.abs() > pair.noise);
         Ok(PredictedPair {
             name: pair.name.clone(),

@@ -56,7 +56,7 @@ impl OperatorAxis {
 pub struct AxisSpec {
     /// Letter by which tensors name it.
     pub letter: char,
-    /// Size for one sample, before any cut.
+    /// Size for one sample.
     pub extent: u64,
     /// Degree that cuts the axis, if any.
     pub cut: AxisCut,

@@ -12,6 +12,7 @@ fn means<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
     sums.map(|sum| {
+        // Rounding cumulative sums, instead of each part, keeps the total equal to the makespan.
         let rounded = |sum: u128| (sum + count / 2) / count;
         let before = rounded(whole);
         whole += sum;

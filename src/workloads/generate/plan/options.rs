@@ -540,7 +540,7 @@ plan_options! {
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
         ]
     };
-    /// If absent, all members send their own share (PALM's Fig. 11, strategy 1).
+    /// If absent, every member exchanges for itself (PALM's Fig. 11, strategy 1).
     adapters: Option<u32> = None,
     "Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them by default" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[

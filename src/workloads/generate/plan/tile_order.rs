@@ -69,6 +69,7 @@ fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
+        // The way back along a single row or column would visit its cores twice.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }

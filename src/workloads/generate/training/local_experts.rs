@@ -48,6 +48,7 @@ pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m
 }
 
 fn times(rows: u64, factor: f64) -> u64 {
+    // A balanced load keeps the exact number, which a float may not represent.
     match factor == 1.0 {
         true => rows,
         false => ((rows as f64 * factor + 0.5) as u64).max(1),
