@@ -178,12 +178,14 @@ fn score_by<T: Send>(
                 }
             }));
         }
+        // The channel must close when the last thread ends.
         drop(answer);
         for (i, answer) in &answers {
             found.insert(i, answer);
             while let Some(answer) = found.remove(&in_order.len()) {
                 let told = ended(&table.runs[in_order.len()], &answer);
                 if told.is_err() {
+                    // No thread starts another run after this.
                     next.store(table.runs.len(), Ordering::Relaxed);
                     return told;
                 }

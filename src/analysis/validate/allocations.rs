@@ -5,8 +5,8 @@ use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
-/// Reports tensor classes for which the trace frees more than it allocates in total. The defect names the first node, in
-/// the order of ids, at which the total is exceeded.
+/// Reports tensor classes for which the trace frees more than it allocates in total. The defect names the first node,
+/// in the order of ids, at which the total is exceeded.
 pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // Sums stay below 2^96, because there are fewer than 2^32 nodes.

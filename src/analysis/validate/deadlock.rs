@@ -45,7 +45,7 @@ pub(super) fn check(
         .iter()
         .map(|(_, trace)| take(trace.facts.waits.len()))
         .collect();
-    // Members of a listed party agree, so the first member's calls count the party's collectives.
+    // Only parties whose members agree have sequences, so the first one counts the party's collectives.
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)

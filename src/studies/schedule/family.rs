@@ -266,8 +266,8 @@ impl LanguageModel {
         })
     }
 
-    /// Positions of the parts of each product. A product with fewer columns than parts has fewer parts if only columns are
-    /// cut.
+    /// Positions of the parts of each product. A product with fewer columns than parts has fewer parts if only columns
+    /// are cut.
     fn places(
         &self,
         products: &[(String, LayerProduct)],
