@@ -9,10 +9,10 @@
 //! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! For attention, `m` counts the multiplications that its kernels execute: with a causal mask a fused kernel has `s (s
-//! + 1) / 2` pairs of a sequence's `s` tokens, and unfused kernels have `s s`, which the publications count for both. A
-//! fused kernel's backward recomputation of scores counts only as hardware FLOPs. Operators that the plan leaves out
-//! count nothing.
+//! For attention, `m` counts the multiplications that its kernels execute: with a causal mask a fused kernel has
+//! `s (s + 1) / 2` pairs of a sequence's `s` tokens, and unfused kernels have `s s`, which the publications count for
+//! both. A fused kernel's backward recomputation of scores counts only as hardware FLOPs. Operators left out by the
+//! plan count nothing.
 //!
 //! The ranks' kernels execute at least as many FLOPs: padded heads, operators replicated in a tensor group, and
 //! recomputation are added.
