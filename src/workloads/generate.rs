@@ -329,7 +329,7 @@ trait TraceGenerator: Debug + Send + Sync {
 /// Reasons to reject options, or the limits that they exceed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
-    /// One option is invalid, by itself or in combination with others.
+    /// One option is invalid, alone or in combination with others.
     #[error("`{option}` is {found}; expected {expected}")]
     Refused {
         /// Name of the option's field.

@@ -55,7 +55,7 @@ pub enum NodeField {
     Start,
     /// Inputs or outputs: values, shapes or types.
     Io(&'static str),
-    /// Attribute that none of the fields above is read from.
+    /// Attribute that is not decoded into a field above.
     Attribute(String),
     /// Unknown field, by its number.
     Unknown(u32),

@@ -85,7 +85,7 @@ impl<'a> PartyCalls<'a> {
         }
     }
 
-    /// Reports the first collective on which the members disagree. Returns true if there is none.
+    /// Reports the first collective on which the members disagree. Returns true if they all agree.
     fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;

@@ -47,7 +47,7 @@ impl ValidationRole {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// Returns the defect of a node with this role by itself, with its description.
+    /// Returns the defect that this role implies, with its description.
     #[inline]
     pub fn defect(self) -> Option<(DefectKind, &'static str)> {
         match self {

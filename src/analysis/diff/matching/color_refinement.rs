@@ -207,7 +207,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits `parts` off a class; `rest` nodes are in none of them.
+    /// Splits `parts` off a class; `rest` nodes remain in the class.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
             // The largest part keeps the number of the class.

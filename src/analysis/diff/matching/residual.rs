@@ -153,7 +153,7 @@ fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Opti
     let scored = affordable.filter_map(|other| {
         let agreement = agree(sides, pairs, node, other);
         let like = likeness(sides, node, other);
-        // Of equal candidates the one with the lowest index wins.
+        // The lowest index wins ties, so that the result is deterministic.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });
     scored.max().map(|(.., other)| u32::MAX - other)

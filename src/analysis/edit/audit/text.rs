@@ -76,7 +76,7 @@ pub fn leaks(text: &str) -> bool {
 /// Returns the private parts of `text`, by kind of search.
 pub fn find(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
-    // Names of operators are short, and most contain none of the characters that these searches need.
+    // These searches are fast, because most operator names lack the characters that they start from.
     emails(text, &mut found);
     ipv4(text, &mut found);
     colons(text, &mut found);

@@ -89,7 +89,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.length())), (1, 120));
-    // Of the two kinds, compute has 100 of the time, and comes first.
+    // Compute has 100 of the time, more than the other kind, so it comes first.
     let spent = spent_by(&path, |piece| piece.class(&tracks));
     let all: Vec<_> = spent
         .iter()

@@ -135,7 +135,7 @@ impl StudyExplorer<'_> {
         shared.failed.map_or(Ok(()), Err)
     }
 
-    /// Answers questions until there are none left.
+    /// Answers questions until no question is left.
     fn work<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,

@@ -313,7 +313,7 @@ impl ProgramBuilder {
         add(&mut self.program.rest.allocates, class, bytes);
     }
 
-    /// Makes the last node free `bytes`, or the next one if there is none yet.
+    /// Makes the last node free `bytes`, or the next one if the program is still empty.
     pub fn free(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,

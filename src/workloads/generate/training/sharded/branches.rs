@@ -17,7 +17,7 @@ pub(super) struct BranchFronts {
 }
 
 impl BranchFronts {
-    /// Starts at the current front of `to`, with none of `count` operators done.
+    /// Starts at the current front of `to`, before the first of `count` operators.
     pub fn new(order: BranchOrder, count: usize, to: &ProgramBuilder) -> Self {
         Self {
             parallel: order == BranchOrder::Parallel,
