@@ -192,6 +192,7 @@ impl TraceAnonymiser {
             made.map_err(|e| e.in_record(record.number, record.offset))?;
             put.frame(&mut out);
         }
+        // Without a metadata record it is not a trace.
         if contents.is_empty() {
             return Err(TraceError::malformed(0, "the file is empty"));
         }
@@ -205,6 +206,7 @@ impl TraceAnonymiser {
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let metadata = scan::metadata(record)?;
+        // A fixed version, because the original field is free text.
         out.bytes(1, b"0.0.4");
         let mut kept = 0;
         let mut add = |name: &str, value: AttributeValue<'_>| {
@@ -266,6 +268,7 @@ impl TraceAnonymiser {
         let mut deps = DependencyLists::default();
         let view = scan::node(record, &mut deps)?;
         done.nodes += 1;
+        // Replays recognise declarations by their name, so it must not be hashed.
         let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
         // Defaults are not encoded.
         if view.id > 0 {

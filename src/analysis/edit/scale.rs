@@ -167,6 +167,7 @@ impl JobScaling {
             match view.op {
                 Op::Collective { group, .. } => {
                     let (_, shape) = self.group(rank, view.id, group).map_err(at)?;
+                    // Copies of a group get new names, so their collectives differ between blocks.
                     alike &= shape != Some(GroupScaling::Copied);
                     self.exchanges |= shape != Some(GroupScaling::Copied);
                 }
@@ -177,6 +178,7 @@ impl JobScaling {
                     bytes,
                     ..
                 } => {
+                    // Peers are rank numbers, so copies of a message differ between blocks.
                     alike = false;
                     if let Some((step, others)) =
                         self.step(rank, view.id, receive, peer).map_err(at)?
@@ -323,6 +325,7 @@ impl JobScaling {
         match shape {
             None => {
                 let all = 0..self.along.new_ranks();
+                // An empty list already means all ranks, so it stays empty.
                 let ranks = if ranks.is_empty() {
                     Vec::new()
                 } else {
@@ -332,6 +335,7 @@ impl JobScaling {
             }
             Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.grown(ranks))),
             Some(GroupScaling::Copied) => {
+                // The last block may lack ranks; a group with a missing member is left out.
                 let ranks: Option<Vec<u32>> = ranks
                     .iter()
                     .map(|&rank| self.along.in_block(self.along.place(rank), block))

@@ -100,6 +100,7 @@ impl RankSelection {
         let mut kept = asked.clone();
         for i in trace.raw.all() {
             let item = &trace.raw.nodes[i as usize];
+            // Metadata nodes stay, because they declare groups that kept nodes use.
             kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
         }
         matches.add(&trace, rank, &kept, groups)?;
@@ -263,6 +264,7 @@ impl SliceWriter<'_> {
                 ends[i as usize] = waited;
                 continue;
             }
+            // Saturating, because kept metadata nodes may start before the slice.
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
             let end = from + raw.nodes[i as usize].view.lasted();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));

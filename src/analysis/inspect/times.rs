@@ -131,7 +131,7 @@ fn given(
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)
-            // Of two nodes at the same instant, the one with the higher id is the effect, so that causes go back in
+            // At the same instant, the node with the higher id is the effect, so that causes go back in
             // time.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));

@@ -107,6 +107,7 @@ pub fn quick(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
+    // With so few micro-batches there is nothing to extrapolate, and the rule applies to a single step.
     if all <= more || plan.steps > 1 {
         return whole(point, pattern);
     }
@@ -337,6 +338,7 @@ fn corrected(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
+        // One picosecond less, so that rounding cannot raise the bound.
         ((ps as f64 * least) as u64).saturating_sub(1)
     } else {
         ps
@@ -509,6 +511,7 @@ fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec
                             path.begin = all[node];
                         }
                     } else if let Some(way) = topology.path(npu(ranks[i]), npu(half.peer)) {
+                        // A send starts no earlier than its dependencies end, so this arrival is a lower bound.
                         let time = way.time(BufferShare::whole(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)

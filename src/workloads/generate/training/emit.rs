@@ -130,6 +130,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.begin(pass, present)?));
                 }
+                // Both passes start from here, because neither depends on the other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
                 let mut ends = Vec::new();
                 for (pass, gathers) in begun {
@@ -158,6 +159,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         if memory.is_none() {
             return Ok(());
         }
+        // An empty node is needed, because only nodes change memory.
         self.out.name(format_args!("released"));
         let labels = NodeLabels {
             stage: Some(self.place.stage),
@@ -249,6 +251,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
         if let Some(receiver) = self.elsewhere(behind) {
             let sent = self.send(pass, plan.part(own, pass.chunk), receiver)?;
+            // Without overlap the chain waits for the send, because the stage computes nothing meanwhile.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
                 self.chain_tail.clear();
                 self.chain_tail.push(sent);
@@ -359,6 +362,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.data.clear();
             self.after(&item.after);
             let mut memory = item.memory;
+            // Earlier layers without nodes left these changes, because only nodes can carry them.
             if i == 0 {
                 merge(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -373,6 +377,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.reduce_complete_buckets(finding, pass)?;
             }
         }
+        // The next node frees it instead, because this layer has no node.
         if count == 0 {
             add(
                 &mut self.pending_memory.frees,
@@ -558,6 +563,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let bytes = plan.gathered_bytes(layer);
+            // An all-gather's `comm_size` is one member's shard.
             let shard = bytes.div_ceil(plan.plan.copies().into());
             let mut memory = MemoryChanges::default();
             memory.allocates[TensorClass::Temporary as usize] = bytes;
