@@ -289,6 +289,7 @@ impl DiffTally {
             any = true;
             let amounts = (field.before.amount(), field.after.amount());
             match (field.field.aspect(), amounts) {
+                // These differ from node to node, so they are listed singly instead of merged into lines.
                 (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts
@@ -343,6 +344,7 @@ impl DiffTally {
         let times = self
             .largest
             .partition_point(|s| s.field.aspect() == DiffAspect::Time);
+        // Times sort before sizes, and each aspect has its own limit.
         let mut sizes = self.largest.split_off(times);
         self.largest.truncate(most);
         sizes.truncate(most);

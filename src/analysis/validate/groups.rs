@@ -163,6 +163,7 @@ pub(super) fn bind(
             if group == WORLD && rank >= ranks {
                 continue;
             }
+            // An incomplete trace may lack calls, so it is not compared with others.
             if facts.whole {
                 let place = (index, rank, slot);
                 let of = (group, groups.names[group], &groups.members[group][..]);
@@ -191,6 +192,7 @@ impl GroupBinder {
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
             (None, _) => (Vec::new(), None),
+            // Without a machine, equal masks are assumed to select the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
             (Some(mask), Some(sizes)) => (coordinates(rank, mask, sizes), None),
         };
@@ -242,6 +244,7 @@ fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
         let size = size.max(1);
+        // A dimension of size 1 separates no ranks, so it must not distinguish masks.
         if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
             coordinates.push((dimension, rest % size));
         }

@@ -18,8 +18,8 @@ pub struct MeasuredVerdict {
     pub deviations: f64,
 }
 
-/// Standard deviations beyond which a prediction is outside the measured steps. 0.27 % of normally
-/// distributed steps are outside. With few measured steps the rate is higher, because their spread is less certain.
+/// Standard deviations beyond which a prediction is outside the measured steps. 0.27 % of normally distributed steps are
+/// outside. With few measured steps the rate is higher, because their spread is less certain.
 /// `docs/how-to/archives.md` has the rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
 /// Standard deviations of a normal distribution per MAD.

@@ -75,12 +75,14 @@ impl TrainingPattern {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare(mut self) -> Result<TrainingGenerator, GenerateError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
+            // Every layer is a chunk, and only the model gives their number.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.placed()?;
+            // From here on only the numbering counts, so that it is not derived again.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -254,6 +256,7 @@ impl TrainingGenerator {
                 ..step
             };
             let first = match is_split {
+                // Only the weight gradients complete the chunk.
                 true => PipelineStep {
                     completes: false,
                     ..of(PassKind::InputGradient)

@@ -195,6 +195,7 @@ fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
     while !cursor.is_empty() {
         let from = cursor.offset() - record.offset;
         let Ok((number, raw)) = cursor.field() else {
+            // A broken field hides the following ones, so the rest is compared as bytes.
             parts.unknown.push((0, &record.bytes[from..]));
             break;
         };
@@ -232,11 +233,13 @@ fn records(
     found: &mut ChangeCollector<'_>,
 ) {
     let (a, b) = (parts(a), parts(b));
+    // Different type numbers can decode to the same operation.
     if !found.has(&[NodeField::Type]) {
         found.text(NodeField::Type, [a.kind, b.kind], |kind| {
             format!("number {kind}")
         });
     }
+    // Microseconds repeat the duration, so they are reported only if it is unchanged.
     if !found.has(&[NodeField::Duration]) {
         found.count(NodeField::Micros, [a.micros, b.micros]);
     }

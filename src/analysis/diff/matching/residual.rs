@@ -113,6 +113,7 @@ pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
                 .iter()
                 .all(|&way| sides[which].degree(node, way) == 0)
         });
+        // Isolated nodes have no neighbours to contradict the pair, so one common property suffices.
         if unknown && nobody && likeness(sides, a, b) > 0 {
             pairs.set(a, b);
         }

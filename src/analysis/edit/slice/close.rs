@@ -51,6 +51,7 @@ impl DependencyClosure {
                     continue;
                 }
                 changed = true;
+                // A joint stays in the trace, so nodes depend on it instead of on its replacements.
                 if this.joints[dep.node as usize] {
                     found.push((dep.node, dep.control));
                 } else {

@@ -84,6 +84,7 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
             Ok(())
         })?;
     }
+    // Without these attributes, traces express calls as control dependencies.
     if !said {
         for i in raw.all() {
             let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
@@ -180,6 +181,7 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
 
 /// Gives every node the label of its owner. Nodes on a cycle of owners get none.
 fn spread(owner: &[u32], label: &mut [Option<u32>]) {
+    // Each node is followed once, so the walk is linear and ends on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
     for i in 0..owner.len() as u32 {

@@ -79,6 +79,7 @@ impl LoweredLayer {
             PassKind::InputGradient => &self.apart[0],
             PassKind::WeightGradient => &self.apart[1],
         };
+        // A single program serves all members if they are identical.
         &programs[member as usize % programs.len()]
     }
 }

@@ -125,6 +125,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn copies(&self) -> Vec<Vec<u32>> {
+        // Stages differ in their members, so only whole replicas are copies of one another.
         if self.plan.is_uneven() {
             let of = |data| RankCoordinates {
                 tensor: 0,
@@ -188,6 +189,7 @@ impl TraceGenerator for TrainingGenerator {
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.representative(self.placement.place(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
+            // Counting needs no names, and formatting them would take most of the time.
             let mut meter = MemoryMeter::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::nameless(&mut meter)).run();

@@ -166,6 +166,7 @@ impl Sink for RankTally<'_> {
                     (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
                     (_, Some(family)) => self.plan.placement.members_at(family, self.place),
                 };
+                // `comm_size` may be a member's shard, but totals count whole buffers.
                 let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", |one| self.plan.placement.word(one));
                 (kind.to_string(), word, bytes)
