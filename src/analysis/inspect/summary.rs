@@ -167,6 +167,7 @@ fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGrou
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
+                // Only the first line, because the remedy after it concerns replays.
                 let text = text.lines().next().unwrap_or_default().to_owned();
                 faults.faults.push(CountedFault { count: 1, text });
             }

@@ -115,9 +115,11 @@ fn given(
         run.end[i] = start + raw.nodes[node as usize].view.lasted();
         run.cause[i] = NONE;
     }
+    // Every node has a start in the file, so all ran, even on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.all().collect();
+    // Nodes on one lane run in turn, so the previous one may be the cause of a start.
     order.sort_by_key(|&node| (lanes.exclusive(node), run.start[node as usize], node));
     for pair in order.windows(2) {
         if lanes.exclusive(pair[0]) != NONE && lanes.exclusive(pair[0]) == lanes.exclusive(pair[1])

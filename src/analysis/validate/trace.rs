@@ -54,6 +54,7 @@ impl ValidatedTrace {
             walk.node(&raw, i);
             collect.node(&raw, i);
             work(&raw, item, &mut findings);
+            // Nodes are sorted by id, so duplicates are neighbours.
             if item.view.id != raw.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {

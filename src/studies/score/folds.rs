@@ -126,6 +126,7 @@ pub fn fit_in_folds(
                 known = sensitivity(&others, options, &factors, threads)?;
             }
             for ((_, factor), step) in factors.iter_mut().zip(known.step(&others.runs)) {
+                // The step is limited, because derivatives are valid only near the current constants.
                 *factor *= step.clamp(-LARGEST_STEP, LARGEST_STEP).exp();
             }
         }
@@ -209,6 +210,7 @@ fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {
         for b in a + 1..n {
+            // No pivoting is needed, because the matrix is positive definite.
             let factor = rows[b][a] / rows[a][a];
             let (above, below) = rows.split_at_mut(b);
             for (cell, upper) in below[0][a..].iter_mut().zip(&above[a][a..]) {

@@ -182,6 +182,7 @@ impl<'s> PointEvaluator<'s> {
 
     fn replayed(&self, point: &Settings, is_bounded: bool) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve(point)?;
+        // A plan that cannot fit is rejected before its replay, because its bound is cheap.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
@@ -190,6 +191,7 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.work(&resolved)?;
         let workload = work.workload();
+        // The number of ranks is known only now, because it takes the traces.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
@@ -399,6 +401,7 @@ impl SharedWorkloads {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let known = kept.iter().position(|(key, _)| *key == point.work_key);
             let entry = match known {
+                // The entry moves to the end, so that the least recently used one is dropped.
                 Some(index) => kept.remove(index),
                 None => (point.work_key.clone(), WorkCell::default()),
             };
@@ -409,6 +412,7 @@ impl SharedWorkloads {
             }
             cell
         };
+        // Built without the lock, so that other points do not wait for it.
         cell.get_or_init(|| build(&point.work).map(Arc::new))
             .clone()
     }

@@ -189,6 +189,7 @@ fn shared<T: Clone>(
     if let Some(known) = lock().get(&key) {
         return known.clone();
     }
+    // Made without the lock, so that others do not wait; two threads may make the same part.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {

@@ -119,6 +119,7 @@ impl RankPlacement {
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
+            // In the order of `COMMON`; embedding and model groups are declared only if something sums over them.
             used: [
                 plan.tensor > 1,
                 plan.copies() > 1,

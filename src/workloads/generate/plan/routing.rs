@@ -115,6 +115,7 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
     };
     let all: f64 = weights.iter().sum();
     weights.iter_mut().for_each(|weight| *weight /= all);
+    // Counts were measured, so the limit below does not apply to them.
     if !counts.is_empty() {
         return weights;
     }

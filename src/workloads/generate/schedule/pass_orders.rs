@@ -311,6 +311,7 @@ impl PassOrders {
                         break;
                     }
                     for (kind, part, micro_batch) in both.into_iter().flatten() {
+                        // No other pass waits for weight gradients.
                         if kind != PassKind::WeightGradient {
                             over.insert((kind == PassKind::Forward, part, micro_batch), ());
                         }

@@ -231,6 +231,7 @@ impl<'p> DataflowTracer<'p> {
         spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
+        // From the back, so that later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
             return self.by_default(operator, spec, before);

@@ -24,6 +24,7 @@ impl MemberProgramWriter<'_> {
     ) -> (LayerProgram, LayerProgram) {
         let trains = self.context().trains;
         let mut forward = ProgramBuilder::new();
+        // With full recomputation only the layer's input is kept, since the backward pass starts from it.
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate(TensorClass::Activations, kept);
         }
@@ -215,6 +216,7 @@ impl MemberProgramWriter<'_> {
                 _ => one.exchanged.saturating_mul(context.sizes.number),
             };
             let bytes = match kind {
+                // `comm_size` of a reduce-scatter is the whole buffer, of all ranks together.
                 CollectiveKind::ReduceScatter => bytes.saturating_mul(context.expert),
                 _ => bytes,
             };
@@ -269,6 +271,7 @@ impl MemberProgramWriter<'_> {
             let name = name(phase, operator, ".all-gather");
             let silent = context.without.has(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
+                // Only the weight gradient needs the gathered input, so a split pass gathers it there.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel(name, phase, task, entry.clone(), ["", ""])
