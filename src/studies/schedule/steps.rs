@@ -205,6 +205,7 @@ impl TaskGraph {
         if pieces <= 1 {
             return vec![(DataName::Output(task), bytes)];
         }
+        // Cumulative rounding, so that the pieces sum to the output.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)

@@ -141,6 +141,7 @@ impl SweepJournal {
             .append(true)
             .open(&path)
             .map_err(failed)?;
+        // An incomplete last line is cut off, because it would corrupt the next entry.
         file.set_len(whole).map_err(failed)?;
         let file = Mutex::new(file);
         Ok((Self { path, file }, entries))
@@ -158,6 +159,7 @@ impl SweepJournal {
 
     fn line(&self, line: &impl Serialize) -> Result<(), JournalError> {
         let mut text = serde_json::to_vec(line).expect("entries are texts and numbers");
+        // One write for the whole line, so that a crash leaves at most one incomplete line.
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(&text).map_err(|source| JournalError::Io {

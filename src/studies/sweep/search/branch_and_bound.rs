@@ -97,10 +97,12 @@ impl BestFirstSearch<'_> {
     fn insert(&mut self, index: usize, bound: PointBound) {
         let queued = &self.points[index];
         let measures = PointMeasures {
+            // At least 1 ps, because objectives divide by the time.
             time_ps: bound.time_ps.max(1),
             ..queued.amounts.clone()
         };
         let score = self.study.objectives[0].score(&measures, &self.study.whole(&queued.point));
+        // A point without a score comes first, since nothing excludes it.
         let score = ordered(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }

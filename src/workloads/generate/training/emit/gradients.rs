@@ -58,6 +58,7 @@ impl RankEmitter<'_, '_> {
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
             .append(&mut self.unreduced_producers[usize::from(of_experts)]);
+        // Without overlap, a reduction waits for all kernels before it.
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
@@ -94,6 +95,7 @@ impl RankEmitter<'_, '_> {
         };
         let mut memory = std::mem::take(&mut self.pending_memory);
         if self.plan.shares_gradients() {
+            // Unsharded gradients are no longer needed, because each replica keeps its reduced shard.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
         let id = self.node(StepNode {
@@ -117,6 +119,7 @@ impl RankEmitter<'_, '_> {
         for layer in self.plan.layers(at).rev() {
             for bucket in self.plan.buckets(layer) {
                 self.reduce(bucket, pass)?;
+                // The chain waits for each reduction, so that they run one after another.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
                 self.chain_tail.extend(reduced);
@@ -180,6 +183,7 @@ impl RankEmitter<'_, '_> {
         for (at, _) in plan.parts_of(self.place.stage) {
             for bucket in plan
                 .layers(at)
+                // Buckets are in backward order, so the forward pass takes them reversed.
                 .flat_map(|layer| plan.buckets(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);

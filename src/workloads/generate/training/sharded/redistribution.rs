@@ -118,6 +118,7 @@ impl MemberProgramWriter<'_> {
             let name = name(phase, whose, &format!(".{what}{peer}"));
             let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
             if receive {
+                // Only receives extend the chain, since no node waits for a send.
                 received.push(ProgramDependency::Node(item));
             }
         }
