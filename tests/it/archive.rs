@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
 
-/// Folder with traces and archives of a test.
+/// A folder with the traces and archives of one test.
 pub struct Corpus {
     folder: TempDir,
 }
@@ -36,7 +36,7 @@ impl Corpus {
         self.at(name).display().to_string()
     }
 
-    /// Runs the program; words that begin with `@` are paths in the folder.
+    /// Runs the program; a word that begins with `@` is a path in the folder.
     pub fn run(&self, words: &[&str]) -> Output {
         let words: Vec<String> = words
             .iter()
@@ -67,7 +67,7 @@ impl Corpus {
         error
     }
 
-    /// Generates a job of two ranks and a few nodes, and adds it under its name.
+    /// Generates a job of two ranks with a few nodes each and adds it to `archive` as `name`.
     pub fn small(&self, archive: &str, name: &str, layers: &str) {
         let prefix = format!("@{name}/job");
         self.ok(&[
@@ -84,13 +84,13 @@ impl Corpus {
     }
 }
 
-/// Names of the workloads of an archive.
+/// Names of the workloads in an archive, in its order.
 pub fn names(path: &Path) -> Vec<String> {
     let archive = Archive::open(path).unwrap();
     archive.workloads().keys().cloned().collect()
 }
 
-/// All files of a folder and those in it, by name.
+/// Relative name and content of every file under `path`, subfolders included.
 pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut waiting = vec![(String::new(), folder.to_owned())];

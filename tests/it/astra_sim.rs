@@ -1,5 +1,5 @@
-//! ASTRA-sim 2.x: the plain simulator of `testkit` held against the answers of the original, where the variable
-//! `CHAKRAM_CORPUS` names a folder with them, and the program held against both.
+//! ASTRA-sim 2.x: the plain simulator of `testkit` against the original's answers, if the variable `CHAKRAM_CORPUS`
+//! names a folder with them, and the program against both.
 
 mod against;
 mod chance;

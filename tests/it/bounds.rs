@@ -1,5 +1,5 @@
-//! Inputs and options that ask for far more than they are: the program under limits of memory and time, as an attacker
-//! or a slip of the hand finds it.
+//! Small inputs and options that ask for huge amounts of memory or time, as an attacker or a typing error would. The
+//! program runs under limits of memory and time.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -18,11 +18,11 @@ struct Ran {
     error: String,
 }
 
-/// Time that a run may take; a release build takes a tenth of it, and machines are busy.
+/// Time limit of a run. A release build takes a tenth of it; the rest allows for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the program with this many MB of address space beside its own code, which the system holds. What was resident
-/// at most would not do: the system counts what this process had when it forked.
+/// Runs the program with a limit of this many MB of address space beyond its own code, enforced by the system. The peak
+/// resident size would not do: the system includes this process's size at the fork.
 fn within(room: u64, args: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let [out, error] = ["out", "error"].map(|name| folder.path().join(name));
@@ -33,7 +33,7 @@ fn within(room: u64, args: &[&str]) -> Ran {
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(args)
-        // Else the C library sets aside 64 MB of addresses for each thread.
+        // By default the C library reserves 64 MB of addresses for each thread.
         .env("MALLOC_ARENA_MAX", "1")
         .stdin(Stdio::null())
         .stdout(file(&out))
@@ -72,8 +72,8 @@ fn within(room: u64, args: &[&str]) -> Ran {
     }
 }
 
-/// Runs the program with this many MB. It must refuse, not because the system does, with an error that says all of
-/// `expected`.
+/// Runs the program with a limit of this many MB. It must refuse by its own bound, not the system's, with an error that
+/// contains all of `expected`.
 fn refused(args: &[&str], room: u64, expected: &[&str]) {
     let ran = within(room, args);
     assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
@@ -84,5 +84,5 @@ fn refused(args: &[&str], room: u64, expected: &[&str]) {
     assert!(ran.error.len() < 2_000, "{args:?}: {}", ran.error);
 }
 
-/// Words of the error where the system has no more memory.
+/// Text of the error when the system has no more memory.
 const SYSTEM: &str = "more than the system has";

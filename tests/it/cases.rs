@@ -1,7 +1,7 @@
-//! Every folder under `traces/` is a case: the program's answer to the commands in its `command.txt`, or to
-//! `chakram replay` on it, or to `chakram astra-sim` where it has a `system.json`, is its golden,
-//! `expected.txt`. Where there are machines beside `machine.toml` they are compared with it. `BLESS=1 cargo
-//! test --test it cases` writes the goldens anew; say in the commit why the new answer is right.
+//! Every folder under `traces/` is a case. Its golden, `expected.txt`, is the program's output for the commands in
+//! `command.txt`; without that file, for `chakram astra-sim` if there is a `system.json`, else for `chakram replay`.
+//! Other machine files in the folder are compared with `machine.toml`. `BLESS=1 cargo test --test it cases` rewrites
+//! the goldens; say in the commit why the new answer is right.
 
 use chakram::trace::TraceContents;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn every_case_gives_its_expected_report() {
             );
             let answer = String::from_utf8_lossy(&output.stdout);
             let widest = answer.lines().map(|line| line.chars().count()).max();
-            // Tables of serving keep the names of request classes whole.
+            // Serving tables show names of request classes in full.
             let may_be_wide = arguments[0] == "serve" || output.status.code() != Some(0);
             assert!(widest <= Some(120) || may_be_wide, "{arguments:?}");
         }
@@ -60,7 +60,7 @@ fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Arguments for traces and the machine beside them.
+/// Arguments for the traces and the machine of a case.
 fn arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {
@@ -88,7 +88,7 @@ fn arguments(root: &Path, case: &Path) -> Vec<String> {
     ]
 }
 
-/// The machines of a case beside `machine.toml`, by name.
+/// Names of a case's machine files other than `machine.toml`.
 fn other_machines(case: &Path) -> Vec<String> {
     let files = std::fs::read_dir(case).unwrap();
     let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -99,7 +99,7 @@ fn other_machines(case: &Path) -> Vec<String> {
     others
 }
 
-/// A case that has captures in a folder `capture` has the traces that they convert to.
+/// A case with captures in a folder `capture` contains exactly the traces that they convert to.
 #[test]
 fn captured_cases_are_what_their_captures_convert_to() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
@@ -120,7 +120,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        // A case is its traces; the job's file would tie them to the version that wrote it.
+        // A case is only its traces: the job's file names the version that wrote it, which would change with every
+        // release.
         std::fs::remove_file(prefix.with_file_name("job.job.json")).unwrap();
         for entry in std::fs::read_dir(&case).unwrap() {
             let path = entry.unwrap().path();
@@ -128,7 +129,7 @@ fn captured_cases_are_what_their_captures_convert_to() {
             if !name.ends_with(".et.zst") {
                 continue;
             }
-            // Another version of zstd may pack the same trace into other bytes.
+            // Another version of zstd may compress the same trace to other bytes.
             let fresh = prefix.with_file_name(name);
             let (old, new) = (
                 TraceContents::open(&path).unwrap(),
@@ -141,8 +142,9 @@ fn captured_cases_are_what_their_captures_convert_to() {
     assert!(found > 0, "there is such a case");
 }
 
-/// `traces/corpus.etz` is an archive of the cases that can be replayed, with what was predicted for them. Where a case
-/// was changed on purpose, `chakram archive add … --replace` and `chakram archive baseline … --reason` say so in it.
+/// `traces/corpus.etz` is an archive of the cases that can be replayed, with what was predicted for them. After a
+/// deliberate change of a case, record it with `chakram archive add … --replace` and `chakram archive baseline …
+/// --reason`.
 #[test]
 fn the_archive_of_the_cases_has_their_traces_and_its_predictions_stand() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

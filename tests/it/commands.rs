@@ -1,4 +1,4 @@
-//! The program as a shell sees it: exit codes, the order of files, and what goes where.
+//! The program as a shell sees it: exit codes, the order of files, and its outputs.
 
 use chakram::trace::{
     AttributeValue as Field, CollectiveKind, GroupName, NodeView, Op, Sink, TraceContents,
@@ -25,7 +25,7 @@ pub fn code(args: &[&str]) -> i32 {
     code
 }
 
-/// Launches of a job, and a job beside another: what is refused, and what JSON has of each.
+/// Repeated launches of a job, and two jobs on one machine: rejected options, and the JSON of each.
 #[test]
 fn jobs_are_launched_several_times_and_beside_one_another() {
     let trace = "traces/tight-2";
@@ -81,7 +81,7 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
         let [once, twice] = [&once, &twice].map(|report| report[count].as_u64().unwrap());
         assert_eq!(twice, 2 * once, "{count}");
     }
-    // Nothing is shared, so each is as it is alone; of the other only the NPUs differ.
+    // The jobs share no links, so each result equals that of the job alone; the second differs only in its NPUs.
     let other = &beside["with"][0];
     assert_eq!(other["job"], "tight-2");
     for key in [
@@ -98,7 +98,7 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
     assert_eq!(other["report"]["npus"][1]["npu"], 7);
 }
 
-/// A report is not written over the traces of a job beside others, nor over the file of starts.
+/// A report does not overwrite the traces of a second job, nor over the file of starts.
 #[test]
 fn what_launches_read_is_not_written() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -132,8 +132,9 @@ fn what_launches_read_is_not_written() {
     }
 }
 
-/// Two pairs of neighbours in a ring, of which one reduces 1 MB and one 64 MB. By ring each of two members sends half its buffer
-/// twice, all of it in sum, over one link; links are counted once, and loads are parts of the time until the longer ends.
+/// Two pairs of neighbours in a ring, one of which reduces 1 MB and the other 64 MB. In a ring of two, each member
+/// sends half its buffer twice, in sum the whole buffer, over one link. Each link is counted once, and its load is a
+/// fraction of the time until the longer reduction ends.
 #[test]
 fn links_of_several_jobs_are_counted_together_and_once() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -197,7 +198,7 @@ fn exit_codes_tell_done_from_stuck_from_bad_input() {
         &["replay", "traces/data-parallel-8", "--delay", "9=1ms"],
         &["replay", "traces/data-parallel-8", "--table", "npus"],
         &["replay", "traces/data-parallel-8", "--ranks", "4"],
-        // Generated collectives have no duration, and messages cannot carry what is recorded.
+        // Generated collectives have no recorded duration, and messages cannot reproduce one.
         &["replay", "traces/data-parallel-8", "--comm", "recorded"],
         &["replay", "traces/data-parallel-8", "--comm", "captured"],
         &[
@@ -305,8 +306,8 @@ fn generated_files_replay_as_without_files() {
     assert_eq!(direct.stdout, read.stdout);
 }
 
-/// Two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and rank 1, from 10 us
-/// on, for 90; then they all-reduce for 20 us, after rank 0 waited for 30.
+/// Two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and rank 1, from 10 us on, for 90; then
+/// both all-reduce for 20 us, after rank 0 has waited for 30.
 pub fn capture(folder: &Path, captured: bool) -> String {
     let us = Span::from_us;
     for (rank, end, delay, compute, wait) in [(0, 100, 0, 50, 30), (1, 160, 10, 90, 0)] {
@@ -349,7 +350,7 @@ pub fn capture(folder: &Path, captured: bool) -> String {
         .to_owned()
 }
 
-/// Whether a line of `text` has these words.
+/// Returns `true` if a line of `text` consists of these words.
 pub fn says(text: &str, line: &str) -> bool {
     let words = |line: &str| {
         line.split_whitespace()
@@ -365,9 +366,9 @@ pub fn answer(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("reports are text")
 }
 
-/// As recorded both begin at 10 + 90 us and end at 120, 20 % after rank 0's capture and 25 % before
-/// that of rank 1; of the makespan's 120 us rank 0 waits for 50. As captured rank 0 ends at 50 + 30 +
-/// 20 us, when it did.
+/// As recorded, both ranks begin the transfer at 10 + 90 us and end at 120: 20 % later than rank 0's capture and 25 %
+/// earlier than rank 1's. Rank 0 waits for 50 of the makespan's 120 us. As captured, rank 0 ends at 50 + 30 + 20 us,
+/// exactly when its capture did.
 #[test]
 fn a_replay_is_held_against_its_capture() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -385,7 +386,7 @@ fn a_replay_is_held_against_its_capture() {
         "REPLAY AGAINST CAPTURE  finish  captured  difference",
         "0  120.000 us  100.000 us  +20.00 %",
         "1  120.000 us  160.000 us  -25.00 %",
-        // 1 MB in 20 us is 50 GB/s; of two members a half of all that is sent goes twice: 50 GB/s.
+        // 1 MB in 20 us is 50 GB/s; between two members half of the data is sent twice: 50 GB/s.
         "all-reduce, all 2 ranks  1  1.0 MB  20.000 us  25.000 us  50.0",
         "as recorded; 100.0 % of the wait is for rank 1",
         "bytes: mean buffer of a call; transfer: longest recorded, all calls; wait: mean of members",
@@ -431,7 +432,7 @@ fn a_replay_is_held_against_its_capture() {
     assert_eq!(report["npus"][1]["difference_percent"], -25.0);
     assert_eq!(report["collectives"][0]["algorithm"], "as recorded");
 
-    // A capture that does not say when it ended is replayed without all that.
+    // A capture without an end time is replayed without these comparisons.
     let folder = tempfile::tempdir().expect("there is room");
     let prefix = capture(folder.path(), false);
     let text = answer(&["replay", &prefix, "-m", "dgx-h100"]);
@@ -449,7 +450,7 @@ fn conversions_write_where_they_are_told() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let captures = "traces/ddp-resnet18/capture";
     let pattern = format!("{captures}/*.json.zst");
-    // A prefix; a folder that is there; one that is not, by its separator; and packed.
+    // Outputs: a prefix, an existing folder, a new folder marked by its trailing separator, and compressed traces.
     let plain = at("run");
     answer(&["convert", "pytorch", captures, "-o", &plain]);
     let there = folder.path().display().to_string();
@@ -471,7 +472,7 @@ fn conversions_write_where_they_are_told() {
     assert_eq!(summary["ranks"][1]["linked"], 2656);
 }
 
-/// 40 streams on an NPU with 32 lanes: 8 of them share.
+/// 40 streams on an NPU with 32 lanes: 8 of them share a lane.
 #[test]
 fn lanes_that_are_shared_are_said() {
     let folder = tempfile::tempdir().expect("there is room");

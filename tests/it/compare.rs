@@ -1,12 +1,12 @@
-//! One job on several machines, as a shell sees it: the comparison against the reports of single
-//! machines, exit codes, and the shapes of CSV and JSON.
+//! One job on several machines, as a shell sees it: the comparison against reports of single machines, exit codes, and
+//! the fields of CSV and JSON.
 
 use super::commands::{answer, capture, chakram, code, says};
 use serde_json::Value;
 
 const CASE: &str = "traces/data-parallel-8";
 const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
-/// Name that the preset calls itself, beside its NPUs.
+/// Number of NPUs of each preset.
 const NPUS: [u64; 3] = [8, 8, 72];
 
 /// `chakram replay` on all of [`MACHINES`].
@@ -76,8 +76,8 @@ fn a_comparison_holds_the_single_reports() {
     }
 }
 
-/// The times that collectives were charged with are, together, communication under way and its exposed part; each
-/// mean is rounded to a picosecond.
+/// The charged times of collectives sum to the time of communication and to its exposed part; each mean is rounded to a
+/// picosecond.
 fn assert_charged(row: &Value, alone: &Value) {
     let sum = |keys: [&str; 2]| -> i64 {
         let groups = list(&row["communication"]).iter();
@@ -131,7 +131,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
         let lead = format!("dgx-a100 → {machine}: ");
         let line = text.lines().find_map(|line| line.strip_prefix(&*lead));
         let line = line.expect("it has a reason");
-        // All in ms, each rounded to a thousandth.
+        // All columns are in ms, rounded to a thousandth.
         let shorter = line.split(' ').next().expect("a number");
         let shorter: f64 = shorter.parse().expect("in ms");
         assert!((shorter - (from - to)).abs() < 0.0021, "{line}");
@@ -140,7 +140,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
         let [from, to] = [&reports[0], report].map(|report| span(report, "compute"));
         assert!(text.contains(&format!(": {from} → {to}\n")), "{text}");
     }
-    // Machines by the five still fit: the widest line has 100 columns.
+    // Five machines still fit in one table: the widest line has 100 columns.
     let five = answer(&[&compare(&["-m", "dgx-h100"])[..], &["-m", "tpu-v4"]].concat());
     assert!(says(&five, "MEAN OF NPUs tpu-v4"), "{five}");
     for text in [text, five] {
@@ -151,7 +151,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
     }
 }
 
-/// Of dgx-a100's 8 NPUs none is numbered 8.
+/// dgx-a100's 8 NPUs are 0 to 7, so there is no NPU 8.
 #[test]
 fn a_machine_that_refuses_leaves_the_others() {
     let args = |format| compare(&["--map", "8-15", "--format", format]);
@@ -209,7 +209,7 @@ fn exit_codes_are_those_of_the_replays() {
         &["--timeline", "no.json"],
         &["-m", "no-such-machine"],
         &["--threads", "0"],
-        // A job as large as the machine would be another on each.
+        // A job that takes the machine's size would differ between machines.
         &["-m", "gb200-nvl72", "--absent", "mirror"],
     ] {
         assert_eq!(
@@ -273,8 +273,8 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     }
 }
 
-/// At half the peak every kernel takes twice as long, here one after another on one lane; what is not a kernel
-/// takes as long as before.
+/// At half the peak every kernel takes twice as long, here one after another on one lane; other nodes take as long as
+/// before.
 #[test]
 fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     let half = ["--efficiency", "0.5"];
@@ -316,9 +316,9 @@ fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     );
 }
 
-/// Rank 0 arrives after 50 us and rank 1 after 100; then both all-reduce for 20. As recorded the means
-/// are 75 us of compute less the 10 that rank 1 starts later, 25 of exposed waiting and 20 of exposed
-/// transfer; on all machines.
+/// Rank 0 arrives after 50 us and rank 1 after 100; then both all-reduce for 20. As recorded, the means over ranks are
+/// 75 us of compute minus the delay of 10 us with which rank 1 starts, 25 us of exposed waiting and 20 us of exposed
+/// transfer, on all machines.
 #[test]
 fn waiting_is_told_apart_from_transfer() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -339,14 +339,14 @@ fn waiting_is_told_apart_from_transfer() {
     ] {
         assert!(says(&text, line), "{line:?} in\n{text}");
     }
-    // By the network the waiting is the same and the transfer is not.
+    // With network timing, waiting is the same and transfer differs.
     let args = [&args[..4], &["-m", "dgx-h100", "--format", "json"]].concat();
     let json = parsed(&answer(&args));
     for side in ["before", "after"] {
         let group = &json["comparison"][1]["communication"][0];
         assert_eq!(group["name"], "all-reduce, all 2 ranks");
         assert_eq!(group[side]["mean_exposed_waiting_ps"], 25_000_000);
-        // Rank 0 may send before rank 1 has arrived, and then ends before it.
+        // Rank 0 may send before rank 1 arrives, so it may end first.
         let transfer = whole(&group[side]["transfer_ps"]);
         let exposed = whole(&group[side]["mean_exposed_transferring_ps"]);
         assert!(0 < exposed && exposed <= transfer, "{exposed} {transfer}");
@@ -354,9 +354,9 @@ fn waiting_is_told_apart_from_transfer() {
     }
 }
 
-/// A pipeline of four stages on eight NPUs, on links of which one machine has ten times the rate. 48 messages forward and 48
-/// backward carry 1,024 tokens of 768 values in 2 bytes: 1.57 MB, 3.5 us at 450 GB/s and less at 4,500, so nearly all of the time
-/// in receives is the bubble, which the rate does not change.
+/// A pipeline of four stages on eight NPUs, on two machines, one with links ten times as fast. 48 messages forward and
+/// 48 backward carry 1,024 tokens of 768 values in 2 bytes: 1.57 MB, 3.5 us at 450 GB/s and less at 4,500, so nearly
+/// all the time in receives is the bubble, which does not depend on the rate.
 #[test]
 fn the_bubble_of_a_pipeline_is_no_transfer() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -390,7 +390,7 @@ fn the_bubble_of_a_pipeline_is_no_transfer() {
         bubbles.push(whole(&report["mean_ps"]["bubble"]));
     }
     assert!(bubbles[0] > 10_000_000_000, "{bubbles:?}");
-    // Measured collectives follow the faster links, so that a stage is done a little earlier.
+    // The measured collectives are faster on faster links, so a stage ends a little earlier.
     assert!(
         (bubbles[1] - bubbles[0]).abs() < bubbles[0] / 200,
         "{bubbles:?}"

@@ -1,11 +1,11 @@
-//! The converter of PyTorch's captures, held against the truth.
+//! The converter of PyTorch captures, against the known truth.
 //!
 //! - `rig`: captures of generated jobs, their conversion, and the traces as other readers see them
-//! - `plain_count`: how long the device of a Kineto file worked, by a plain parse
-//! - `schedule`: when the nodes of a job's traces start and end, by a few lines that share nothing
+//! - `plain_count`: busy time of the device in a Kineto file, by a plain parse
+//! - `schedule`: start and end of the nodes of a job's traces, by a few lines that share no code
 //!   with the engine
 //!
-//! The other modules are tests, one theme each.
+//! Each other module tests one theme.
 
 mod archives;
 mod blocking_copies;

@@ -1,9 +1,9 @@
-//! Causes of predictions that moved, each alone and two together.
+//! The causes that a check gives for moved predictions: each cause alone, and two together.
 
 use super::Corpus;
 use super::regression::{SOUND, causes, check, machine, sound};
 
-/// An archive with a baseline of the job that `words` generate on a machine that is sound.
+/// An archive with a baseline of the job that `words` generate, on the machine `SOUND`.
 fn with_baseline(words: &[&str]) -> Corpus {
     let corpus = Corpus::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
@@ -23,7 +23,7 @@ fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
     corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
 }
 
-/// Causes that a check names, on a machine of this text if it is another.
+/// Causes that a check names, on the machine described by `text` if there is one.
 fn named(corpus: &Corpus, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
@@ -38,7 +38,7 @@ fn of<'c>(causes: &'c [String], kind: &str) -> Vec<&'c str> {
     own.map(str::trim_start).collect()
 }
 
-/// Steps whose attention alone depends on the sequence's length.
+/// Arguments for a step in which only attention depends on the sequence length.
 fn step(sequence: &str) -> Vec<&str> {
     let words = "data-parallel --ranks 8 --layers 2 --hidden 512 --tokens 2048 --sequence";
     words.split(' ').chain([sequence]).collect()
@@ -60,11 +60,12 @@ fn a_constant_of_the_machine_is_named_alone() {
             "communication:",
         ),
     ] {
-        // The peak of the other format is changed with it, which nothing in the job uses.
+        // The peak of the other format changes too, but no node of the job uses it.
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
         let found = named(&corpus, Some(&text));
         assert_eq!(of(&found, "machine:"), [constant]);
-        // The part that the constant prices is among the two largest changes of time: slower kernels expose other transfers.
+        // The changed constant prices one of the two largest changes of time; the other may be transfers that slower
+        // kernels expose.
         assert!(
             found
                 .iter()
@@ -109,7 +110,7 @@ fn an_operator_is_named_alone_and_beside_a_constant() {
     assert_eq!(of(&found, "workload:").len(), 1);
     assert!(of(&found, "machine:").is_empty(), "{found:?}");
     assert!(of(&found, "collectives:").is_empty(), "{found:?}");
-    // Two changes at once: both are named, and nothing else.
+    // Two changes at once: both are named, and no third cause.
     let [peak, memory, inner, outer, latency] = SOUND;
     let text = machine(peak, memory, inner, outer * 0.8, latency, "ring");
     let found = named(&corpus, Some(&text));
@@ -130,7 +131,7 @@ fn groups_are_named_by_their_members() {
     replace(&corpus, &plan("2", "4", "4"), &["--replace"]);
     let found = named(&corpus, None);
     let calls = of(&found, "collectives:");
-    // Pairs of replicas go, and groups of four come.
+    // Groups of pairs are removed, groups of four are added.
     for (members, gone) in [("(0, 4)", true), ("(0, 2, 4, 6)", false)] {
         let row = calls.iter().find(|call| call.contains(members));
         let row = row.unwrap_or_else(|| panic!("{members}: {found:?}"));
@@ -146,7 +147,7 @@ fn groups_are_named_by_their_members() {
 #[test]
 fn a_page_shows_what_moved_beside_its_baselines() {
     let corpus = with_baseline(&step("512"));
-    // A second workload, whose prediction stays.
+    // A second workload whose prediction does not change.
     corpus.ok(&[
         "generate",
         "p2p",
@@ -170,7 +171,7 @@ fn a_page_shows_what_moved_beside_its_baselines() {
     let (code, found) = check(&corpus, &["--html", "@check.html"]);
     assert_eq!(code, 3);
     let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();
-    // Before and after, six categories of each, and two baselines.
+    // Six categories of time, each before and after, and two baselines.
     assert_eq!(crate::page::check_numbers(&page, &found), 2 + 2 * 6 + 2);
     for part in [
         "http:", "https:", "<script", "<link", "<img", "src=", "<second>",
@@ -187,7 +188,7 @@ fn a_page_shows_what_moved_beside_its_baselines() {
         (&true.into(), &false.into())
     );
     assert!(still.get("mean_ps").is_none());
-    // The parts of an NPU's time are its makespan, at the baseline and now.
+    // The parts of an NPU's time sum to its makespan, at the baseline and now.
     for (side, whole) in [("before", "before_ps"), ("after", "after_ps")] {
         let parts = moved["mean_ps"][side].as_object().unwrap();
         let sum: u64 = parts.values().map(|part| part.as_u64().unwrap()).sum();

@@ -1,4 +1,4 @@
-//! Commands that are killed, that meet, and that run out of room.
+//! Commands that are killed, run at the same time, or run out of disk space.
 
 use super::{Corpus, names};
 use chakram::archive::Archive;
@@ -18,7 +18,7 @@ fn command(corpus: &Corpus, words: &[&str]) -> Command {
     command
 }
 
-/// Runs a command and kills it after a part of the time it took before; `false` if it was done by then.
+/// Runs a command and kills it after `micros` microseconds; `false` if it had ended by then.
 fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
     let mut child = command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));
@@ -28,7 +28,7 @@ fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
     !done
 }
 
-/// Returns a number below `n`, another each time.
+/// Returns a number below `n`, and advances the generator.
 fn random(state: &mut u64, n: u64) -> u64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -53,8 +53,8 @@ fn two_hundred_killed_commands_lose_nothing() {
     kill_collections_and_merges(200);
 }
 
-/// Kills `kills` adds at random times, and holds after each that what was there is there and whole. Each is killed within
-/// a little more than the time that it takes, so that a few are done by then.
+/// Kills `kills` adds at random times, and checks after each that the workloads added before are still present and
+/// complete. The time limit is a little longer than an add takes, so a few adds end before the kill.
 fn kill_adds(kills: u64) {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
         let corpus = Corpus::new();
@@ -71,7 +71,7 @@ fn kill_adds(kills: u64) {
             "@job/job",
         ]);
         let path = corpus.at(&archive[1..]);
-        // Traces that are there already, and a file that is not, so that every add has something to write.
+        // Some traces are already in the archive and one file is not, so every add has something to write.
         let mut state = 7;
         let noise = |state: &mut u64| {
             let noise: Vec<u8> = (0..300_000).map(|_| random(state, 256) as u8).collect();
@@ -104,7 +104,7 @@ fn kill_adds(kills: u64) {
     }
 }
 
-/// Kills `kills` collections that drop a workload, and as many merges that bring it back.
+/// Kills `kills` collections that drop a workload, and `kills` merges that restore it.
 fn kill_collections_and_merges(kills: u64) {
     let corpus = Corpus::new();
     corpus.ok(&["archive", "create", "@other.etz"]);
@@ -129,7 +129,7 @@ fn kill_collections_and_merges(kills: u64) {
                 done.iter().all(|done| *done < 20 * kills),
                 "{killed:?} were killed"
             );
-            // Whatever was killed has happened or has not, and then it is tried again.
+            // A killed command has either had its full effect or none. Then it is run again.
             let there = names(&path).contains(&"other".to_owned());
             let which = usize::from(there);
             let words = if there { &collect[..] } else { &merge };
@@ -181,7 +181,7 @@ fn adds_at_the_same_time_are_all_there() {
             .map(|name| command(&corpus, &words(name)).spawn().unwrap())
             .collect();
         let path = corpus.at(&archive[1..]);
-        // Whoever reads meanwhile sees some of them, whole.
+        // A concurrent reader sees some of the workloads, each of them complete.
         for _ in 0..20 {
             assert!(
                 Archive::open(&path)
@@ -196,7 +196,7 @@ fn adds_at_the_same_time_are_all_there() {
         }
         assert_eq!(names(&path), all);
         corpus.ok(&["archive", "verify", archive]);
-        // One name can be taken once.
+        // Only one add can take a name.
         let error = corpus.fails(2, &["archive", "add", archive, "@job/job", "--name", "a"]);
         assert!(error.contains("--replace"), "{error}");
         corpus.ok(&[
@@ -221,7 +221,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
         let before: Vec<_> = before.collect();
-        // More than may be written: a file of random bytes.
+        // More data than the file size limit allows: a file of random bytes.
         let noise: Vec<u8> = (0..200_000u64)
             .map(|i| {
                 let mixed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -247,7 +247,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
     }
 }
 
-/// Root may write anywhere, so this runs as somebody else where it would run as root.
+/// The root user may write anywhere, so a test that runs as root runs the command as another user.
 #[cfg(unix)]
 #[test]
 fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {

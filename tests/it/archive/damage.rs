@@ -1,11 +1,11 @@
-//! Bytes that are not what was written.
+//! Archives with damaged bytes.
 
 use super::Corpus;
 use chakram::archive::Archive;
 use std::path::Path;
 
-/// Whether the archive at `path` is known to be damaged. Panics and hangs are neither, nor is an end that a command left
-/// which was interrupted.
+/// Returns `true` if commands report the archive at `path` as damaged. A panic or a hang does not count, nor does the
+/// tail of an interrupted command.
 fn is_noticed(path: &Path) -> bool {
     let verdict = Archive::open(path).and_then(|archive| archive.verify(&|| ()));
     verdict.map_or(true, |verdict| !verdict.is_sound())
@@ -134,12 +134,12 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             assert!(verdict.is_sound());
             assert_eq!(verdict.is_unfinished(), length > before, "{length}");
             let told = verdict.tail.map_or(String::new(), |tail| tail.to_string());
-            // What it was going to be is told as soon as that is there.
+            // The name of the unfinished workload is reported as soon as it was written.
             let what = "`add` that was not finished; not in the archive: second";
             assert!(length < before + 200 || told.contains(what), "{told}");
         }
     }
-    // A later command keeps it aside and goes on; a second one keeps the first.
+    // A later command moves the tail to a file of its own and continues; a second one keeps that first file.
     let cut = &whole[..whole.len() - 1];
     for kept in ["a.etz.unfinished", "a.etz.unfinished.2"] {
         std::fs::write(&path, cut).unwrap();
@@ -160,7 +160,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
         assert_eq!(super::names(&path), ["first", "third"]);
         corpus.ok(&["archive", "verify", "@a.etz"]);
     }
-    // A command that fails leaves the tail where it is.
+    // A command that fails does not remove the tail.
     std::fs::write(&path, cut).unwrap();
     corpus.fails(
         2,
@@ -172,7 +172,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     );
     assert_eq!(std::fs::read(&path).unwrap(), cut);
     assert!(!corpus.at("a.etz.unfinished.3").exists());
-    // Nothing of the first segment, nothing at all.
+    // From the full first segment down to an empty file.
     for length in [0, 1, 91, 100] {
         std::fs::write(&path, &whole[..length]).unwrap();
         assert!(
@@ -183,8 +183,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     }
 }
 
-/// Of three workloads, the last has a damaged end. It is complete, so no command may take it for one that was not
-/// finished.
+/// Three workloads, the last with a damaged end. It was completely written, so no command may treat it as unfinished.
 #[test]
 fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     let corpus = Corpus::new();
@@ -203,7 +202,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
             assert!(is_noticed(&path), "{back} bytes before the end, bit {bit}");
         }
     }
-    // More than a bit: the last sector is empty, or noise follows.
+    // Damage of more than one bit: the last sector is zeroed or overwritten with noise.
     let mut empty = sound.clone();
     let from = empty.len() - 300;
     empty[from..].fill(0);
@@ -239,11 +238,11 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
         assert!(told.contains("w3") && told.contains("head -c"), "{told}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "{words:?}");
     }
-    // What came before it can be read.
+    // Workloads before the damage can be read.
     corpus.ok(&["archive", "extract", "@a.etz::w1", "-o", "@out"]);
 }
 
-/// A tail that holds an archive in it, whose end is that of no segment of this archive.
+/// A tail that contains an archive whose end matches no segment of this archive.
 #[test]
 fn an_archive_within_a_tail_ends_no_segment() {
     let corpus = Corpus::new();
@@ -271,7 +270,7 @@ fn an_archive_within_a_tail_ends_no_segment() {
     assert!(archive.verify(&|| ()).unwrap().is_unfinished());
 }
 
-/// A folder's writer was interrupted between a pack and the manifest that names it.
+/// A folder's writer was interrupted after a pack, before it wrote the manifest that names the pack.
 #[test]
 fn a_pack_that_no_manifest_names_was_not_finished() {
     let corpus = Corpus::new();
@@ -295,8 +294,9 @@ fn a_pack_that_no_manifest_names_was_not_finished() {
     corpus.ok(&["archive", "verify", "@a"]);
 }
 
-/// An archive of 1,387 bytes, all check sums right, whose catalogue claims 4,000,000 ranks of one trace of 75 bytes. As
-/// files they take 4,000,000 × 256 bytes at least, one inode each: 1,024 MB, and small inputs may unpack to 16 MiB.
+/// An archive of 1,387 bytes, with correct checksums, whose catalogue claims 4,000,000 ranks of one trace of 75 bytes.
+/// Extracted, they take at least 4,000,000 × 256 bytes, one inode each: 1,024 MB, and a small input may unpack only to
+/// 16 MiB.
 #[test]
 fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     let corpus = Corpus::new();
@@ -329,15 +329,15 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
         assert!(started.elapsed().as_secs() < 5);
     }
     assert!(!corpus.at("x").exists());
-    // A part of it is no more than it holds, and ranks of one trace are one file.
+    // One rank takes no more space than its own trace, and ranks with the same trace are one file.
     corpus.ok(&[
         "archive", "extract", &workload, "-o", "@x", "--ranks", "5-9",
     ]);
     assert_eq!(std::fs::read_dir(corpus.at("x")).unwrap().count(), 5);
 }
 
-/// Ranks with one trace are one file under several names, which take 8 B and their letters each: 70,000 names of at least 10 letters are
-/// less than the 16 MiB that any archive may unpack to.
+/// Ranks with the same trace are one file under several names, and each name takes 8 B and its letters: 70,000 names of
+/// at least 10 letters are less than the 16 MiB that any archive may unpack to.
 #[test]
 fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     let corpus = Corpus::new();
@@ -349,7 +349,7 @@ fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     corpus.ok(&["archive", "extract", "@a.etz::w", "-o", "@out"]);
     let names = |folder: &str| std::fs::read_dir(corpus.at(folder)).unwrap().count();
     assert_eq!(names("out"), names("in"));
-    // A machine that is too small says so.
+    // A machine with too few NPUs gives an error.
     let told = corpus.fails(2, &["replay", "@a.etz::w", "-m", "dgx-h100"]);
     assert!(told.contains("the job has 70000 ranks"), "{told}");
 }

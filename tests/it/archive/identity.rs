@@ -1,4 +1,4 @@
-//! Packed files come back, byte by byte.
+//! Packed files are extracted byte for byte.
 
 use super::{Corpus, files};
 use crate::corpus::{corpus, one_of_each};
@@ -78,7 +78,8 @@ fn captures_come_back_from_every_level() {
     give_back_captures("captures/gpu", LEVELS, 1, 0);
 }
 
-/// Archives and extracts one of each `n` captures in a folder of the corpus, of which at least `at_least` can be converted.
+/// Archives and extracts one of every `n` captures in a folder of the corpus, and requires that at least `at_least` of
+/// them can be converted.
 fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) {
     let Some(captures) = corpus(folder) else {
         return;
@@ -93,7 +94,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
         let corpus = Corpus::new();
         let from = folder.display().to_string();
         let traces = corpus.run(&["convert", "pytorch", &from, "-o", "@job/job"]);
-        // Some cannot be converted; their files are kept all the same.
+        // Some captures cannot be converted; their files are archived anyway.
         if traces.status.success() {
             converted += 1;
             round_trips(&corpus, "@job/job", levels, &files(&corpus.at("job")));
@@ -142,7 +143,7 @@ fn other_files_are_found_in_their_places() {
     assert!(read("README.md") == std::fs::read("README.md").unwrap());
     assert!(read("machine.toml") == std::fs::read(format!("{case}/machine.toml")).unwrap());
     assert!(corpus.at("out/tutorials/first-replay.md").is_file());
-    // Ranks alone, without the job's file, which would name the others.
+    // Traces of ranks without the job's file, which would list the other ranks.
     corpus.ok(&[
         "archive",
         "extract",
@@ -230,7 +231,7 @@ fn plain_archives_are_traces_to_any_reader_of_zstd() {
             "README.md",
         ]);
     }
-    // Equal traces are there once; frames that can be skipped hold everything else.
+    // Equal traces are stored once; everything else is in skippable frames.
     let trace = |name: &str| std::fs::read(corpus.at(name)).unwrap();
     let mut wanted = trace("job/job.0.et");
     for other in [
@@ -285,7 +286,7 @@ fn commands_take_workloads_where_they_take_traces() {
     let json = |from: &str| -> serde_json::Value {
         serde_json::from_str(&corpus.ok(&["replay", from, "--format", "json"])).unwrap()
     };
-    // The hashes of inputs are those of the files.
+    // The input hashes in reports equal the hashes of the files.
     let hashes = |report: serde_json::Value| -> Vec<String> {
         let inputs = report["inputs"].as_array().unwrap();
         inputs

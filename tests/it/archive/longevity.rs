@@ -12,7 +12,7 @@ const GOLDEN: [&str; 3] = [
     "tests/it/archive/golden-3.etz",
 ];
 
-/// An interpreter with the package zstandard: that in `CHAKRAM_PYTHON`, or `python3`.
+/// A Python interpreter with the package zstandard: the one in `CHAKRAM_PYTHON`, or `python3`.
 fn python() -> Option<String> {
     let name = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&name)
@@ -25,7 +25,8 @@ fn python() -> Option<String> {
     there.then_some(name)
 }
 
-/// Extracts every workload of `archive` with both readers and compares.
+/// Extracts every workload of `archive` with this program and with the Python reader, and compares
+/// the files.
 fn readers_agree(corpus: &Corpus, python: &str, archive: &Path) {
     for (number, name) in names(archive).iter().enumerate() {
         let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
@@ -59,7 +60,7 @@ fn archives_of_every_version_are_read() {
     for golden in GOLDEN {
         let corpus = Corpus::new();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
-        // The last has a captured job, too, whose columns are sums of others.
+        // The last version also has a captured job, whose columns are sums over other columns.
         let captured = ["captured", "default", "plain"];
         let expected = &captured[usize::from(!golden.contains('3'))..];
         assert_eq!(names(&path), expected, "{golden}");
@@ -68,7 +69,8 @@ fn archives_of_every_version_are_read() {
             text.ends_with("all that was committed is whole\n"),
             "{text}"
         );
-        // Four ranks of 28 and of 5 nodes, as they were generated when the format was made.
+        // Four ranks of 28 nodes and of 5 nodes, as they were generated when the format was
+        // introduced.
         for (name, nodes) in [("default", 112), ("plain", 20)] {
             let workload = format!("{golden}::{name}");
             let text = corpus.ok(&["replay", &workload, "--machine", "dgx-h100"]);

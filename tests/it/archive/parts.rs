@@ -1,9 +1,9 @@
-//! Ranks and nodes that are read alone.
+//! Extraction of single ranks and of ranges of nodes.
 
 use super::{Corpus, files};
 use std::path::Path;
 
-/// Records of a trace, each with its length in front; a reader of its own.
+/// Splits a trace into records, each with its length prefix. A reader independent of the product's.
 fn records(trace: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
     let mut rest = trace;
@@ -19,14 +19,14 @@ fn records(trace: &[u8]) -> Vec<&[u8]> {
     all
 }
 
-/// Where the frames of objects begin in the file of an archive.
+/// Offsets in an archive file at which the frames of objects begin.
 fn frames(archive: &[u8]) -> Vec<usize> {
     let places = archive.windows(4).enumerate();
     let places = places.filter(|(_, letters)| letters == b"CKOB");
     places.map(|(at, _)| at + 4).collect()
 }
 
-/// Extracts nodes of rank 0 and returns the trace.
+/// Extracts `nodes` of rank 0 into `to` and returns the trace.
 fn part(corpus: &Corpus, nodes: &str, to: &str) -> Vec<u8> {
     let out = format!("@{to}");
     let words = ["archive", "extract", "@a.etz::long", "-o", &out];
@@ -64,7 +64,7 @@ fn nodes_are_read_alone() {
     }
     let text = corpus.ok(&["inspect", "@7/job.0.et"]);
     assert!(text.contains("1 node"), "{text}");
-    // A part is read without what lies behind it: the second chunk is damaged, and nothing else notices.
+    // A part is read without the data after it: the second chunk is damaged, and only commands that read it fail.
     let path = corpus.at("a.etz");
     let mut bytes = std::fs::read(&path).unwrap();
     let frames = frames(&bytes);
@@ -102,7 +102,7 @@ fn parts_that_are_not_there_are_refused() {
             "{wrong}"
         );
     }
-    // What is kept as the bytes that it is has no nodes that are known.
+    // A trace that is archived as opaque bytes has no known nodes.
     std::fs::create_dir(corpus.at("odd")).unwrap();
     std::fs::write(corpus.at("odd/job.0.et"), b"no trace").unwrap();
     corpus.ok(&["archive", "add", "@a.etz", "@odd/job.0.et", "--name", "odd"]);

@@ -1,4 +1,4 @@
-//! `--where` against a plain filter.
+//! `--where` on random questions, against a plain filter.
 
 use super::Corpus;
 use chakram::archive::{
@@ -70,17 +70,17 @@ proptest! {
     }
 }
 
-/// A question as a tree, which is asked in words and answered by [`AskedQuestion::holds`].
+/// A question as a tree. The test asks it in words and answers it by [`AskedQuestion::holds`].
 #[derive(Clone, Debug)]
 enum AskedQuestion {
-    /// Key, sign and value, by their numbers.
+    /// Key, sign and value, each by its index.
     Compare(usize, usize, usize),
     Not(Box<Self>),
     And(Box<Self>, Box<Self>),
     Or(Box<Self>, Box<Self>),
 }
 
-/// Keys with the values that they have or are compared with; of the last the type is that of its value.
+/// Keys with the values that a workload has or that a question names; the last key's type follows from its value.
 const VALUES: [(&str, &[&str]); 7] = [
     ("gpu", &["h100", "A100", "b 200", "gb"]),
     ("torch", &["2.9", "2.10", "2.10.0", "2.10.1", "1", "02.9"]),
@@ -106,12 +106,12 @@ fn numbers_of(version: &str) -> Vec<u64> {
     parts
 }
 
-/// Whether both look like dates; the pools have none that cannot be.
+/// Returns `true` if both look like dates; every such value in the pools is a valid date.
 fn are_dates(own: &str, asked: &str) -> bool {
     [own, asked].iter().all(|text| text.len() == 10)
 }
 
-/// Order of a value and of what it is compared with; `None` where their types differ.
+/// Order of a workload's value relative to the value asked for; `None` if their types differ.
 fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
     let number = |text: &str| text.parse::<f64>().ok();
     let lower = |text: &str| text.to_lowercase();
@@ -127,7 +127,7 @@ fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
 }
 
 impl AskedQuestion {
-    /// In words; `binds` is how tightly the words around it do.
+    /// The question in words; `binds` is the precedence of the surrounding operator.
     fn text(&self, binds: u32) -> String {
         let (own, text) = match self {
             Self::Compare(key, sign, value) => {
@@ -158,7 +158,7 @@ impl AskedQuestion {
                 let Some(own) = own.get(key) else {
                     return SIGNS[*sign] == "!=";
                 };
-                // Numbers are shown without what is not needed.
+                // Numbers are shown in their shortest form.
                 let shown = match own.parse::<f64>() {
                     Ok(number) if !matches!(key, "torch" | "gpu" | "name") => number.to_string(),
                     _ => own.clone(),
@@ -196,7 +196,7 @@ fn question() -> impl Strategy<Value = AskedQuestion> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Any metadata, any question; the workload whole, and as the line of a list.
+    /// Random metadata and random questions, on the complete workload and on one line of a list.
     #[test]
     fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
         values in prop::collection::vec(prop::option::of(0usize..60), 5),
@@ -206,7 +206,7 @@ proptest! {
         let mut own = BTreeMap::new();
         let mut given = Vec::new();
         for ((key, all), value) in VALUES.iter().zip(&values) {
-            // What is no value of the key's type cannot be given to it.
+            // A value that does not fit the key's type cannot be assigned to it.
             let all: Vec<&&str> = all
                 .iter()
                 .filter(|text| MetadataValue::parse(key, text).is_ok())
@@ -295,7 +295,7 @@ fn lists_are_filtered() {
         ],
     );
     assert!(error.contains("is not a date"), "{error}");
-    // What was to be kept through the last day of 2026 goes on the first of 2027, and not before.
+    // A workload kept through the last day of 2026 expires on 2027-01-01, not before.
     for (day, left) in [("2026-12-31", 3), ("2027-01-01", 2)] {
         corpus.ok(&["archive", "gc", "@a.etz", "--as-of", day]);
         assert_eq!(super::names(&corpus.at("a.etz")).len(), left, "{day}");

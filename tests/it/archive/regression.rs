@@ -1,11 +1,11 @@
-//! Predictions that moved, and those that did not.
+//! Checks of an archive in which some predictions changed and others did not.
 
 use super::Corpus;
 use crate::corpus::is_whole;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Machine of tests: `peak` and `memory` of an NPU, and two dimensions.
+/// The machine of the tests: peak FLOPS and memory bandwidth of an NPU, and two network dimensions.
 pub fn machine(
     peak: f64,
     memory: f64,
@@ -86,20 +86,20 @@ fn causes_are_named() {
         causes(&found, 0)
     };
     let [peak, memory, inner, outer, latency] = SOUND;
-    // A constant of the machine, and what it moves.
+    // One constant of the machine, and the predictions that it changes.
     let found = changed(machine(peak / 2.0, memory, inner, outer, latency, "ring"));
     assert!(
         found.contains("machine: npu.a.peak bf16: \"300.000 TFLOP/s\" → \"150.000 TFLOP/s\""),
         "{found}"
     );
     assert!(found.contains("compute: "), "{found}");
-    // The topology.
+    // Another topology.
     let found = changed(machine(peak, memory, inner, outer / 4.0, latency, "switch"));
     assert!(
         found.contains("machine: dimension 1 shape: \"ring\" → \"switch\""),
         "{found}"
     );
-    // Two at once: both are named.
+    // Two changes at once: both are named.
     assert!(
         found.contains("machine: dimension 2 bandwidth: \"25.000 GB/s\" → \"6.250 GB/s\""),
         "{found}"
@@ -127,7 +127,7 @@ fn causes_are_named() {
             && found.contains("collectives: all-reduce, all 8 ranks"),
         "{found}"
     );
-    // A baseline anew, with its reason beside the first.
+    // A second baseline; its reason is kept with the first.
     corpus.ok(&[
         "archive",
         "baseline",
@@ -299,7 +299,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as f64 / f64::from(1u32 << 31)
     };
-    // The first of them, so that numbers are as random as they are.
+    // Only the first rounds, so that the sequence of random numbers does not depend on the number of rounds.
     let rounds = if is_whole() { 50 } else { 15 };
     for number in 0..rounds {
         let mut constants = SOUND;
@@ -315,7 +315,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             &corpus,
             &["--machine", "m.toml=@new.toml", "--threshold", "0.4%"],
         );
-        // The verdict against replays one by one, on a few.
+        // The check's verdict against single replays, for a few workloads.
         let mut moved = 0;
         for prediction in found["predictions"].as_array().unwrap() {
             let (before, after) = (
@@ -331,7 +331,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             moved += usize::from(change > 0.004);
         }
         assert_eq!(code, if moved > 0 { 3 } else { 0 });
-        // Every change of a constant by 0.5 % or more moves what consists of nothing else by nearly as much.
+        // A change of a constant by 0.5 % or more changes a prediction that depends on this constant alone by nearly as
+        // much.
         caught += usize::from(moved > 0);
         let (code, part) = check(
             &corpus,
@@ -364,7 +365,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     }
 }
 
-/// A capture of rank 0 of 16: how its absent ranks are treated is kept with the baseline, so that the check does the same.
+/// A capture of rank 0 of 16: the baseline records the treatment of absent ranks, so the check uses the same.
 #[test]
 fn a_capture_of_some_ranks_has_a_baseline() {
     let corpus = Corpus::new();
@@ -395,13 +396,13 @@ fn a_capture_of_some_ranks_has_a_baseline() {
     let delayed = corpus.ok(&with(&["--absent", "mirror", "--delay", "0=10ms"]));
     assert_ne!(mirrored, delayed);
     corpus.ok(&["archive", "check", "@c.etz"]);
-    // As the replay of the traces has it.
+    // The same makespan as a replay of the traces.
     let predicted = corpus.ok(&["replay", "@j", "-m", "dgx-h100x2", "--absent", "mirror"]);
     let makespan = mirrored.trim().rsplit(": ").next().unwrap();
     assert!(predicted.contains(makespan), "{makespan} in {predicted}");
 }
 
-/// A prediction with options is that of the replay with the same options, and a check makes it again.
+/// A prediction with options equals the replay with the same options, and a check repeats it.
 #[test]
 fn predictions_have_the_options_of_their_replays() {
     let corpus = Corpus::new();
@@ -417,7 +418,7 @@ fn predictions_have_the_options_of_their_replays() {
         ),
         ("dgx-h100x2", &["--delay", "3=10ms"], true),
         ("dgx-h100x2", &["--compute", "scaled:2"], true),
-        // These change how an answer is found, not the answer.
+        // These options change the method, not the answer.
         ("dgx-h100x2", &["--stepwise"], false),
         ("dgx-h100x2", &["--aggregate"], false),
         (inline, &rates, true),

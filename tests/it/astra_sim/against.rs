@@ -1,4 +1,4 @@
-//! The program, with closed forms and without, against the plain simulator, on random configurations.
+//! The program, with closed forms and without, against the plain simulator of `testkit`, on random configurations.
 
 use super::chance::does_nothing;
 use super::product;
@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::astra_sim::{self as oracle, overlapping, random};
 
-/// The note on jobs that the original does not finish.
+/// The program's note on a job that the original never finishes.
 const NEVER: &str = "note: the original would never finish this job: ";
 
-/// Returns the fault in the presence of that note, if anything: where the original finishes, according to the
-/// simulator, it is wrong, and where only the program does, it is missing.
+/// Returns an error about that note, if any: the note is wrong if the simulator says that the original finishes, and
+/// missing if only the program finishes.
 fn told(ran: &product::Ran, original: bool, program: bool) -> Option<String> {
     match (ran.error.contains(NEVER), original, program) {
         (true, true, _) => Some(format!("a note too many: {}", ran.error)),
@@ -22,7 +22,7 @@ fn told(ran: &product::Ran, original: bool, program: bool) -> Option<String> {
     }
 }
 
-/// Holds the program against the simulator on the configurations of some seeds.
+/// Compares the program with the simulator on the configurations of `seeds`.
 fn compare(seeds: impl Iterator<Item = u64> + Send) {
     let [equal, finished, answered] = [const { AtomicU64::new(0) }; 3];
     let faults = Mutex::new(Vec::new());
@@ -36,7 +36,7 @@ fn compare(seeds: impl Iterator<Item = u64> + Send) {
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
         let why = why.or(told(&closed, done, closed.code == Some(0)));
-        // Where the original stops for ever after a node that does nothing, the program goes on.
+        // The original never continues after a node that does nothing; the program does.
         let goes_on = !done && closed.code == Some(0) && does_nothing(&config);
         match why {
             Some(_) if goes_on && closed == stepwise && closed.error.contains(NEVER) => {
@@ -63,10 +63,10 @@ fn random_configurations_answer_alike() {
     compare(0..60);
 }
 
-/// Holds the program against the simulator where NPUs have issued different numbers of collectives. What the
-/// original does not finish because of that alone is answered; where rings go opposite ways, or NPUs take
-/// chunks in different orders, nobody can finish, and the program says who is stuck. Returns the numbers of those that
-/// finish, that are answered beyond the original, and that are stuck.
+/// Compares the program with the simulator on jobs whose NPUs have issued different numbers of collectives. The program
+/// finishes jobs that the original does not finish for this reason alone. Where rings run in opposite directions, or
+/// NPUs take chunks in different orders, neither can finish, and the program names the stuck NPUs. Returns the numbers
+/// of jobs that both finish, that only the program finishes, and that are stuck.
 fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
@@ -80,7 +80,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
             true => product::difference(&closed, &apart),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
-        // Those that issue collectives with other messages are not all waited for.
+        // NPUs that issue collectives with other messages do not all wait.
         let disagree = closed.code == Some(2) && closed.error.contains("the ranks disagree on");
         if disagree && closed == stepwise && !done(&apart) {
             why = None;
@@ -116,21 +116,22 @@ fn overlapping_groups_answer_alike() {
     assert!(counts.iter().all(|&count| count > few), "{counts:?}");
 }
 
-/// NPUs that issue two collectives in different orders exchange messages where those of a dimension are alike: an
-/// all-gather passes the dimensions inwards and a reduce-scatter outwards, with messages of the same sizes in each.
+/// NPUs that issue two collectives in different orders exchange messages if the messages in a dimension have equal
+/// sizes: an all-gather visits the dimensions from outermost to innermost and a reduce-scatter in the other direction,
+/// with messages of equal sizes in each dimension.
 #[test]
 fn collectives_that_pass_dimensions_in_different_orders_meet() {
     let counts = compare_overlapping([5424, 5493, 5857].into_iter());
     assert_eq!(counts[0] + counts[1], 3, "{counts:?}");
 }
 
-/// Two NPUs come to a collective at one instant, whose numbers differ from a third's.
+/// Two NPUs reach a collective at the same instant, with collective counters that differ from a third NPU's.
 #[test]
 fn notes_do_not_depend_on_the_order_at_an_instant() {
     compare_overlapping([5510].into_iter());
 }
 
-/// `CHAKRAM_SEEDS` configurations, from the one numbered `CHAKRAM_FIRST_SEED` on.
+/// `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_overlapping_groups_answer_alike() {
@@ -139,7 +140,7 @@ fn many_overlapping_groups_answer_alike() {
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
 
-/// Closed forms are taken where they can be, and not where messages are asked for; both say the same.
+/// Closed forms are used where they are proved, and not if messages are requested; both ways give the same answer.
 #[test]
 fn what_starts_together_is_answered_in_closed_form() {
     let ask = |more: &[&str]| -> Value {
@@ -161,20 +162,21 @@ fn what_starts_together_is_answered_in_closed_form() {
         assert_eq!(said["messages"], messages, "{more:?}");
         assert_eq!(said["makespan_ps"], 117_780_000, "{more:?}");
     }
-    // Links that carry one message at a time are free whenever a ring sends over them.
+    // In a ring, every link that carries one message at a time is free when the next message arrives.
     let aware = ask(&["--network-model=aware"]);
     assert_eq!(aware["collectives_analytical"], 1);
     assert_eq!(aware["makespan_ps"], 117_780_000);
 }
 
-/// On links that carry one message at a time, closed forms are taken where each has one user at a time, and answers are those of
-/// all messages one by one.
+/// On links that carry one message at a time, the program uses closed forms where each link has one user at a time, and
+/// the answers equal a simulation of all messages.
 ///
-/// By hand, for one of four chunks of 2^18 B, without reductions and with 10 ns at endpoints. A link of 53.687 B/ns is taken for
-/// 2441, 1220 and 610 ns by a half, a quarter and an eighth, which cross it in 2941, 1720 and 1110. Halving and doubling on a ring go
-/// over 1, 2 and 4 links and back: 2 (2941 + 2 · 1720 + 4 · 1110) + 6 · 10 + 10 = 21,712; on a switch over 2 links each time:
-/// 4 (2941 + 1720 + 1110) + 70 = 23,154. With direct on a switch seven eighths leave 610 ns apart, from 10 on, the last arrives at
-/// 10 + 6 · 610 + 2 · 1110 = 5890, and the second half leaves 10 ns later: 5900 + 5880 + 10 = 11,790.
+/// By hand, for one of the four chunks of 2^18 B, without reductions and with 10 ns at endpoints. A half, a quarter and
+/// an eighth of the chunk occupy a link of 53.687 B/ns for 2441, 1220 and 610 ns, and arrive after 2941, 1720 and 1110
+/// ns. Halving-doubling on a ring crosses 1, 2 and 4 links and back: 2 (2941 + 2 · 1720 + 4 · 1110) + 6 · 10 + 10 =
+/// 21,712; on a switch, 2 links each time: 4 (2941 + 1720 + 1110) + 70 = 23,154. With `direct` on a switch, seven
+/// messages of an eighth leave at intervals of 610 ns, the first at 10; the last arrives at 10 + 6 · 610 + 2 · 1110 =
+/// 5890. The second half starts 10 ns later: 5900 + 5880 + 10 = 11,790.
 #[test]
 fn links_without_a_second_user_have_closed_forms() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -187,12 +189,13 @@ fn links_without_a_second_user_have_closed_forms() {
         ("FullyConnected", "direct", 1, 1),
         ("FullyConnected", "direct3", 1, 1),
         ("FullyConnected", "halvingDoubling", 1, 1),
-        // One message of each at a time, over as many links each; or one after another over links of its own.
+        // Each member sends one message at a time, and all of them cross the same number of links; or messages follow
+        // one another over links that no other member uses.
         ("Ring", "halvingDoubling", 1, 1),
         ("Switch", "halvingDoubling", 1, 1),
         ("Switch", "direct", 1, 1),
         ("Switch", "direct3", 1, 1),
-        // Messages of several members pass a link, or of several chunks; members of a tree do different things.
+        // Messages of several members or of several chunks share a link; members of a tree have different roles.
         ("Ring", "direct", 1, 0),
         ("Ring", "doubleBinaryTree", 1, 0),
         ("Switch", "direct", 2, 0),
@@ -208,7 +211,7 @@ fn links_without_a_second_user_have_closed_forms() {
             .replace("\"active-chunks-per-dimension\": 1", &active)
             .replace("\"local-mem-bw\": 50", "\"local-mem-bw\": 1000000000")
             .replace("\"ring\"", &format!("\"{algorithm}\""));
-        // No all-to-all by halving and doubling or trees is known.
+        // Neither halving-doubling nor trees define an all-to-all.
         let all_to_all = format!("\"all-to-all-implementation\": [\"{algorithm}\"]");
         let own = own.replace(&all_to_all, "\"all-to-all-implementation\": [\"ring\"]");
         std::fs::write(file("system.json"), own).expect("it is written");
@@ -247,7 +250,7 @@ fn number(name: &str, default: u64) -> u64 {
     text.map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// `CHAKRAM_SEEDS` configurations, from the one numbered `CHAKRAM_FIRST_SEED` on.
+/// `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_random_configurations_answer_alike() {
@@ -255,7 +258,8 @@ fn many_random_configurations_answer_alike() {
     compare(first..first + number("CHAKRAM_SEEDS", 3000));
 }
 
-/// The configuration of the seed `CHAKRAM_SEED`, an overlapping one if `CHAKRAM_OVERLAPPING` is set, its files in the folder `CHAKRAM_FOLDER`, and both answers.
+/// Writes the files of the configuration with seed `CHAKRAM_SEED` into the folder `CHAKRAM_FOLDER` (an overlapping
+/// configuration if `CHAKRAM_OVERLAPPING` is set) and prints both answers.
 #[test]
 #[ignore = "for looking at one"]
 fn one_random_configuration() {

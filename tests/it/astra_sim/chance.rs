@@ -1,24 +1,27 @@
-//! Random configurations: nearly all finish, and they come back from files as they were.
+//! Random configurations: nearly all finish, and writing and reading their files does not change
+//! them.
 
 use testkit::astra_sim::config::{Config, Work};
 use testkit::astra_sim::{Answer, load, random, run};
 
-/// Those of some configurations that do not finish.
+/// Seeds below `seeds` whose configuration does not finish, with the configuration.
 fn stuck(seeds: u64) -> Vec<(u64, Config)> {
     let done = |answer: &Answer| answer.finish.iter().all(Option::is_some);
     let configs = (0..seeds).map(|seed| (seed, random(seed)));
     configs.filter(|(_, config)| !done(&run(config))).collect()
 }
 
-/// Where phases of two directions share a queue that has no room for all chunks, NPUs that start at
-/// different times may take them in different orders, and wait for each other for ever.
+/// Returns `true` if phases of two directions share a queue that cannot take all chunks: NPUs that
+/// start at different times may take the chunks in different orders and wait for each other for
+/// ever.
 fn shares_queues(config: &Config) -> bool {
     let system = &config.system;
     let late = system.active_chunks <= system.splits;
     system.local_bw_aware && config.dims.len() > 1 && config.queues_per_dim == 1 && late
 }
 
-/// Nobody looks at what waits for a node that does nothing, if no other ends later.
+/// Returns `true` if a node that does nothing can end last: the original then never releases the
+/// nodes that wait for it.
 pub fn does_nothing(config: &Config) -> bool {
     let nothing = |work: &Work| match work {
         Work::Nothing => true,

@@ -1,5 +1,5 @@
-//! Answers of the original for collectives among few NPUs: runs of it, written down. Both the plain simulator
-//! and the program must say the same.
+//! Recorded answers of the original for collectives among few NPUs. The plain simulator and the program must both
+//! reproduce them.
 
 pub mod groups;
 mod table;
@@ -75,7 +75,7 @@ pub fn one(
     }
 }
 
-/// Answers of both.
+/// Answer of the simulator, which the program must match.
 fn run(config: &Config) -> Answer {
     let answer = oracle::run(config);
     let ran = product::run_config(config);
@@ -83,7 +83,7 @@ fn run(config: &Config) -> Answer {
     answer
 }
 
-/// The first and the last NPU to finish.
+/// Times at which the first and the last NPU finish.
 fn ends(answer: &Answer) -> (u64, u64) {
     let finish = answer.finish.iter().map(|f| f.expect("it finishes"));
     let (first, last) = (finish.clone().min(), finish.max());
@@ -144,7 +144,7 @@ fn double_binary_trees() {
     }
 }
 
-/// When a message of 1 MiB from one NPU to another has arrived.
+/// Arrival time of a message of 1 MiB from NPU `src` to NPU `dst`.
 fn message(network: Network, dims: &[(Shape, usize, f64, f64)], src: usize, dst: usize) -> u64 {
     let mut config = one(network, dims, AllReduce, &[], MIB);
     let (bytes, tag) = (MIB, 7);

@@ -1,4 +1,4 @@
-//! Machines that `chakram machine import` writes, against ASTRA-sim's own models on the same inputs.
+//! Machines written by `chakram machine import`, against ASTRA-sim's own models on the same inputs.
 
 use super::product::{self, each};
 use crate::commands::chakram;
@@ -26,7 +26,7 @@ fn replayed(folder: &Path, prefix: &str) -> u64 {
     report["makespan_ps"].as_u64().expect("it completed")
 }
 
-/// The last end by ASTRA-sim's own models, in ps.
+/// The last completion by ASTRA-sim's own models, in ps.
 fn original(folder: &Path, args: &[String], quirks: &str) -> u64 {
     let quirks = format!("--quirks={quirks}");
     let ran = product::run(folder, args, &[&quirks]);
@@ -42,8 +42,8 @@ const FILES: [&str; 5] = [
     "--remote-memory-configuration=memory.json",
 ];
 
-/// An all-reduce of 2^20 bytes among 8 where the machine file says all, so the drop-in has the same time with all its
-/// quirks. At 0.3125 x 2^30 bytes/s 2^17 bytes take 390,625 ns, a whole number.
+/// An all-reduce of 2^20 bytes among 8. The machine file expresses the whole configuration here, so `chakram astra-sim`
+/// gives the same time with all its quirks. At 0.3125 x 2^30 bytes/s, 2^17 bytes take 390,625 ns, a whole number.
 #[test]
 fn collectives_take_as_long_where_the_machine_says_all() {
     for (network, algorithms, expected) in [
@@ -53,14 +53,14 @@ fn collectives_take_as_long_where_the_machine_says_all() {
             r#"["ring"]"#,
             14 * (390_625 + 500),
         ),
-        // Fully connected: scatter and gather of 2^18 bytes over each link, 100 ns. Between them two steps of 2^17 bytes
-        // behind a switch, two links of 200 ns.
+        // Fully connected: a scatter and a gather of 2^18 bytes over each link, 100 ns each. Between them, two steps of
+        // 2^17 bytes through a switch, two links of 200 ns.
         (
             "topology: [FullyConnected, Switch]\nnpus_count: [4, 2]\nbandwidth: [0.3125, 0.3125]\nlatency: [100, 200]\n",
             r#"["direct", "ring"]"#,
             2 * (781_250 + 100) + 2 * (390_625 + 400),
         ),
-        // Halving and doubling behind a switch: 2^19, 2^18, 2^17 bytes and back, 200 ns each.
+        // Halving-doubling through a switch: 2^19, 2^18, 2^17 bytes and back, 200 ns each.
         (
             "topology: [Switch]\nnpus_count: [8]\nbandwidth: [0.3125]\nlatency: [100]\n",
             r#"["halvingDoubling"]"#,
@@ -93,7 +93,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
         );
         assert!(output.status.success(), "{output:?}");
         let ours = replayed(folder.path(), "all_reduce");
-        // Thirds of a bandwidth leave picoseconds.
+        // A third of a bandwidth gives times that are not whole ns.
         assert_eq!((ours + 500) / 1000, expected, "{network}");
         let theirs = original(folder.path(), &FILES.map(str::to_owned), "all");
         assert_eq!(theirs, expected * 1000, "{network}");
@@ -102,7 +102,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
     }
 }
 
-/// Parts of notes on collectives that go another way than ASTRA-sim's, which changes of its inputs cannot undo.
+/// Substrings of notes on collectives that run differently from ASTRA-sim's and that no change of the inputs can match.
 const OTHERWISE: [&str; 7] = [
     "-implementation`: ",
     "-custom`: ",
@@ -113,8 +113,8 @@ const OTHERWISE: [&str; 7] = [
     "`per-node",
 ];
 
-/// Every collective of the original's own cases takes as long as by its models without what the notes name: endpoint
-/// delays, reductions, and quirks.
+/// Every collective of the original's own cases takes as long as in ASTRA-sim's models without the effects that the
+/// notes name: endpoint delays, reductions and quirks.
 #[test]
 fn notes_name_all_that_differs() {
     let Some(cases) = cases() else { return };
@@ -133,7 +133,7 @@ fn notes_name_all_that_differs() {
         if !name.starts_with("u_") || !is_collective || expected["status"] != "ok" {
             return;
         }
-        // Other flags are not the machine's.
+        // Other flags have no equivalent in the machine file.
         if args.len() > 5 || ranks > 32 {
             return;
         }
@@ -178,7 +178,7 @@ fn notes_name_all_that_differs() {
         let quirks = list.fold("all".to_owned(), |all, one| format!("{all},-{one}"));
         let ours = replayed(folder.path(), "wl/wl");
         let theirs = original(folder.path(), &args, &quirks);
-        // The drop-in prints whole ns, and parts of bandwidths leave picoseconds.
+        // `chakram astra-sim` prints whole ns, and fractions of bandwidths leave picoseconds.
         match ours.abs_diff(theirs) < 1000 {
             true => drop(equal.fetch_add(1, Relaxed)),
             false => {

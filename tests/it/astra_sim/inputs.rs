@@ -1,5 +1,4 @@
-//! ASTRA-sim's files and flags: as the program takes them, bent and broken, and from the cases of the
-//! corpus.
+//! ASTRA-sim's files and flags: valid, altered and damaged ones, and the cases of the corpus.
 
 use crate::commands::chakram;
 use crate::corpus::cases;
@@ -38,7 +37,7 @@ const GROUPS: &str = r#"{"1": [0, 1, 2, 3], "2": [7, 6], "12": [5]}"#;
 const PER_NODE: &str = "# nodes\n7: a/ring\n\"12\": 'b c'\n";
 const LOGGING: &str = "[[sink]]\nname = \"f\"\n[logger]\nlevel = 1\n";
 
-/// The system file, which names an algorithm in `folder`.
+/// A system file that names an algorithm in `folder`.
 fn system_in(folder: &Path) -> String {
     let prefix = folder.join("a");
     SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
@@ -56,7 +55,7 @@ fn folder() -> (tempfile::TempDir, Vec<String>) {
         let file = folder.path().join(format!("wl.{rank}.et"));
         std::fs::write(file, trace.into_inner()).expect("there is room");
     }
-    // The algorithm that the system file names, one that does nothing.
+    // The algorithm that the system file names. It does nothing.
     let script = TraceWriter::new(Vec::new()).expect("memory takes all");
     std::fs::write(folder.path().join("a.0.et"), script.into_inner()).expect("there is room");
     let system = system_in(folder.path());
@@ -83,7 +82,7 @@ fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
     chakram(&all)
 }
 
-/// Report for programs on these inputs.
+/// The JSON report for other programs on these inputs.
 fn astra_sim_object(output: &Output) -> Value {
     let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     said["astra_sim"].clone()
@@ -107,7 +106,7 @@ fn flags_are_taken_as_the_original_takes_them() {
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = astra_sim_object(&output).to_string();
-    // 10 ns x 2.55 = 25.5, cut to 25.
+    // 10 ns x 2.55 = 25.5, truncated to 25.
     for part in [
         "wl.RANK.et",
         "8 NPUs, congestion-unaware, rendezvous: ring of 8",
@@ -118,7 +117,7 @@ fn flags_are_taken_as_the_original_takes_them() {
     ] {
         assert!(said.contains(part), "{part:?} in\n{said}");
     }
-    // The last of a flag given twice counts.
+    // If a flag is given twice, the last one counts.
     let twice = [
         "--rendezvous-protocol=true",
         "--rendezvous-protocol=F",
@@ -140,7 +139,7 @@ fn flags_are_taken_as_the_original_takes_them() {
         assert_eq!(output.status.code(), Some(2), "{bad:?}");
         assert!(!output.stderr.is_empty(), "{bad:?}");
     }
-    // Nothing but collectives takes the endpoint delay.
+    // Only collectives use the endpoint delay.
     let none = astra_sim(&arguments, &["--injection-scale=0.05"]);
     assert!(none.status.success(), "{}", text(&none.stderr));
     let output = astra_sim(&arguments[1..], &[]);
@@ -151,8 +150,8 @@ fn flags_are_taken_as_the_original_takes_them() {
     );
 }
 
-/// Unknown flags and words that stand alone are left out, as in the original, and said; a word behind
-/// `--rendezvous-protocol` is one of those, whatever it says.
+/// Unknown flags and positional words are ignored with a note, as in the original; a word after `--rendezvous-protocol`
+/// counts as positional, whatever it is.
 #[test]
 fn unknown_flags_and_words_are_left_out() {
     let (_folder, arguments) = folder();
@@ -190,8 +189,8 @@ fn unknown_flags_and_words_are_left_out() {
     }
 }
 
-/// Control dependencies on nodes that do not exist are left out and said, with and without `--lenient`; those
-/// on data are refused.
+/// Control dependencies on nodes that do not exist are dropped with a note, with and without `--lenient`; data
+/// dependencies on such nodes are rejected.
 #[test]
 fn dangling_dependencies_are_said() {
     let (folder, arguments) = folder();
@@ -276,7 +275,7 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
         let output = output.expect("the link leads to the program");
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains(model), "{name}");
-        // Unknown fields are left out.
+        // Unknown fields are ignored.
         let run = |more: &[&str]| {
             let mut program = Command::new(&link);
             program
@@ -289,7 +288,7 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
     }
 }
 
-/// Cases whose inputs are refused, with a part of the reason.
+/// Cases whose inputs are rejected, with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("a_R4S8_ar_1MB_s4", "found 2 dimensions, expected one"),
     ("a_T444_ar_1MB_s4_lbw", "found 3 dimensions, expected one"),
@@ -301,7 +300,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("u_x_typo_key", "did you mean `preferred-dataset-splits`?"),
 ];
 
-/// Keys about which some case has a note.
+/// Keys that the notes of some cases name.
 const NOTED: &[&str] = &[
     "all-gather-implementation",
     "all-reduce-implementation",
@@ -365,7 +364,7 @@ fn cases_of_the_corpus_are_read() {
     }
 }
 
-/// Pieces that make sense to one parser or another.
+/// Fragments that one of the parsers accepts.
 const PIECES: &[&str] = &[
     "{",
     "}",
@@ -447,7 +446,7 @@ proptest! {
     }
 }
 
-/// Texts that grow, nest or repeat are read or refused in a time that their length explains.
+/// Long, nested or repetitive texts are read or rejected in a time proportional to their length.
 #[test]
 fn bombs_do_not_go_off() {
     let mut aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();

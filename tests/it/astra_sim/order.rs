@@ -1,4 +1,4 @@
-//! Lines under the original's name: closed forms keep the order of NPUs that finish together.
+//! Output under the original's name: closed forms keep the order of NPUs that finish at the same time.
 #![cfg(unix)]
 
 use super::golden::one;
@@ -17,8 +17,8 @@ use testkit::astra_sim::config::{
 };
 use testkit::astra_sim::random;
 
-/// What the program prints and logs under a name of the original's, and its collectives: analytical ones, and those that
-/// were simulated.
+/// Printed and logged lines of a run under the original's name, and its numbers of analytical and of simulated
+/// collectives.
 #[derive(Debug, PartialEq)]
 struct Transcript {
     code: Option<i32>,
@@ -83,8 +83,8 @@ fn compare(config: &Config) -> u64 {
     found
 }
 
-/// A ring of 1,024 in four chunks: each takes 2 · 1,023 messages round, and with each the order of NPUs moves one on, so NPU
-/// 4 · 2,046 mod 1,024 = 1,016 finishes first and those after it on the ring follow.
+/// A ring of 1,024 in four chunks: each sends 2 · 1,023 messages around the ring, and each message shifts the order of
+/// NPUs by one, so NPU 4 · 2,046 mod 1,024 = 1,016 finishes first followed by its successors on the ring.
 #[test]
 fn rings_are_analytical_under_the_originals_name() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -127,14 +127,15 @@ fn rings_are_analytical_under_the_originals_name() {
     assert_eq!(finished, expected);
 }
 
-/// Four chunks in a torus of 16 x 16 x 16 are in several dimensions at the same time, each with an order of its own.
+/// Four chunks in a torus of 16 x 16 x 16 are in several dimensions at the same time, and each dimension has its own
+/// order.
 #[test]
 fn tori_are_analytical_under_the_originals_name() {
     for (sizes, local_bw_aware, analytical) in [
         ([16, 16, 16], true, 1),
         ([4, 3, 5], true, 1),
         ([4, 3, 5], false, 1),
-        // Parts that are equal in all dimensions: messages of two chunks take turns.
+        // Equal parts in all dimensions: messages of two chunks alternate.
         ([8, 8, 8], false, 0),
     ] {
         let dims = sizes.map(|size| (Ring, size, 50.0, 500.0));
@@ -146,8 +147,8 @@ fn tori_are_analytical_under_the_originals_name() {
     }
 }
 
-/// Chunks that are in several dimensions at the same time have one order in the end with closed forms and without, whatever
-/// they cost; most of them have a closed form.
+/// Chunks that are in several dimensions at the same time end in the same order with closed forms and without, whatever
+/// they cost; most of these jobs have a closed form.
 #[test]
 fn chunks_in_several_dimensions_keep_their_orders() {
     let mut jobs = Vec::new();
@@ -157,7 +158,7 @@ fn chunks_in_several_dimensions_keep_their_orders() {
             .enumerate()
         {
             for (splits, active) in [(2, 1), (4, 1), (5, 2), (9, 3)] {
-                // Rates and latencies that no two dimensions share, and those of all.
+                // Rates and latencies that differ between all dimensions, and equal ones.
                 let rate = [50.0, 27.0, 34.0, 50.0][i];
                 let slow = match rate {
                     50.0 => (Ring, 3, 50.0, 500.0),
@@ -206,8 +207,8 @@ fn kernel(id: u64, deps: &[u64], micros: u64) -> Node {
     }
 }
 
-/// Collectives after one another, with kernels before, between and after: what comes later begins in the order in which
-/// the collective before ended.
+/// Collectives one after another, with kernels before, between and after: each starts in the order in which the NPUs
+/// completed the one before.
 #[test]
 fn lines_are_the_same_with_closed_forms_and_without() {
     let one_dimension = [
@@ -259,7 +260,8 @@ fn lines_are_the_same_with_closed_forms_and_without() {
                 ..first.clone()
             };
             *nodes = vec![first, kernel(2, &[1], 5), again, kernel(4, &[3], 2)];
-            // A third of the jobs have kernels beside the collectives, of which some come to the instants of its steps.
+            // A third of the jobs also run kernels during the collectives; some of these kernels end at the instant of
+            // a step.
             if i % 3 == 0 {
                 nodes.push(kernel(5, &[], 1 + rank as u64 % 2));
             }
@@ -278,7 +280,7 @@ fn random_jobs_have_the_same_lines() {
     });
 }
 
-/// `CHAKRAM_SEEDS` configurations.
+/// Runs `CHAKRAM_SEEDS` configurations.
 #[test]
 #[ignore = "takes minutes"]
 fn many_random_jobs_have_the_same_lines() {

@@ -1,5 +1,5 @@
-//! Output of `chakram astra-sim`: the original's lines, the report, the table, the picture
-//! and the memory of tensors, of jobs so small that every number is worked out here.
+//! Output of `chakram astra-sim`: the original's lines, the report, the table, the timeline and the memory of tensors,
+//! for jobs so small that every number is derived here.
 
 use chakram::trace::{
     AttributeValue as Field, MemoryLocation, NamedAttribute, NodeExtras, NodeView, Op, TraceWriter,
@@ -8,7 +8,7 @@ use chakram::units::Span;
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 
-/// A node: its operation, its recorded µs, what it waits for, and its lists of tensors.
+/// A node: its operation, recorded µs, dependencies and lists of tensors.
 struct Node {
     op: Op<'static>,
     micros: u64,
@@ -45,11 +45,11 @@ fn message(receive: bool, peer: u32) -> Op<'static> {
     }
 }
 
-/// A folder with the files of a ring of NPUs, of 50 GiB/s and 500 ns.
+/// A folder with the files of a ring of NPUs with links of 50 GiB/s and 500 ns.
 struct Case(tempfile::TempDir);
 
 impl Case {
-    /// `system` is added to a system file, and each of `ranks` becomes a trace.
+    /// Adds `system` to the default system file, and writes each entry of `ranks` as a trace.
     fn new(system: Value, ranks: &[&[Node]]) -> Self {
         let folder = tempfile::tempdir().expect("there is room");
         let mut all = json!({
@@ -92,7 +92,7 @@ impl Case {
         output.expect("the program was built")
     }
 
-    /// Lines that it prints when all is well.
+    /// The printed lines of a run that must succeed.
     fn says(&self, more: &[&str]) -> String {
         let output = self.run(more);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -128,11 +128,11 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// One node of each kind on rank 0, and a kernel behind a receive on rank 1.
+/// One node of each kind on rank 0, and a kernel after a receive on rank 1.
 ///
-/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, cut to 20,031 ns; the load
-/// behind it 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231 and rank 1, with a kernel of
-/// 5 µs, at 25,031 ns. The kernel of rank 0 lies within its send; that of rank 1 follows its receive.
+/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, truncated to 20,031 ns; the load after it 100
+/// ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231 and rank 1, with a kernel of 5 µs, at 25,031 ns. Rank 0's
+/// kernel runs during its send; rank 1's kernel follows its receive.
 fn mixed(system: Value) -> Case {
     let load = Op::Memory {
         store: false,
@@ -180,9 +180,9 @@ fn every_rank_has_its_lines() {
 
 #[test]
 fn with_the_roofline_it_says_how_kernels_use_the_npu() {
-    // 1 TFLOPS and 100 GB/s. 20,000 FLOPs on 1,000 B: 20 ns at the peak and half of the bandwidth. 1,000
-    // FLOPs on 1,000 B: 10 ns at the bandwidth and a tenth of the peak. Over 20 + 10 + 1 ns: 20/31 bound,
-    // 21/31 of the peak, 20/31 of the bandwidth, (20 · 20 + 10 · 1)/31 FLOPs per byte.
+    // The roofline is 1 TFLOPS and 100 GB/s. 20,000 FLOPs on 1,000 B: 20 ns at the peak and half of the bandwidth.
+    // 1,000 FLOPs on 1,000 B: 10 ns at the bandwidth and a tenth of the peak. Over 20 + 10 + 1 ns: compute-bound for
+    // 20/31 of the time, 21/31 of the peak, 20/31 of the bandwidth, (20 · 20 + 10 · 1)/31 FLOPs per byte.
     let nodes = [
         node(kernel(20_000, 1_000), 0, &[]),
         node(kernel(1_000, 1_000), 0, &[0]),
@@ -204,8 +204,8 @@ sys[1] finished, 0 cycles";
 
 #[test]
 fn a_pure_replay_tells_sorts_apart() {
-    // The load, without a duration, lasts 1 ns, and so do the send and the node that does nothing: each is
-    // 1 ns that is not exposed, and one after another they end 1 ns after the kernel, 10,001 - 10,003 = -2.
+    // The load, which has no duration, lasts 1 ns, and so do the send and the node that does nothing. Each counts as 1
+    // ns that is not exposed; they run one after another and end 1 ns after the kernel: 10,001 - 10,003 = -2.
     let said = mixed(json!({"replay-only": 1})).says(&[]);
     let rank_0 = "\
 sys[0] finished, 10001 cycles, exposed communication -2 cycles.
@@ -244,7 +244,7 @@ fn the_report_for_programs_has_all_of_it() {
     let astra_sim = &said["astra_sim"];
     assert_eq!(astra_sim["network_model"], "unaware");
     let understood = astra_sim["understood"]["chunks"].as_str().expect("text");
-    // 10 ns times 2.
+    // Twice 10 ns.
     assert!(understood.ends_with("20 ns at each end"), "{understood}");
     let notes = astra_sim["notes"].as_array().expect("a list");
     assert_eq!(notes.len(), 1, "{notes:?}");
@@ -291,7 +291,7 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(notes.lines().count(), 1, "{notes}");
     let picture = case.json("t.json");
     let events = picture["traceEvents"].as_array().expect("a list");
-    // All nodes; the one that does nothing is a moment, and the others begin and end.
+    // All nodes are drawn: the node that does nothing as an instant, the others with begin and end.
     let drawn = events.iter().filter(|event| event["args"]["node"].is_u64());
     let drawn = drawn.filter(|event| event["ph"] != "E");
     let phases: Vec<_> = drawn.map(|event| event["ph"].as_str().unwrap()).collect();
@@ -301,7 +301,7 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(text(&silent.run(&[]).stderr), "");
 }
 
-/// The program under the original's name, at the beginning of 1970.
+/// The program under the original's name, with the clock at the beginning of 1970.
 #[cfg(unix)]
 fn original(case: &Case, more: &[&str]) -> Output {
     let link = case.0.path().join("AstraSim_Analytical_Congestion_Unaware");
@@ -320,7 +320,7 @@ fn original(case: &Case, more: &[&str]) -> Output {
     output.expect("the program was built")
 }
 
-/// Lines with the time in front of each.
+/// Prefixes each line with the time.
 fn timed(lines: &str) -> String {
     let lines = lines.lines();
     let lines = lines.map(|line| format!("[1970-01-01 00:00:00.000] {line}\n"));
@@ -330,7 +330,7 @@ fn timed(lines: &str) -> String {
 #[cfg(unix)]
 #[test]
 fn under_its_name_the_lines_are_the_originals() {
-    // Rank 0 has nodes of the host and of memory, on which the original's statistics break off.
+    // Rank 0 has nodes of the host and of memory, at which the original aborts its statistics.
     let printed = "\
 [system::topology::RingTopology] [info] ring of node 0, id: 0 dimension: local total nodes in ring: 2 index in ring: 0 offset: 1 total nodes in ring: 2
 [workload] [info] sys[0] finished, 20231 cycles, exposed communication 10231 cycles.
@@ -351,7 +351,7 @@ fn under_its_name_the_lines_are_the_originals() {
         std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
     };
     assert_eq!(log(&case, "log/log.log"), timed(printed));
-    // The node that does nothing has no lines.
+    // The node that does nothing produces no lines.
     let case = mixed(json!({"trace-enabled": 1}));
     let output = original(&case, &["--logging-folder=new/logs"]);
     assert_eq!(
@@ -388,8 +388,8 @@ fn under_its_name_the_lines_are_the_originals() {
     assert_eq!(log(&case, "new/logs/log.log"), timed(&logged.concat()));
 }
 
-/// Kernels beside communication overlap by what they have beyond all the time; who finishes first comes first,
-/// and who has nothing to do at once.
+/// The overlap of kernels and communication is their sum beyond the total time. NPUs are printed in the order in which
+/// they finish; an NPU without nodes finishes at once.
 #[cfg(unix)]
 #[test]
 fn ranks_are_told_of_as_they_finish() {
@@ -418,7 +418,7 @@ fn ranks_are_told_of_as_they_finish() {
             "sys[1] finished, 20031 cycles, exposed communication 20031 cycles.",
         ]
     );
-    // Those that do not finish are named before the end.
+    // Ranks that do not finish are named before the last line.
     let output = original(&stuck(), &["--lenient"]);
     assert_eq!(output.status.code(), Some(1));
     let said: Vec<&str> = text(&output.stdout).lines().collect();
@@ -471,10 +471,10 @@ sys[0], Total compute-communication overlap: 0
 
 const MIB: &str = "1048576";
 
-/// Forward and back: 1 MiB of weights, half of activations, 1 MiB of gradients.
+/// Forward and backward pass: 1 MiB of weights, half of activations, 1 MiB of gradients.
 ///
-/// The forward lasts from 0 to 5 µs, the back to 8 µs. The weights and the activations are there from 0,
-/// the gradients from 5 µs: 2.5 MiB at the most.
+/// The forward pass lasts from 0 to 5 µs, the backward pass to 8 µs. Weights and activations exist from 0, gradients
+/// from 5 µs: at most 2.5 MiB.
 fn tracked(system: Value, listed: bool) -> Case {
     let forward = Node {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
@@ -543,7 +543,7 @@ fn nodes_without_tensors_are_refused_where_memory_is_tracked() {
         "{said}"
     );
     assert!(case.0.path().join("local_mem_trace.0.json").exists());
-    // Whoever does not track memory needs no tensors.
+    // A run without memory tracking needs no tensors.
     let plain = tracked(json!({}), false).says(&[]);
     assert!(!plain.contains("memory"), "{plain}");
 }

@@ -1,4 +1,4 @@
-//! The program on the files of a case.
+//! Runs the program on the files of a case.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 use testkit::astra_sim::{Answer, Config};
 
-/// Does `work` on each item, on all cores.
+/// Calls `work` on each item, on all cores.
 pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     let items = Mutex::new(items.fuse());
     let next = || items.lock().expect("taking one does not panic").next();
@@ -27,7 +27,7 @@ pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
 #[derive(Debug, PartialEq)]
 pub struct Ran {
     pub code: Option<i32>,
-    /// By NPU: when it finished, and its exposed communication.
+    /// Finish time and exposed communication of each NPU, in ns.
     pub finish: BTreeMap<usize, (u64, i64)>,
     pub error: String,
 }
@@ -58,7 +58,7 @@ pub fn run_both(config: &Config) -> [Ran; 2] {
     [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.args(), more))
 }
 
-/// Likewise, with closed forms where they are proved.
+/// Like [`run_both`], but only the run with closed forms.
 pub fn run_config(config: &Config) -> Ran {
     let [ran, _] = run_both(config);
     ran
@@ -76,8 +76,8 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
     ))
 }
 
-/// Returns the differences from the answer of the original, if any: when NPUs finish, what they expose, and
-/// whether the exit code says that all do.
+/// Returns the differences from the original's answer, if any: in finish times, exposed communication, and whether the
+/// exit code reports that all NPUs finish.
 pub fn difference(ran: &Ran, expected: &Answer) -> Option<String> {
     let mut faults = Vec::new();
     let all = expected.finish.iter().all(Option::is_some);

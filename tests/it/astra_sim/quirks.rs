@@ -1,5 +1,5 @@
-//! Corrections of quirks: for each the number that a sound model gives, worked out by hand, and systems on
-//! which it alone matters.
+//! Corrections of ASTRA-sim's quirks: for each, the corrected number derived by hand, and systems on which this quirk
+//! alone has an effect.
 
 mod alone;
 mod bounds;
@@ -17,7 +17,7 @@ use testkit::astra_sim::random;
 
 const MIB: u64 = 1 << 20;
 
-/// The report of the program on `config`, which ends well.
+/// The report of a run of the program that must succeed.
 fn report(config: &Config, more: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
     config.write(folder.path()).expect("it is written");
@@ -36,26 +36,26 @@ fn report(config: &Config, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// When all is over, in ps.
+/// Finish time of the last NPU, in ps.
 fn ps(config: &Config, quirks: &str) -> u64 {
     let report = report(config, &["--quirks", quirks]);
     report["makespan_ps"].as_u64().expect("a number")
 }
 
-/// Likewise in ns, of which it is a whole number.
+/// The same in ns; it must be a whole number.
 fn ns(config: &Config, quirks: &str) -> u64 {
     let ps = ps(config, quirks);
     assert_eq!(ps % 1000, 0, "{quirks}");
     ps / 1000
 }
 
-/// Reductions that take no time.
+/// Makes reductions take no time.
 fn without_reductions(mut config: Config) -> Config {
     config.system.local_mem_bw = 1e9;
     config
 }
 
-/// A message of 1 MiB from `src` to `dst`, and nothing else.
+/// A message of 1 MiB from `src` to `dst`, as the only node.
 fn message(network: Network, dims: &[(Shape, usize, f64, f64)], ends: &[(usize, usize)]) -> Config {
     let mut config = one(network, dims, AllReduce, &[], MIB);
     config.ranks = vec![Vec::new(); config.npus()];
@@ -74,9 +74,9 @@ fn message(network: Network, dims: &[(Shape, usize, f64, f64)], ends: &[(usize, 
     config
 }
 
-/// 1,000,003 B in four splits on a ring of 4. All quirks: five chunks of 250,000 B. A message of 62,500 B
-/// takes 500 + 1,164.15 ns, a reduction 3 · 1,250, so a chunk 7·10 + 6·1,664 + 3·3,750 = 21,304.
-/// Corrected: four chunks of 250,000.75 B and messages of 62,500.1875, which take as long to the ns.
+/// 1,000,003 B in four splits on a ring of 4. All quirks: five chunks of 250,000 B. A message of 62,500 B takes 500 +
+/// 1,164.15 ns, a reduction 3 · 1,250, so a chunk 7·10 + 6·1,664 + 3·3,750 = 21,304. Corrected: four chunks of
+/// 250,000.75 B and messages of 62,500.1875, which take the same whole number of ns.
 #[test]
 fn chunks_cover_the_size() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -87,8 +87,8 @@ fn chunks_cover_the_size() {
     // 3 · 1,250,003.75 -> 3 · 1,250,004: 70,000 + 6 · 1,664,157 + 3 · 3,750,012 = 21,304,978.
     let exact = "all,-padding,-whole-ns";
     assert_eq!(ps(&config, exact), 4 * 21_304_978);
-    // 3 B: four chunks padded to a byte per NPU; or three of 1 B, in messages of a quarter. Either message
-    // takes no ns beyond its latency: 7·10 + 6·500.
+    // 3 B: four chunks padded to one byte per NPU; or corrected: three of 1 B, in messages of a quarter byte. Neither
+    // message takes a whole ns beyond its latency: 7·10 + 6·500.
     let config = one(Unaware, &dims, AllReduce, &["ring"], 3);
     assert_eq!(ns(&config, "all"), 4 * 3_070);
     assert_eq!(ns(&config, "all,-padding"), 3 * 3_070);
@@ -97,8 +97,8 @@ fn chunks_cover_the_size() {
     assert_eq!(ns(&config, "all,-padding"), 3 * 1_540);
 }
 
-/// Halving-doubling of 6 B among 8: messages of 3, 1.5 and 0.75 B, not of 3, 1 and 0. At 53.6870912 B/ns
-/// those are 55.879, 27.940 and 13.970 ps, and so back; 7·10 ns, and 6·1000 ns of latency.
+/// Halving-doubling of 6 B among 8: messages of 3, 1.5 and 0.75 B, not of 3, 1 and 0. At 53.6870912 B/ns they take
+/// 55.879, 27.940 and 13.970 ps, and the same on the way back; plus 7·10 ns of endpoints and 6·1000 ns of latency.
 #[test]
 fn shares_are_exact() {
     let dims = [(Switch, 8, 50.0, 500.0)];
@@ -108,21 +108,21 @@ fn shares_are_exact() {
     assert_eq!(ps(&config, "all,-padding,-whole-ns"), 6_070_000 + twice);
 }
 
-/// A list of one name for two dimensions.
+/// One algorithm name for two dimensions.
 #[test]
 fn the_last_name_stands_for_the_rest() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
     let short = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     let long = one(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
-    // Only the inner dimension: four chunks of 7·10 + 6·1,720 + 3·3,930 = 22,180.
+    // Only the inner dimension is used: four chunks of 7·10 + 6·1,720 + 3·3,930 = 22,180.
     assert_eq!(ns(&short, "all"), 88_720);
     assert_eq!(ns(&long, "all"), 88_760);
     assert_eq!(ns(&short, "all,-short-list"), 88_760);
 }
 
-/// 100 MB among 8 at 50 GB/s of 2^30: s = 12.5e6 / 53.6870912 = 232,830.6 ns for each of 14 messages, so
-/// no algorithm is done before 14 s = 3.26 ms. With ports, messages of `direct` leave one behind the other:
-/// 10 + 1,000 + 7 s, 10, 1,000 + 7 s, 10. A ring takes 15·10 + 14 (1,000 + s) anyhow.
+/// 100 MB among 8 at 50 GB/s of 2^30: s = 12.5e6 / 53.6870912 = 232,830.6 ns for each of 14 messages, so no algorithm
+/// ends before 14 s = 3.26 ms. With ports, messages of `direct` leave one after another: 10 + 1,000 + 7 s, 10, 1,000 +
+/// 7 s, 10. A ring takes 15·10 + 14 (1,000 + s) with or without ports.
 #[test]
 fn no_algorithm_is_faster_than_the_ports() {
     let s = 232_830;
@@ -138,11 +138,11 @@ fn no_algorithm_is_faster_than_the_ports() {
     }
 }
 
-/// Four chunks at once do not have four times the bandwidth. A step of ring among 8 of 2^24 B: chunks of
-/// 2^22, messages of 2^19 B, 9,765 ns each on the wire, 500 of latency and 10 at the end. All four leave at
-/// 10, one behind the other; the first is back at 10 + 10,275, when the port still has the others, so it
-/// waits until 10 + 4 · 9,765. From then on the port never rests: 14 rounds of 4 messages, and the last takes
-/// its latency and its end.
+/// Four concurrent chunks do not get four times the bandwidth. A step of ring among 8 of 2^24 B: chunks of 2^22,
+/// messages of 2^19 B, 9,765 ns each on the wire, 500 of latency and 10 at the end. All four enter the port at 10 and
+/// leave one after another. The first chunk's next message is ready at 10 + 10,275, while the port is still sending the
+/// others, so it waits until 10 + 4 · 9,765. From then on the port is always busy: 14 rounds of 4 messages, and the
+/// last adds its latency and its endpoint delay.
 #[test]
 fn chunks_share_the_port() {
     let dims = [(Ring, 8, 50.0, 500.0)];
@@ -155,18 +155,18 @@ fn chunks_share_the_port() {
     );
 }
 
-/// Two messages of 1 MiB from one NPU, and two to one: 19,531 ns each in the port, 500 on the way.
+/// Two messages of 1 MiB from one NPU, and two to one NPU: 19,531 ns each in the port, and 500 of latency.
 #[test]
 fn messages_of_ranks_share_ports_too() {
     let dims = [(FullyConnected, 4, 50.0, 500.0)];
     let to_one = message(Unaware, &dims, &[(0, 2), (1, 2)]);
     assert_eq!(ns(&to_one, "all"), 20_031);
-    // Its port is not that of one link, and with three links has three times as much: the first byte of the
-    // second comes 2^20 / (3 · 53.6870912) = 6,510 ns after that of the first.
+    // The receiver's port is not limited to one link. With three links it is three times as fast: the second message's
+    // first byte arrives 2^20 / (3 · 53.6870912) = 6,510 ns after the first message's.
     assert_eq!(ns(&to_one, "all,-free-ports"), 20_031 + 6_510);
     let shared = "all,-free-ports,-fully-connected-links";
     assert_eq!(ns(&to_one, shared), 500 + 2 * 19_531);
-    // Sends of one rank wait for each other unless that is corrected.
+    // One rank's sends wait for each other unless that is corrected.
     let from_one = message(Unaware, &dims, &[(0, 1), (0, 2)]);
     assert_eq!(ns(&from_one, "all"), 2 * 20_031);
     assert_eq!(ns(&from_one, "all,-one-at-a-time"), 20_031);
@@ -174,8 +174,8 @@ fn messages_of_ranks_share_ports_too() {
     assert_eq!(ns(&from_one, both), 500 + 2 * 19_531);
 }
 
-/// A reduce-scatter of 8 MiB by `direct` among 8 that are fully connected: messages of 2^20 B, 19,531.25 ns
-/// on a link, and reductions of 3 · 20,971 ns.
+/// A reduce-scatter of 8 MiB by `direct` among 8 fully connected NPUs: messages of 2^20 B, 19,531.25 ns on a link, and
+/// reductions of 3 · 20,971 ns.
 #[test]
 fn bandwidth_of_an_npu_is_for_all_its_links() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
@@ -183,37 +183,38 @@ fn bandwidth_of_an_npu_is_for_all_its_links() {
     config.system.splits = 1;
     let reduction = 3 * 20_971;
     assert_eq!(ns(&config, "all"), 2 * 10 + 500 + 19_531 + reduction);
-    // A seventh of the bandwidth for each: 7 · 19,531.25 = 136,718.75.
+    // Each link has a seventh of the bandwidth: 7 · 19,531.25 = 136,718.75.
     let links = "all,-fully-connected-links";
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
-    // Ports of seven links: 2,790.18 ns in the port and 19,531 on the link; the last leaves six behind.
+    // A port as fast as seven links: a message takes 2,790.18 ns in the port and 19,531 on the link; the last leaves
+    // after six others.
     let ports = 10 + 6 * 2_790 + 500 + 19_531 + 10 + reduction;
     assert_eq!(ns(&config, "all,-free-ports"), ports);
-    // Ports of one: one behind the other.
+    // A port as fast as one link: one message after another.
     let both = "all,-free-ports,-fully-connected-links";
     assert_eq!(ns(&config, both), 10 + 7 * 19_531 + 500 + 10 + reduction);
-    // In the aware network a link has its seventh too.
+    // In the aware network, too, a link has a seventh of the bandwidth.
     config.network = Aware;
     assert_eq!(ns(&config, "all"), 2 * 10 + 500 + 19_531 + reduction);
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
 }
 
-/// From 0 to 3 of a ring of 2 at 50 GB/s and a switch of 2 at 25: 19,531.25 ns or 39,062.5, and 500 of
-/// latency, or 500 and twice 500.
+/// From 0 to 3 over a ring of 2 at 50 GB/s and a switch of 2 at 25: 19,531.25 ns or 39,062.5, and a latency of 500 or
+/// of 500 and twice 500.
 #[test]
 fn all_dimensions_delay_a_message() {
     let dims = [(Ring, 2, 50.0, 500.0), (Switch, 2, 25.0, 500.0)];
     let config = message(Unaware, &dims, &[(0, 3)]);
     assert_eq!(ns(&config, "all"), 20_031);
     assert_eq!(ns(&config, "all,-first-dimension"), 40_562);
-    // Through ports on the way: no other message is there.
+    // With ports on the path: no other message contends.
     assert_eq!(ns(&config, "all,-first-dimension,-free-ports"), 40_562);
-    // 2 to 3 needs the ring's port of 2, through which the message from 0 comes too: 0 -> 1 -> 3 does not,
-    // it turns at 1. Into 3 from the ring comes the one, from the switch the other.
+    // The message from 2 to 3 needs NPU 2's ring port. The message from 0 does not use it: its path is 0 -> 1 -> 3 and
+    // changes dimension at 1. They enter 3 from different dimensions, one from the ring and one from the switch.
     let two = message(Unaware, &dims, &[(0, 3), (2, 3)]);
     assert_eq!(ns(&two, "all,-first-dimension,-free-ports"), 40_562);
-    // 1 -> 3 needs the port of 1 into the switch. Its own message has it first, for 39,062 ns; that of 0 is
-    // there at 500 and waits: 39,062 + 39,062 + 1,000.
+    // The message from 1 to 3 needs NPU 1's port into the switch and gets it first, for 39,062 ns; the message from 0
+    // reaches it at 500 and waits: 39,062 + 39,062 + 1,000.
     let two = message(Unaware, &dims, &[(0, 3), (1, 3)]);
     let both = ns(&two, "all,-first-dimension,-free-ports");
     assert_eq!(both, 2 * 39_062 + 1_000);
@@ -228,16 +229,17 @@ fn messages_cut_through() {
     assert_eq!((ns(&ring, "all"), ns(&ring, through)), (60_093, 21_031));
     let switch = message(Aware, &[(Switch, 16, 50.0, 500.0)], &[(1, 4)]);
     assert_eq!((ns(&switch, "all"), ns(&switch, through)), (40_062, 20_531));
-    // On 1 -> 2 the message from 1 is first; that from 0 is there after 500 ns and goes at 19,531.
+    // On link 1 -> 2 the message from 1 is first; the message from 0 arrives after 500 ns and starts at 19,531.
     let shared = message(Aware, &[(Ring, 16, 50.0, 500.0)], &[(0, 2), (1, 2)]);
     assert_eq!(ns(&shared, through), 2 * 19_531 + 500);
-    // A ring of 8 through a switch, 100 MB as above: twice 232,830 + 500 a step, or once and 1,000.
+    // A ring of 8 through a switch, 100 MB as above: each step costs 232,830 + 500 twice (store and forward), or
+    // 232,830 + 1,000.
     let dims = [(Switch, 8, 50.0, 500.0)];
     let mut all = without_reductions(one(Aware, &dims, AllReduce, &["ring"], 100_000_000));
     all.system.splits = 1;
     assert_eq!(ns(&all, "all"), 15 * 10 + 14 * 2 * (500 + 232_830));
     assert_eq!(ns(&all, through), 15 * 10 + 14 * (1_000 + 232_830));
-    // Several dimensions: 50 + 500 + 2 · 2,000 ns of latency, and the slowest of 200, 100 and 50 GB/s.
+    // Several dimensions: 50 + 500 + 2 · 2,000 ns of latency, and the slowest rate of 200, 100 and 50 GB/s.
     let dims = [
         (Ring, 2, 200.0, 50.0),
         (FullyConnected, 8, 100.0, 500.0),
@@ -245,14 +247,15 @@ fn messages_cut_through() {
     ];
     let stack = message(Aware, &dims, &[(0, 63)]);
     assert_eq!(ns(&stack, through), 4_550 + 19_531);
-    // A fast switch behind a slow ring passes on what comes, at 50 GB/s: 500 + 2 · 500 ns later.
+    // A fast switch after a slow ring forwards at the ring's 50 GB/s: 500 + 2 · 500 ns later.
     let dims_back = [(Ring, 2, 50.0, 500.0), (Switch, 2, 200.0, 500.0)];
     let slow_first = message(Aware, &dims_back, &[(0, 3)]);
     assert_eq!(ns(&slow_first, through), 1_500 + 19_531);
     let slow_first = message(Unaware, &dims_back, &[(0, 3)]);
     let ports = ns(&slow_first, "all,-first-dimension,-free-ports");
     assert_eq!(ports, 1_500 + 19_531);
-    // 15 comes from 0 over the ring and the seventh link of 1, which 1 -> 15 has for 9,765 ns.
+    // The message from 0 to 15 crosses the ring and then the link of NPU 1 to 15, which NPU 1's own message occupies
+    // for 9,765 ns.
     let two = message(Aware, &dims, &[(0, 15), (1, 15)]);
     assert_eq!(ns(&two, through), 2 * 9_765 + 500);
 }
@@ -264,14 +267,14 @@ fn groups_go_through_the_dimensions_they_span() {
     let names = ["direct", "halvingDoubling"];
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     halves(&mut config);
-    // As a ring 7·10 + 6·1,720 + 3·3,930; as `direct` along the ring, where the far one is 500 ns later,
-    // 3·10 + 2·1,720 + 3,930 + 500. Four of each.
+    // As a ring: 7·10 + 6·1,720 + 3·3,930. As `direct` along the ring: 3·10 + 2·1,720 + 3,930 + 500, because the
+    // farthest peer is one hop of 500 ns farther. Four chunks each.
     assert_eq!(ns(&config, "all"), 88_720);
     assert_eq!(ns(&config, "all,-group-ring,-group-reductions"), 31_600);
-    // A group of both dimensions: 0, 1, 4 and 5. A chunk is scattered along the ring, of which two are
-    // members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B; reduced over the switch, two messages of 2^16:
-    // 3·10 + 2·(1,000 + 1,220), and no reduction, of which halvingDoubling has one too few; gathered:
-    // 2·10 + 500 + 2,441. On one queue of the ring 10,824 + 2,961 four times.
+    // A group that spans both dimensions: 0, 1, 4 and 5. Each chunk is scattered along the ring, where two NPUs are
+    // members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B; reduced over the switch, two messages of 2^16: 3·10 + 2·(1,000 +
+    // 1,220), and no reduction, because halvingDoubling counts one too few; then gathered: 2·10 + 500 + 2,441. The ring
+    // has one queue, so 10,824 + 2,961 occur four times.
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![0, 1, 4, 5]), (2, vec![2, 3, 6, 7])].into();
     for (group, members) in &config.groups {
@@ -282,8 +285,8 @@ fn groups_go_through_the_dimensions_they_span() {
         }
     }
     assert_eq!(ns(&config, "all,-group-ring"), 4 * (10_824 + 2_961));
-    // One that fills no sub-grid is a line along the outermost dimension, whose halvingDoubling three
-    // members cannot have: a ring of 1 -> 4 -> 6 -> 1. Of those only 4 -> 6 is in one dimension, two hops:
+    // A group that is not a sub-grid is treated as a line along the outermost dimension. Its halvingDoubling needs a
+    // power of two, so three members use a ring 1 -> 4 -> 6 -> 1. Only 4 -> 6 stays in one dimension, over two hops:
     // 5·10 + 4·(1,000 + 1,627) + 2·(3·1,747) for messages of 87,381 B.
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![1, 4, 6])].into();
@@ -297,8 +300,8 @@ fn groups_go_through_the_dimensions_they_span() {
     assert_eq!(ring, ns(&config, "all"));
 }
 
-/// Half of a ring of 8, as a ring: its way home is three hops, so members do not all wait alike, whether their
-/// line is that of the group or lies along the dimension.
+/// Four members of a ring of 8, as a ring: the last link back takes three hops, so members wait for different times,
+/// whether their line is the group's own or along the dimension.
 #[test]
 fn a_part_of_a_dimension_is_not_alike() {
     let mut config = one(
@@ -311,11 +314,11 @@ fn a_part_of_a_dimension_is_not_alike() {
     halves(&mut config);
     let line = ns(&config, "all");
     assert_eq!(ns(&config, "all,-group-ring"), line);
-    // A ring of hops that are all one takes 7·10 + 6·1,720 + 3·3,930 a chunk, and this one more.
+    // A ring whose members are all one hop apart takes 7·10 + 6·1,720 + 3·3,930 a chunk; this ring takes longer.
     assert!(line > 88_720, "{line}");
 }
 
-/// The ring of a group of 4 has seven ends of 123 ns, or of 10, in each of four chunks.
+/// The ring of a group of 4 has seven endpoint delays, of 123 ns or of 10, in each of four chunks.
 #[test]
 fn endpoints_of_groups_are_like_others() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -336,7 +339,7 @@ fn groups_reduce_once() {
     assert_eq!(ns(&config, "all,-group-reductions"), 4 * 7_400);
 }
 
-/// Two all-reduces of 88,720 ns that do not depend on each other, and a load of 100 + 1 MiB / 25 GB/s.
+/// Two all-reduces of 88,720 ns without dependencies between them, and a load of 100 + 1 MiB / 25 GB/s.
 #[test]
 fn communication_overlaps() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -360,16 +363,17 @@ fn communication_overlaps() {
         let again = rank[2].clone();
         rank.push(Node { id: 4, ..again });
     }
-    // Loads wait for each other still.
+    // Loads still run one at a time.
     assert_eq!(ns(&config, "all"), 2 * 88_720 + 2 * 42_043);
     assert_eq!(ns(&config, "all,-one-at-a-time"), 88_720);
-    // Through one port they cannot both be as fast, but still are faster than one after the other.
+    // Through one port they slow each other, but are still faster than one after the other.
     let shared = ns(&config, "all,-one-at-a-time,-free-ports");
     assert!((88_721..2 * 88_720).contains(&shared), "{shared}");
 }
 
-/// NPU 1 is ready for the second collective before the first. One at a time, it issues that one first, and
-/// the others disagree; otherwise they are matched as the traces have them.
+/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a time, NPU 1 issues the
+/// second first and disagrees with the others; if this is corrected, collectives are matched in the order of the
+/// traces.
 #[test]
 fn overlapping_collectives_are_matched_in_program_order() {
     let dims = [(Ring, 2, 50.0, 500.0)];
@@ -400,14 +404,14 @@ fn overlapping_collectives_are_matched_in_program_order() {
     }
     let ran = super::product::run_config(&config);
     assert_eq!(ran.code, Some(2), "{}", ran.error);
-    // The gather is over long before NPU 1 comes to the all-reduce at 900 us: four chunks of
-    // 3·10 + 2·(500 + 2,441) + 7,863 for two messages of 2^17 B and one reduction.
+    // The gather ends long before NPU 1 issues the all-reduce at 900 us: four chunks of 3·10 + 2·(500 + 2,441) + 7,863
+    // for two messages of 2^17 B and one reduction.
     assert_eq!(ns(&config, "all,-one-at-a-time"), 900_000 + 4 * 13_775);
 }
 
-/// Out, over and back in four chunks: 4·10 + 3·(1,720 + 3,930) = 16,990; 3·10 + 2·1,720 + 1,965 = 5,435;
-/// 4·10 + 3·1,720 = 5,200. On one queue for out and back 4·(16,990 + 5,200); each on its own, all but the
-/// first are behind the slowest.
+/// Four chunks, in three phases: reduce-scatter outwards, all-reduce, all-gather back: 4·10 + 3·(1,720 + 3,930) =
+/// 16,990; 3·10 + 2·1,720 + 1,965 = 5,435; 4·10 + 3·1,720 = 5,200. With one queue for both directions: 4·(16,990 +
+/// 5,200); with a queue for each, every phase but the slowest is hidden for all but one chunk.
 #[test]
 fn phases_have_queues_of_their_own() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
@@ -453,7 +457,7 @@ fn units_and_rounding() {
     assert_eq!(ps(&config, "all,-whole-ns"), 501 + 340_667);
 }
 
-/// Chunks of 2^18 B among 8: halving-doubling reduces 2^16 and 2^15 B, and corrected 2^17 besides.
+/// Chunks of 2^18 B among 8: halving-doubling reduces 2^16 and 2^15 B, and if corrected also 2^17.
 #[test]
 fn halving_doubling_reduces_all() {
     let dims = [(Switch, 8, 50.0, 500.0)];
@@ -462,30 +466,30 @@ fn halving_doubling_reduces_all() {
     // 2^17 B at 50 GB/s: 2,621.44 ns, three times over.
     let corrected = "all,-halving-doubling-reductions";
     assert_eq!(ns(&config, corrected), 82_028 + 4 * 3 * 2_621);
-    // Also on the way in alone, and step by step.
+    // The same in a reduce-scatter alone, and with messages simulated.
     let config = one(Unaware, &dims, ReduceScatter, &["halvingDoubling"], MIB);
     assert_eq!(ns(&config, "all"), 52_824);
     assert_eq!(ns(&config, corrected), 52_824 + 4 * 3 * 2_621);
 }
 
-/// `direct` on a ring of 8: messages of 2^15 B take 610 ns and up to four hops of 500, reductions 1,965. All
-/// is there at 10 + 2,610, dealt with 10 later and reduced at 4,595; the farthest answer is there 2,610
-/// later and dealt with after 10.
+/// `direct` on a ring of 8: messages of 2^15 B take 610 ns and up to four hops of 500, reductions 1,965. The last
+/// message arrives at 10 + 2,610, the endpoint takes 10 more, and the reduction ends at 4,595; the farthest reply
+/// arrives 2,610 later, and its endpoint takes 10.
 #[test]
 fn direct_gathers_when_all_is_reduced() {
     let dims = [(Ring, 8, 50.0, 500.0)];
     let config = one(Unaware, &dims, AllReduce, &["direct"], MIB);
     assert_eq!(ns(&config, "all"), 24_860);
     assert_eq!(ns(&config, "all,-early-reduction"), 4 * (4_595 + 2_620));
-    // With a window of 2 as well: nobody gathers before.
+    // The same with a window of 2: no member gathers earlier.
     let config = one(Unaware, &dims, AllReduce, &["direct2"], MIB);
     let windowed = ns(&config, "all,-early-reduction");
     assert!(windowed >= ns(&config, "all"), "{windowed}");
 }
 
-/// A tree of 4: up from a leaf, an inner member, the root, and down again; each of four messages of 2^18 B
-/// takes 1,000 + 4,882 ns, each end 10, each reduction 3 · 5,242: at the inner member, the root, and again at
-/// the inner member.
+/// A tree of 4: up from a leaf, an inner member, the root, and down again; each of four messages of 2^18 B takes 1,000
+/// + 4,882 ns, each endpoint delay 10, and each of three reductions 3 · 5,242: at the inner member, the root, and the
+/// inner member again.
 #[test]
 fn trees_reduce_on_the_way_up() {
     let dims = [(Switch, 4, 50.0, 500.0)];

@@ -1,17 +1,16 @@
-//! Inputs of the corpus on which the program was wrong, or stricter than the original.
+//! Inputs of the corpus for which the program was once wrong, or stricter than the original.
 
 use super::product::{self, Ran};
 use crate::corpus::corpus;
 use std::path::{Path, PathBuf};
 
-/// A folder of the inputs. Without a corpus the test counts as skipped.
+/// A folder of the inputs. Without a corpus the test is counted as skipped.
 fn folder(name: &str) -> Option<PathBuf> {
     corpus(format!("astra-sim/repro/{name}"))
 }
 
-/// Members of a ring that have issued different numbers of collectives take different queues, of which one
-/// goes round forward and one backward: nobody finishes, in the original either. Rank 4 has one kernel of
-/// 3 us.
+/// Members of a ring that have issued different numbers of collectives use different queues, one of which runs forward
+/// and one backward: no member finishes, in the original either. Rank 4 has one kernel of 3 us.
 #[test]
 fn rings_of_two_directions_are_stuck() {
     for name in ["queues-panic", "queues-panicb"] {
@@ -43,8 +42,8 @@ fn rings_of_two_directions_are_stuck() {
     }
 }
 
-/// The original's regression test: its script takes the first three fields in brackets, and the blank behind
-/// each, off every line, and compares the rest line by line.
+/// The original's regression test. Its script removes the first three bracketed fields and the blank after each from
+/// every line, and compares the rest line by line.
 #[cfg(unix)]
 #[test]
 fn the_regression_test_of_the_original_passes() {
@@ -115,7 +114,7 @@ fn stage(name: &str, folder: &Path) -> Ran {
     ran
 }
 
-/// STAGE writes the bytes of tensors as `1048576.0`, and ASTRA-sim's own H100 tracks them.
+/// STAGE writes the bytes of tensors as `1048576.0`, and ASTRA-sim's own H100 example tracks their memory.
 #[test]
 fn jobs_of_stage_run_on_the_h100_that_comes_with_astra_sim() {
     let Some(folder) = folder("") else { return };

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use testkit::astra_sim::{load, run};
 
-/// The original looks up more dimensions than it has room for, and says something else every time.
+/// The original reads more dimensions than its array has, and answers differently every time.
 const BEYOND_MEMORY: &[&str] = &["u_x_5D"];
 
-/// Rows that are refused, but answered as the original does where oddities are ignored, with a part of the
-/// reason.
+/// Rows that are rejected by default but answered like the original with `--lenient`, with a part of the error.
 const LENIENT: &[(&str, &str)] = &[
     (
         "u_x_cycle",
@@ -27,8 +26,8 @@ const LENIENT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows that the original does not answer, or not always in the same way: the exit code of the program and
-/// a part of the reason, if it does not answer either.
+/// Rows that the original does not answer, or answers differently from run to run: the exit code of the program and a
+/// part of the reason, if it does not answer either.
 #[rustfmt::skip]
 const OTHERS: &[(&str, i32, &str)] = &[
     ("a_R4S8_ar_1MB_s4", 2, "found 2 dimensions, expected one"),
@@ -53,17 +52,17 @@ const OTHERS: &[(&str, i32, &str)] = &[
     ("u_x_reduce", 2, "reduce is not carried out"),
 ];
 
-/// When NPUs finish, and their exposed communication.
+/// Finish times and exposed communication by NPU.
 type Ends = Vec<Option<(u64, i64)>>;
 
-/// End of the original, if it came to one.
+/// The original's last line of results, if it finished.
 fn expected(case: &Case) -> Option<Value> {
     let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
     let status = expected["status"].as_str().expect("a status");
     (status == "ok" || status.starts_with("SILENT STOP")).then_some(expected)
 }
 
-/// Returns the differences, if any.
+/// Returns the differences, if any, between the original's answer and `ends`.
 fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
     let mut faults = Vec::new();
     if expected["finish_ns"].is_null() {
@@ -91,7 +90,7 @@ fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
     faults
 }
 
-/// Number of messages by row, where the table that goes with the rows says it.
+/// Number of messages by row, for rows whose table has that column.
 fn messages() -> BTreeMap<String, u64> {
     let path = corpus("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
@@ -99,7 +98,7 @@ fn messages() -> BTreeMap<String, u64> {
     let column = lines.next().unwrap_or_default();
     let column = column.split(',').position(|name| name == "messages");
     let row = |line: &str| {
-        // Commas between quotes are no ends of fields.
+        // Commas between quotes do not separate fields.
         let pieces = line.split('"').enumerate();
         let plain: String = pieces
             .map(|(i, t)| if i % 2 == 0 { t } else { "" })
@@ -155,7 +154,7 @@ fn program(case: &Case, more: &[&str]) -> Ran {
     product::run(folder.path(), &args, more)
 }
 
-/// Returns the fault in the program's words on a row, if any.
+/// Returns the error in the program's output for a row, if any.
 fn fault(name: &str, case: &Case) -> Option<String> {
     let refused = |ran: &Ran, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);

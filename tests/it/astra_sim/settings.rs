@@ -1,5 +1,5 @@
-//! Settings of a run: the scale of endpoint delays, the options that all commands have, traces that do not go with the
-//! network, and messages whose halves do not go with each other.
+//! Settings of a run: the scale of endpoint delays, options common to all commands, traces of ranks outside the
+//! network, and messages whose sender and receiver disagree.
 
 use super::golden::one;
 use super::product::{self, Ran};
@@ -14,7 +14,7 @@ use testkit::astra_sim::config::{
     Work,
 };
 
-/// One message of 64 KiB between two NPUs on a switch, endpoints with a delay of 1 ns, no collective.
+/// One message of 64 KiB between two NPUs on a switch, with endpoint delays of 1 ns and no collective.
 const MESSAGE: &str = "tests/it/astra_sim/message";
 
 fn run_in(folder: &Path, program: &[&str], more: &[&str]) -> Output {
@@ -42,8 +42,8 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// 65,536 B take ⌊65,536 / 53.687⌋ = 1,220 ns over a link and two latencies of 500 ns: 2,220 without contention, and 3,440 where
-/// the switch takes the message in whole before it passes it on. Endpoint delays have no part in it.
+/// 65,536 B take ⌊65,536 / 53.687⌋ = 1,220 ns over a link and two latencies of 500 ns: 2,220 without contention, and
+/// 3,440 where the switch stores the whole message before it forwards it. Endpoint delays do not apply.
 #[test]
 fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
     for (model, cycles) in [("unaware", 2220), ("aware", 3440)] {
@@ -65,7 +65,7 @@ fn run(config: &Config, more: &[&str]) -> Ran {
     product::run(folder.path(), &config.args(), more)
 }
 
-/// The original aborts where a collective delays a message by nothing at time 0.
+/// The original aborts if a collective delays a message by 0 ns at time 0.
 ///
 /// A ring of 4 with 1 MiB in one chunk, without reductions: 6 messages of 2^18 B, ⌊2^18 / 53.687 + 500⌋ = 5,382 ns each; with
 /// 10 ns before each and at the end 7 · 10 more.
@@ -94,14 +94,14 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
                    of its node 1 at time 0";
         assert!(ran.error.contains(why), "{}", ran.error);
     }
-    // Nobody follows the original where it is corrected, and a system file may say 0.
+    // A corrected run does not abort as the original does, and a system file may set the delay to 0.
     let mut said = config.clone();
     said.system.endpoint_delay = Some(0);
     let answered = [run(&config, &["--quirks=all,-padding"]), run(&said, &[])];
     for ran in answered {
         assert_eq!(finish(&ran), Some(6 * 5_382), "{ran:?}");
     }
-    // A kernel comes before.
+    // With a kernel before the collective.
     let mut late = config.clone();
     for nodes in &mut late.ranks {
         let kernel = Node {
@@ -133,7 +133,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     assert_eq!(finish(&run(&named, &[])), Some(5 * 20_531 + 60));
 }
 
-/// The options of all commands, after the command and before it.
+/// The options of all commands, placed after or before the command's name.
 #[test]
 fn general_options_have_their_effect() {
     let note = "`--comm-scale`: has no effect";
@@ -160,7 +160,7 @@ fn general_options_have_their_effect() {
             (bounded.status.code(), text(&bounded.stdout)),
             (Some(2), "")
         );
-        // The options alone may take more than that, before a trace is read.
+        // Reading the options may take more memory than the bound, before any trace is read.
         let said = text(&bounded.stderr);
         let names = [
             "memory is bounded at 1000 B",
@@ -171,7 +171,7 @@ fn general_options_have_their_effect() {
             "{bounded:?}"
         );
     }
-    // 32 MiB of zeros, which are packed into a thousandth.
+    // 32 MiB of zeros, compressed to a thousandth.
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["s.json", "n.yml", "m.json", "w.1.et"] {
         std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
@@ -186,7 +186,7 @@ fn general_options_have_their_effect() {
     assert!(!wide.is_empty() && !wide.contains("--max-ratio"), "{wide}");
 }
 
-/// Traces of ranks that the network has no NPU for are left out, as in the original, and that is said.
+/// Traces of ranks that the network has no NPU for are ignored, as in the original, with a note.
 #[test]
 fn traces_without_an_npu_are_said() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -212,7 +212,7 @@ fn traces_without_an_npu_are_said() {
     }
 }
 
-/// Sends and receives with one tag, of which some are of other sizes where they are received.
+/// Sends and receives with one tag; some have different sizes on the two sides.
 #[test]
 fn sizes_that_differ_are_called_that() {
     let config = one(
@@ -276,7 +276,7 @@ fn sizes_that_differ_are_called_that() {
             assert!(ran.error.contains(&part), "{part:?} in {}", ran.error);
         }
     }
-    // One too few is no matter of size.
+    // A missing message is an error that no size explains.
     let ran = job(&[10], &[10, 10]);
     assert!(ran.error.contains("has no partner"), "{}", ran.error);
 }

@@ -1,9 +1,9 @@
-//! Lines of a command's output on a page, held against those that the command prints.
+//! Lines of a command's output on a page, aligned with the lines that the command prints.
 
-/// A line of an alignment.
+/// One line of an alignment.
 #[derive(Debug, PartialEq)]
 pub enum Line<'a> {
-    /// As shown; cuts are.
+    /// Shown and printed; a cut counts as equal.
     Same(&'a str),
     /// Shown, but not printed.
     Gone(&'a str),
@@ -11,9 +11,9 @@ pub enum Line<'a> {
     New(&'a str),
 }
 
-/// The cost of a line that is gone: of one beside a cut, more than that of one with some of its words.
+/// Cost of a shown line that is not printed: beside a cut, higher than the cost of changing some of its words.
 const GONE: u32 = 6;
-/// The cost of a line that is new.
+/// Cost of a printed line that is not shown.
 const NEW: u32 = 4;
 
 fn is_cut(shown: &str) -> bool {
@@ -27,7 +27,7 @@ fn same(shown: &str, printed: &str) -> bool {
     shown.trim_end() == printed || rest.flatten().is_some()
 }
 
-/// The cost of one line in place of another: by the share of words that are not in both.
+/// Cost of replacing one line by another: the share of words that are not in both.
 fn cost(shown: &str, printed: &str) -> u32 {
     if same(shown, printed) {
         return 0;
@@ -41,10 +41,10 @@ fn cost(shown: &str, printed: &str) -> u32 {
     1 + (GONE + NEW - 3) * all.saturating_sub(common) as u32 / all as u32
 }
 
-/// The alignment in which the fewest lines differ; lines that a cut stands for are not in it.
+/// The alignment in which the fewest lines differ; printed lines that a cut covers are omitted.
 pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
     let (n, m) = (shown.len(), printed.len());
-    // costs[i][j]: of the rest, from line i of those shown and line j of those printed.
+    // costs[i][j]: least cost to align the lines shown from i on with the lines printed from j on.
     let mut costs = vec![vec![0_u32; m + 1]; n + 1];
     for i in (0..=n).rev() {
         for j in (0..=m).rev() {
@@ -96,7 +96,7 @@ fn cuts_stand_for_lines_and_rests_of_lines() {
         aligned(&["a …", "…", "d 4"], &printed),
         ["a …", "…", "d 4"].map(Line::Same)
     );
-    // The second line is another one now, the third is where it was, and the cut stays.
+    // The second line changed, the third is unchanged, and the cut stays.
     let lines = aligned(&["a 1", "b 7", "c 3", "…"], &printed);
     let expected = [
         Line::Same("a 1"),

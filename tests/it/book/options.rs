@@ -1,10 +1,10 @@
-//! Options that pages name, against the help of all commands.
+//! Options that pages name must occur in the help of some command.
 
 use super::{pages_of_right_commands, text};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Commands whose help together knows every option.
+/// Commands whose help texts together list every option.
 const COMMANDS: [&str; 54] = [
     "",
     "convert",
@@ -62,7 +62,7 @@ const COMMANDS: [&str; 54] = [
     "completions",
 ];
 
-/// Options of cargo, torchrun, capture.py and scripts of benches.
+/// Options of cargo, torchrun, capture.py and the scripts of benches.
 const OTHERS: [&str; 17] = [
     "cases",
     "shards",
@@ -107,7 +107,7 @@ fn every_option_is_one() {
     }
 }
 
-/// The words of a text behind two hyphens.
+/// The words of a text that follow `--`.
 fn options(text: &str) -> Vec<String> {
     let starts = text.split("--").skip(1);
     let word = |rest: &str| -> String {

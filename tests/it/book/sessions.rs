@@ -1,4 +1,4 @@
-//! The commands of a page, run in order, and what they print.
+//! The commands of a page, run in order, and their output.
 
 use super::align::{Line, aligned};
 use super::{pages_of_right_commands, root, text};
@@ -12,7 +12,7 @@ const NOT_RUN: usize = 37;
 const LEAST_RUN: usize = 100;
 
 struct Session {
-    /// The reason for which it is not run.
+    /// Why the command is not run, if it is not.
     not_run: Option<String>,
     steps: Vec<Step>,
 }
@@ -141,7 +141,7 @@ fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
     (lines, output.status.success())
 }
 
-/// Runs the commands of a page: what went wrong, how many were run, and the reasons for which others were not.
+/// Runs the commands of a page. Returns the failures, the number of commands run, and the reasons for those not run.
 fn check(page: &Path) -> (String, usize, Vec<String>) {
     let text = text(page);
     let lines: Vec<_> = text.lines().collect();
@@ -197,7 +197,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
             copied = step.shown.start + shown.len();
         }
     }
-    // A page with a command that fails stays as it is.
+    // With BLESS=1, a page with a command that fails is not rewritten.
     if bless && wrong.is_empty() {
         blessed.extend(lines[copied..].iter().map(|line| line.to_string()));
         let fresh = blessed.join("\n") + "\n";
@@ -208,7 +208,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
     (wrong, count, not_run)
 }
 
-/// A line that is printed, cut where the one that it replaces was.
+/// A printed line, cut at the place where the line that it replaces was cut.
 fn cut_as(gone: Option<&str>, printed: &str) -> String {
     let length = gone.and_then(|gone| Some(gone.strip_suffix('…')?.chars().count()));
     match length {

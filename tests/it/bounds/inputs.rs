@@ -1,11 +1,11 @@
-//! Compressed files that unpack to millions of times their content, and text that nests without end.
+//! Compressed files that unpack to millions of times their size, and endlessly nested text.
 
 use super::{SYSTEM, refused, within};
 use crate::corpus::one_of_each;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Memory that all of these get by with, in MB.
+/// Memory limit that is enough for all of these, in MB.
 const ROOM: u64 = 400;
 
 fn zstd(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
@@ -30,10 +30,10 @@ fn gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
     out.finish().unwrap();
 }
 
-/// The record in front of all nodes.
+/// The record before all nodes.
 const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 
-/// A file's name, and the beginning, what repeats and the end of what it unpacks to.
+/// A file's name, and three parts of its unpacked content: the beginning, the repeated part and the end.
 type Bomb = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Files that unpack to 64 MiB of valid contents.
@@ -41,7 +41,7 @@ fn bombs() -> Vec<Bomb> {
     let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
     let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
     vec![
-        // Nodes of defaults, a byte each.
+        // Nodes with default values, one byte each.
         ("empty.0.et.zst", HEAD.to_vec(), mib(b"\0"), Vec::new()),
         // Nodes with the id 1 and nothing else.
         (
@@ -92,7 +92,7 @@ fn bombs() -> Vec<Bomb> {
     ]
 }
 
-/// Every command that reads traces, with `file` for one.
+/// Every command that reads traces, with `file` as the trace.
 fn commands<'c>(file: &'c str, out: &'c str) -> Vec<Vec<&'c str>> {
     vec![
         vec!["validate", file],
@@ -120,13 +120,13 @@ fn compressed_bombs_are_refused_as_they_unpack() {
         assert!(size < 50_000, "{name}: {size}");
         let file = path(name);
         let all = commands(file.to_str().unwrap(), out.to_str().unwrap());
-        // All commands read alike, so that one of the files goes to each of them.
+        // All commands use the same reader, so it is enough to give each of them one of the files.
         let some = if name.starts_with("ids") { 0 } else { 7 };
         for command in all.into_iter().skip(some) {
             let ran = within(ROOM, &command);
             assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
             let told = format!("{}{}", ran.error, ran.out);
-            // Unpacked as a stream, what it holds can be wrong before it is too much.
+            // Content that is unpacked as a stream may prove invalid before it exceeds the bound.
             assert!(
                 told.contains("--max-ratio") || command[0] == "convert",
                 "{command:?}: {told}"
@@ -134,7 +134,7 @@ fn compressed_bombs_are_refused_as_they_unpack() {
             assert!(!ran.error.contains(SYSTEM), "{command:?}: {told}");
         }
     }
-    // gzip goes no further than 1032 times.
+    // gzip compresses at most by a factor of 1032.
     let (_, head, piece, tail) = bombs().swap_remove(1);
     let file = path("ids.1.et.gz");
     gzip(&file, &piece, 64, &head, &tail);
@@ -166,7 +166,7 @@ fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
 
 #[test]
 fn a_real_ratio_is_no_bomb() {
-    // A chain of 250,000 kernels has 20 MB, more than every input may unpack to, and is packed to a seventeenth.
+    // A chain of 250,000 kernels has 20 MB, more than an input may always unpack to, and compresses to a seventeenth.
     let folder = tempfile::tempdir().unwrap();
     let job = folder.path().join("job");
     let (job, packed) = (job.to_str().unwrap(), folder.path().join("packed.0.et.zst"));
@@ -247,7 +247,7 @@ fn brackets_nest_as_deep_as_they_like() {
 
 #[test]
 fn a_million_files_that_are_not_there_are_not_asked_for_one_by_one() {
-    // The first of them is named, and no time goes into the others.
+    // The error names the first of them, and the others cost no time.
     let folder = tempfile::tempdir().unwrap();
     let named = chakram::internals::PrefixFiles::new(&folder.path().join("job"));
     let begun = std::time::Instant::now();

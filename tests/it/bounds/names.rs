@@ -1,4 +1,4 @@
-//! Names of any length, numbers of ranks beyond those of jobs, and outputs that are inputs.
+//! Names of any length, ranks beyond those of the job, and outputs that are also inputs.
 
 use crate::commands::chakram;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
     assert!(std::fs::metadata(&page).unwrap().len() < 200_000);
 }
 
-/// A table has 240 characters of a name, and all of it where details are asked for; other formats have any.
+/// A table shows 240 characters of a name, and all of it where details are requested; other formats have no limit.
 #[test]
 fn names_that_are_cut_come_whole_with_details() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn names_that_are_cut_come_whole_with_details() {
     }
 }
 
-/// 4,194,304 NPUs are the most that a machine has.
+/// A machine has at most 4,194,304 NPUs.
 #[test]
 fn converters_take_no_more_ranks_than_machines_have() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Numbers in options.
+//! Large numbers in options.
 
 use super::{SYSTEM, refused, within};
 
@@ -6,7 +6,7 @@ use super::{SYSTEM, refused, within};
 fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
     let machine = ["--machine", "dgx-h100", "--max-memory", "2GiB"];
     let generate = |pattern: &[&'static str]| [&["generate"], pattern, &machine[..]].concat();
-    // 100 million collectives on 8 ranks that share one graph: 6.1 GB for it, 3.2 GB for what each rank does.
+    // 100 million collectives on 8 ranks that share one graph: 6.1 GB for the graph, 3.2 GB for the state of the ranks.
     for (pattern, least) in [
         (
             &[
@@ -101,7 +101,7 @@ fn no_job_has_a_billion_ranks() {
 
 #[test]
 fn what_no_check_foresees_ends_with_an_error_as_well() {
-    // A hundred thousand kernels take some 10 MB, and the program itself a few.
+    // A hundred thousand kernels take some 10 MB, and the program itself needs a few.
     let job = [
         "generate", "chain", "--ranks", "1", "--nodes", "100000", "-m", "dgx-h100",
     ];
@@ -114,7 +114,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
         short.error.contains("out of memory") && short.error.contains("9.0 MB"),
         "{short:?}"
     );
-    // The same where the system has no more, whatever the bound.
+    // The same where the system has no more memory, whatever the bound.
     let large = [
         "generate", "chain", "--ranks", "1", "--nodes", "1000000", "-m", "dgx-h100",
     ];
@@ -123,7 +123,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
     assert!(none.error.contains(SYSTEM), "{none:?}");
 }
 
-/// A node takes 61 B at least where a trace is read again: 61 GB for a billion.
+/// A node takes at least 61 B when a trace is read back: 61 GB for a billion.
 #[test]
 fn counts_that_no_trace_holds_are_refused_before_files_are_written() {
     let folder = tempfile::tempdir().unwrap();

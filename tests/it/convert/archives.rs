@@ -1,4 +1,4 @@
-//! Captures in tar archives, as they are published: plain, gzip or zstd, in folders, beside other files.
+//! Captures in tar archives as people publish them: plain, gzip or zstd, in folders, among other files.
 
 use crate::commands::chakram;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const CAPTURE: &str = "traces/ddp-resnet18/capture";
 
-/// Appends an entry with the header of ustar: name, mode, size in octal digits, kind, and the sum of its bytes.
+/// Appends an entry with a ustar header: name, mode, size in octal, kind, and checksum.
 fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     let mut header = [0_u8; 512];
     header[..name.len()].copy_from_slice(name.as_bytes());
@@ -23,7 +23,7 @@ fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-/// An archive of the repository's capture in a folder, with a file that is none.
+/// A tar archive of the repository's capture in a folder, with one file that is no capture.
 fn archive() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(CAPTURE);
     let mut files: Vec<PathBuf> = fs::read_dir(root)
@@ -70,7 +70,7 @@ fn archives_convert_as_their_folders_do() {
             "capture.tar.zst",
             zstd::encode_all(&tar[..], 1).expect("it packs"),
         ),
-        // Contents tell, not names.
+        // Formats are detected from contents, not from names.
         ("download", gzip(&tar)),
     ];
     for (name, bytes) in forms {
@@ -91,14 +91,14 @@ fn archives_convert_as_their_folders_do() {
                 assert_eq!(trace(&out).unwrap(), trace(&expected).unwrap(), "{name}");
             }
         }
-        // Other commands say what reads it.
+        // Other commands' errors name the command that reads it.
         let error = String::from_utf8(chakram(&["inspect", &file]).stderr).expect("it is text");
         assert!(
             error.contains(&format!("chakram convert pytorch {file} -o job")),
             "{error}"
         );
     }
-    // In a folder, and nothing was left beside it.
+    // The archive is read from a folder, and no extracted file remains there.
     let inner = folder.path().join("inner");
     fs::create_dir(&inner).expect("there is room");
     fs::copy(path("capture.tgz"), inner.join("capture.tgz")).expect("there is room");
@@ -110,7 +110,7 @@ fn archives_convert_as_their_folders_do() {
         fs::read(format!("{expected}.1.et")).unwrap()
     );
     assert_eq!(fs::read_dir(inner).expect("it is there").count(), 1);
-    // What is read is not replaced.
+    // An output may not replace an input.
     let same = path("capture.tar.0.et");
     fs::write(&same, &tar).expect("there is room");
     let output = chakram(&["convert", "pytorch", &same, "-o", &path("capture.tar")]);
@@ -136,11 +136,11 @@ fn archives_that_hold_none_or_too_much_are_refused() {
         error.contains("a tar archive without captures: it has etc/notes.txt"),
         "{error}"
     );
-    // It breaks off inside the second file.
+    // The archive is truncated inside its second file.
     let whole = archive();
     let error = refused("cut.tar", &whole[..3 * whole.len() / 4]);
     assert!(error.contains("cut.tar"), "{error}");
-    // 64 MiB of zeros in 7 kB.
+    // 64 MiB of zeros, compressed to 7 kB.
     let mut zeros = Vec::new();
     push(&mut zeros, "zeros.json", &vec![0; 64 << 20]);
     let error = refused(

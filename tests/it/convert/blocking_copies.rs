@@ -1,11 +1,11 @@
-//! Copies for which the host waits: what it waits for is the device's, queue and all.
+//! Blocking copies: the host's wait in the call is device time, including the kernels queued before the copy.
 
 use super::rig::{Job, convert, replay, set_lasts};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
-/// A kernel of 1,000 us, launched at 0, and a copy behind it whose call lasts from 40 to 1,025; the copy itself takes 4, from
-/// 1,014 on, on `stream`.
+/// A kernel of 1,000 us, launched at 0, and a copy queued after it, whose call lasts from 40 to 1,025; the copy itself
+/// takes 4 us, from 1,014, on `stream`.
 fn job(stream: u32) -> Job {
     let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
         format!(
@@ -36,7 +36,7 @@ fn job(stream: u32) -> Job {
     convert(folder.path())
 }
 
-/// End of the job, us, with a kernel of `kernel` us.
+/// End of the job in us if the kernel takes `kernel` us.
 fn ends(mut job: Job, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
@@ -54,14 +54,14 @@ fn ends(mut job: Job, kernel: u64) -> u64 {
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
     assert_eq!(ends(job(7), 1000), 1050);
-    // The kernel ends at 22 and the call begins at 40: the copy runs 2 later, as far behind what it waits for as it was, to
-    // 46. The host continues 22 later, and ends 10 after that.
+    // The kernel ends at 22 and the call begins at 40. The copy starts 2 later, as long after the event that it waits
+    // for as recorded, and ends at 46. The host continues 22 later, and ends 10 after that.
     assert_eq!(ends(job(7), 10), 78);
-    // 100 longer, all are.
+    // A kernel 100 us longer makes the whole job 100 us longer.
     assert_eq!(ends(job(7), 1100), 1150);
 }
 
-/// On a stream of its own the copy waited for no kernel that the capture names, so the call's time is the host's.
+/// On its own stream the copy waited for no kernel in the capture, so the call's time is host time.
 #[test]
 fn a_copy_on_an_idle_stream_waits_for_nothing() {
     assert_eq!(ends(job(8), 1000), 1050);

@@ -1,10 +1,10 @@
-//! Clocks of hosts, and what the capture says of the job and its machine.
+//! Clocks of hosts, and the capture's statements about the job and its machine.
 
 use super::rig::{convert, convert_files, replay_files, run_program};
 use crate::corpus::corpus;
 
-/// Two hosts, the second of which has a clock 20 parts in a million fast: 60 all-reduces of 300 us over a minute, at which both
-/// ranks arrive together. Nobody waits, and each transfers 60 × 300 us = 18 ms.
+/// Two hosts, the second of which has a clock 20 parts in a million fast: 60 all-reduces of 300 us over a minute, at
+/// which both ranks arrive together. No rank waits, and each transfers for 60 × 300 us = 18 ms.
 #[test]
 fn clocks_that_drift_are_no_waiting() {
     let Some(folder) = corpus("faults/drift") else {
@@ -13,7 +13,7 @@ fn clocks_that_drift_are_no_waiting() {
     let summary = convert(&folder).summary;
     for rank in &summary.ranks {
         assert!(rank.wait_ns < 18_000, "{}: {} ns", rank.rank, rank.wait_ns);
-        // The second clock counts 6 ns more of 300 us, and times are of whole ns.
+        // The second clock counts 6 ns more per 300 us, and times are whole ns.
         let apart = rank.transfer_ns.abs_diff(18_000_000);
         assert!(apart < 18_000, "{}: {} ns", rank.rank, rank.transfer_ns);
     }
@@ -21,7 +21,8 @@ fn clocks_that_drift_are_no_waiting() {
     assert!((drift + 20_000_000).abs() < 1_000_000, "{drift}");
 }
 
-/// Two hosts by the names of their files, 200 us apart: 20 all-reduces of 300 us at which both arrive together.
+/// Two hosts, distinguished by their file names, with clocks 200 us apart: 20 all-reduces of 300 us at which both
+/// arrive together.
 #[test]
 fn hosts_are_told_by_the_names_that_profilers_give_files() {
     let Some(folder) = corpus("faults/small-skew") else {
@@ -44,7 +45,7 @@ fn mirrored_jobs_are_as_large_as_the_capture_says() {
     assert_eq!(report["ranks"], 16);
 }
 
-/// Reports say what a job was captured on, as far as its files tell.
+/// Reports say on what hardware a job was captured, as far as its files state it.
 #[test]
 fn reports_say_what_the_job_was_captured_on() {
     let Some(folder) = corpus("captures/gpu/dlrm_8gpu") else {

@@ -1,4 +1,4 @@
-//! Captures at the edge of what there can be.
+//! Captures at the limits of the possible.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
 use chakram::engine::CommTiming;
@@ -6,8 +6,8 @@ use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
 
-/// Converts a job of one rank, and checks what holds for every conversion: causes have lower ids, and
-/// replays end when the capture did.
+/// Converts a job of one rank and checks two invariants of every conversion: dependencies have lower ids, and the
+/// replay ends when the capture did.
 fn hold(events: &[Event]) -> Job {
     hold_all(&[alone(events)])
 }
@@ -54,7 +54,7 @@ fn operators_without_length() {
     ]);
     assert_eq!(job.traces[0].nodes.len(), 5);
     assert_eq!(job.traces[0].captured_ns(), 10);
-    // Nothing but one mark.
+    // A capture with a single instant event.
     assert_eq!(hold(&[op("a", 7, 0, 1)]).traces[0].captured_ns(), 0);
 }
 
@@ -71,7 +71,7 @@ fn intervals_that_overlap_and_that_start_together() {
         op("c", 0, 50, 3),
         op("d", 0, 100, 4),
     ]);
-    // Ends before and after the one that encloses it.
+    // Events that end before or after the event that encloses them.
     hold(&[
         op("a", 0, 100, 1),
         op("b", 10, 300, 2),
@@ -99,7 +99,7 @@ fn operators_that_only_one_file_has() {
     assert_eq!(job.traces[0].nodes.len(), 4);
 }
 
-/// In a group of one there is nobody to wait for.
+/// In a group of one rank there is nothing to wait for.
 #[test]
 fn a_collective_of_one() {
     for asynchronous in [true, false] {
@@ -110,7 +110,7 @@ fn a_collective_of_one() {
     }
 }
 
-/// Two ranks in three groups, whose clocks are seconds apart; one group is a single rank's.
+/// Two ranks in three groups, with clocks seconds apart; one group has a single rank.
 #[test]
 fn groups_of_one_and_two_with_seconds_between_clocks() {
     let groups: &[(&str, &[u32])] = &[("0", &[0, 1]), ("1", &[0]), ("2", &[1])];
@@ -167,8 +167,8 @@ fn many_threads() {
     assert_eq!(job.summary.ranks[0].lanes.0, 300);
 }
 
-/// Holds that four times as much takes less than eight times as long, but for what is over at once;
-/// sixteen times would be quadratic. A machine that is busy with something else gets three tries.
+/// Checks that a four times larger input takes less than eight times as long (sixteen times would be quadratic); very
+/// short runs are not checked. On a busy machine the test gets three tries.
 fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
     let time = |count: u64| {
         let events = make(count);

@@ -1,12 +1,12 @@
-//! Kernels of public captures that say what they compute, so that another machine can price them.
+//! Public captures whose kernels have operators with shapes, so that another machine can price them.
 
 use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
 use crate::corpus::corpus;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
 
-/// Part of the kernels' time, in per mille, that has FLOPs or bytes: of captures with operators and their shapes, and of
-/// one whose kernels a graph launched.
+/// Share of the kernels' time, in per mille, with known FLOPs or bytes: for captures with operators and shapes, and for
+/// one whose kernels were launched by a graph.
 #[test]
 fn kernels_whose_operators_have_shapes_are_described() {
     let Some(tracelens) = corpus("captures/gpu/tracelens") else {
@@ -17,7 +17,7 @@ fn kernels_whose_operators_have_shapes_are_described() {
         ("h100/gaunernst_bert-small-uncased__1016001.json.gz", 999),
         ("mi300/Falconsai_nsfw_image_detection__1016002.json.gz", 990),
         ("mi300/gaunernst_bert-small-uncased__1016001.json.gz", 999),
-        // With tensors in lists, whose type the kernels' names tell.
+        // With tensors in lists; their type follows from the kernels' names.
         (
             "h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
@@ -26,8 +26,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
             "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
         ),
-        // Kernels that were launched before the capture began do what others of their names do; collectives among them, 46 %
-        // of the time, do none.
+        // A kernel launched before the capture began has the work of other kernels of its name; collectives, 46 % of
+        // the time, have none.
         ("mi300/resnet_act_checkpoint.json.gz", 525),
         ("b200_eager.json.gz", 900),
         ("torch_compile_triton.json.gz", 999),
@@ -53,7 +53,7 @@ fn kernels_whose_operators_have_shapes_are_described() {
             described * 1000 >= all * least,
             "{file}: {described} of {all} ns"
         );
-        // Nothing stands around a graph's kernels: if it did, the least above would be too low.
+        // No operator encloses a graph's kernels. If one did, the minimum above would be too low.
         assert!(
             least > 0 || described * 10 < all,
             "{file}: {described} of {all} ns"
@@ -61,8 +61,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
     }
 }
 
-/// What was launched before the capture began does, in its time, what a kernel or copy of its name does that has an operator
-/// or bytes.
+/// A kernel or copy launched before the capture began does as much work per time as one of the same name with an
+/// operator or known bytes.
 #[test]
 fn kernels_without_an_operator_do_what_their_names_do() {
     let device = |cat: &str, name: &str, (ts, dur): (u32, u32), args: &str| {
@@ -125,8 +125,9 @@ fn kernels_without_an_operator_do_what_their_names_do() {
     assert_eq!(done, expected);
 }
 
-/// Three models, each captured on both machines. Between makers no rate tells how long kernels take, nor a device how long its
-/// host does, so a step is no farther from the measured one than the unchanged capture is, and the interval covers that.
+/// Three models, each captured on both machines. Between vendors no rate predicts kernel times, and a device does not
+/// predict its host's speed. So the predicted step must only be no farther from the measured step than the unchanged
+/// capture is, and the interval must cover the measured step.
 #[test]
 fn steps_on_another_makers_device_are_within_their_interval() {
     let Some(tracelens) = corpus("captures/gpu/tracelens") else {
@@ -181,8 +182,8 @@ fn steps_on_another_makers_device_are_within_their_interval() {
     }
 }
 
-/// Kernels of a capture on H100 are carried to another device of its maker, and stay on the device that they were recorded on;
-/// the report says where they were recorded, and what carries them.
+/// Kernels captured on an H100 are scaled to another device of the same vendor, and unchanged on the recorded device.
+/// The report names the recorded device and the rates used for scaling.
 #[test]
 fn kernels_are_carried_to_another_device_of_their_maker() {
     let Some(tracelens) = corpus("captures/gpu/tracelens") else {
@@ -210,7 +211,7 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
         carried["captured_on"]["kernels_stay"],
         serde_json::Value::Null
     );
-    // The device that the capture names is that machine's.
+    // The capture names the device of that machine.
     let by_capture = report("dgx-h200", &["--recorded-on", "capture"]);
     assert_eq!(by_capture["mean_ps"], carried["mean_ps"]);
     assert_eq!(by_capture["interval"], carried["interval"]);
@@ -223,8 +224,8 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
     assert!(text.contains("--recorded-on capture"), "{text}");
 }
 
-/// Kernels of 100 us of two ranks are carried from the device that each names, and a capture that names none, or one that no
-/// preset describes, is refused with what to give instead.
+/// Two ranks' kernels of 100 us are scaled from the device that each capture names. A capture that names no device, or
+/// one without a preset, is rejected, and the error says what to give instead.
 #[test]
 fn kernels_are_carried_from_the_devices_that_captures_name() {
     let replay = |devices: [Option<&str>; 2]| {
@@ -255,7 +256,7 @@ fn kernels_are_carried_from_the_devices_that_captures_name() {
     let output = replay([Some(h100), Some(a100)]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let compute = |rank: usize| &report["npus"][rank]["time_ps"]["compute"];
-    // 10 us stay, 90 go with the memory's bandwidth: 3.35 and 2.039 TB/s there, 4.8 here.
+    // 10 us are fixed, 90 scale with memory bandwidth: 3.35 and 2.039 TB/s recorded, 4.8 here.
     assert_eq!(compute(0), 72_812_500, "{report}");
     assert_eq!(compute(1), 48_231_250);
     for (device, found) in [

@@ -1,5 +1,4 @@
-//! A replay as captured ends when the capture did, and one as recorded does too, since every wait comes
-//! out of it again.
+//! A replay as captured ends when the capture did, and a replay as recorded does too, because it reproduces every wait.
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
@@ -10,11 +9,11 @@ use chakram::trace::TraceContents;
 use chakram::workload::MissingRankPolicy;
 use std::path::{Path, PathBuf};
 
-/// Of the captured time, at most one part in so many.
+/// The replay may deviate by at most 1 / `CAPTURED` of the captured time.
 const CAPTURED: u64 = 1000;
 const RECORDED: u64 = 1000;
 
-/// Converts a job and holds its replays against its Kineto files.
+/// Converts a job and compares its replays with its Kineto files.
 fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
     let job = try_convert(paths, &Conversion::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
     let spans: Vec<_> = kineto.iter().map(|path| span(path)).collect();
@@ -56,8 +55,8 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
     );
 }
 
-/// Start and end of all that a Kineto file says happened on threads and streams, ns since the epoch,
-/// by a plain parse.
+/// First start and last end of all events of threads and streams in a Kineto file, ns since the epoch, by a plain
+/// parse.
 fn span(path: &Path) -> (i64, i64) {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for (category, start, end) in complete_events(path) {
@@ -76,14 +75,14 @@ fn span(path: &Path) -> (i64, i64) {
     (first, last)
 }
 
-/// Whole nanoseconds of the text of microseconds: doubles cannot hold them.
+/// Parses microseconds in decimal to whole nanoseconds; a double would lose digits.
 fn ns(text: &str) -> i64 {
     let (us, rest) = text.split_once('.').unwrap_or((text, ""));
     let rest: i64 = format!("{rest:0<3}")[..3].parse().unwrap();
     us.parse::<i64>().unwrap() * 1000 + rest
 }
 
-/// Category, start and end, ns, of the events that have a duration.
+/// Category, start and end in ns of each event with a duration.
 fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     let Some(file) = json(path) else {
         return events_by_line(path);
@@ -98,8 +97,8 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     events.collect()
 }
 
-/// The same of a file that is no JSON since its profiler did not escape names. It has a line that begins with phase and
-/// category, which end before the name, and another of nothing but times.
+/// The same for a file that is invalid JSON because its profiler did not escape names. Each event has one line that
+/// begins with phase and category, whose readable part ends before the name, and another line with only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
     let contents = TraceContents::open_any(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());
@@ -181,11 +180,11 @@ fn replays_of_real_captures_end_when_these_did() {
     }
 }
 
-/// Three ranks of four: what is there is converted, and the missing member comes with the others.
+/// Three captured ranks of four: they are converted, and the missing member's part comes from the others.
 #[test]
 fn a_missing_rank_is_mirrored() {
     for (what, options) in jobs(1) {
-        // Messages to a rank that is not there have no other end.
+        // A message to an absent rank has no counterpart.
         if options.style == testkit::capture::Style::Pipeline {
             continue;
         }
@@ -206,7 +205,7 @@ fn a_missing_rank_is_mirrored() {
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);
-            // Whoever waited for the missing rank waits no more.
+            // Ranks that waited for the absent rank no longer wait.
             assert!(
                 off * 5 <= captured,
                 "{what} rank {}: {end}, captured {captured}",

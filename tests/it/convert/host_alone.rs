@@ -1,4 +1,4 @@
-//! Host traces without Kineto, of every schema: no communication is lost, and what operators compute has a price.
+//! Host traces of every schema, without Kineto: no communication is lost, and operators have a price for their work.
 
 use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
@@ -18,7 +18,7 @@ fn requests(path: &Path) -> Option<u64> {
     Some(asks.count() as u64)
 }
 
-/// Number of calls of a rank, those that could not be told included.
+/// Number of calls of a rank, including calls that could not be decoded.
 fn calls(job: &Job, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
@@ -82,7 +82,7 @@ fn host_traces_of_every_schema_convert_alone() {
     }
 }
 
-/// Captures of whole jobs, without their Kineto traces: as much communication as with them, or a refusal that says why.
+/// Captures of whole jobs, without their Kineto traces: as much communication as with them, or an error that says why.
 #[test]
 fn host_traces_of_real_jobs_lose_no_communication() {
     let Some(captures) = corpus("captures") else {
@@ -196,12 +196,13 @@ fn execution_graphs_are_host_traces() {
     };
     assert_eq!((rank.rank, rank.method), (0, LinkMethod::HostAlone));
     let named = job.traces[0].nodes.iter().filter(|n| n.name == "aten::mm");
-    // 2 · 4 · 8 · 8.
+    // FLOPs of the product: 2 · 4 · 8 · 8.
     let flops: Vec<_> = named.map(|node| attribute(node, "num_ops")).collect();
     assert_eq!(flops, [Some(512)]);
 }
 
-/// Files that Chakra's linker made of two have kernels as copies of host nodes: they are named, not converted.
+/// Files that Chakra's linker merged have kernels as copies of host nodes. The error names this; they are not
+/// converted.
 #[test]
 fn linked_files_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,4 +1,4 @@
-//! Ranks without a capture, inferred from captured ones, held against jobs of which all ranks were captured.
+//! Ranks without a capture, inferred from captured ones, against jobs in which all ranks were captured.
 
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
@@ -37,7 +37,7 @@ fn makespan(job: &Job) -> u64 {
     log.ends().into_iter().max().unwrap()
 }
 
-/// Kind, bytes and members of a rank's collectives, group by group.
+/// Members, kind and bytes of a rank's collectives, sorted by group.
 type Calls = Vec<(Vec<u32>, i64, i64)>;
 
 fn converted(job: &Job, rank: usize) -> Calls {
@@ -53,12 +53,12 @@ fn converted(job: &Job, rank: usize) -> Calls {
         )
     });
     let mut calls: Calls = calls.collect();
-    // Groups run beside one another; each keeps its order.
+    // Groups run concurrently; the order within each is kept.
     calls.sort_by(|one, other| one.0.cmp(&other.0));
     calls
 }
 
-/// The same, as the program asked for them.
+/// The same, as the generated program requested them.
 fn asked(truth: &Truth, rank: u32) -> Calls {
     let own = truth
         .collectives
@@ -82,9 +82,9 @@ fn asked(truth: &Truth, rank: u32) -> Calls {
     calls
 }
 
-/// Half of the ranks, whichever, call what they did, in groups that no capture need have declared, and the job ends
-/// when it did: within 2 % (paces of ranks differ by up to 1 %). Of an absent straggler the others' waiting tells the lateness,
-/// but not what it does behind its last collective.
+/// With any half of the ranks captured, every inferred rank makes its original calls, even in groups that no capture
+/// declares, and the job ends within 2 % of the original (speeds of ranks differ by up to 1 %). The others' waiting
+/// reveals an absent straggler's lateness, but not its work after its last collective.
 #[test]
 fn half_of_the_ranks_are_inferred() {
     for (what, options) in jobs(0) {
@@ -107,8 +107,8 @@ fn half_of_the_ranks_are_inferred() {
                 assert_eq!(own, asked, "{what}: rank {rank}");
             }
             let ends = makespan(&job);
-            // Nobody waits for what an absent straggler does behind its last collective, so by how much longer that
-            // takes than on its model, nobody knows.
+            // No rank waits for an absent straggler's work after its last collective, so its extra time there is
+            // unknown.
             let unseen: u64 = dropped
                 .iter()
                 .map(|&rank| unseen(&captured.truth, rank))
@@ -127,7 +127,7 @@ fn half_of_the_ranks_are_inferred() {
     }
 }
 
-/// Time by which a rank's work behind its last collective is longer than that of a rank that is no straggler.
+/// Extra time of a rank's work after its last collective, compared to a rank that is no straggler.
 fn unseen(truth: &Truth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
@@ -140,7 +140,7 @@ fn unseen(truth: &Truth, rank: u32) -> u64 {
     (own.last_ns - last) * (factor - 1000) / factor
 }
 
-/// A stage in the middle of a pipeline does what another does; the last does what no other does.
+/// A stage in the middle of a pipeline repeats another stage's work; the last stage's work is unique.
 #[test]
 fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
     let options = Options {
@@ -186,10 +186,11 @@ fn only_ranks_of_the_job_are_inferred() {
     assert_eq!(all.traces, plain.traces);
 }
 
-/// Halves of real jobs in which an absent rank does what no captured one does before its first collective or behind its last:
-/// `tpsp_mlp`, rank 1 ends 33 ms after rank 0; `dlrm_8gpu`, rank 1 begins 2.8 ms before the even ranks and ranks 4 to 7;
-/// `fsdp_tp_llama`, rank 2 ends 38 ms after ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after ranks 0 and 1;
-/// `fsdp2_llama`, rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms before ranks 1 and 3.
+/// Halves of real jobs in which an absent rank does what no captured one does before its first collective or after its
+/// last: `tpsp_mlp`, rank 1 ends 33 ms after rank 0; `dlrm_8gpu`, rank 1 begins 2.8 ms before the even ranks and ranks
+/// 4 to 7; `fsdp_tp_llama`, rank 2 ends 38 ms after ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after
+/// ranks 0 and 1; `fsdp2_llama`, rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms before
+/// ranks 1 and 3.
 const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/tpsp_mlp", &[0]),
     ("gpu/dlrm_8gpu", &[0, 2, 4, 6]),
@@ -201,7 +202,7 @@ const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/t231_ddp_gpt", &[1, 3]),
 ];
 
-/// When the first node of each rank begins in a replay as recorded, ns.
+/// Start of the first node of each rank in a replay as recorded, ns.
 fn begins(job: &Job) -> Vec<u64> {
     let first = |trace: &rig::Trace| {
         // The first node declares groups.
@@ -212,9 +213,9 @@ fn begins(job: &Job) -> Vec<u64> {
     job.traces.iter().map(first).collect()
 }
 
-/// Captures of real jobs with every second rank, or either half, inferred: the makespan is within 5 % of that of the whole,
-/// or else of what is between the first beginning and the last end of a captured rank, where absent ranks began earlier
-/// or ended later; which those are is listed.
+/// Captures of real jobs with every second rank, or either half, inferred: the makespan is within 5 % of the complete
+/// job's. For listed jobs, in which absent ranks began earlier or ended later, it is within 5 % of the span from the
+/// first start to the last end of a captured rank.
 #[test]
 fn half_of_real_jobs_are_inferred() {
     let Some(captures) = corpus("captures") else {
@@ -259,7 +260,7 @@ fn half_of_real_jobs_are_inferred() {
                     .map(|&rank| list[rank as usize])
                     .collect::<Vec<_>>()
             };
-            // What absent ranks do before and behind all captured ones.
+            // Time of absent ranks before all captured ranks begin and after they all end.
             let before = *of(&begins).iter().min().unwrap() as f64;
             let behind = expected - *of(&ends).iter().max().unwrap() as f64;
             let seen = expected - before - behind;
@@ -287,9 +288,9 @@ fn half_of_real_jobs_are_inferred() {
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     println!("mean {:.2} %", mean * 100.0);
-    // The mean is that of all.
+    // The mean error over all captures.
     assert!(!is_whole() || mean < 0.05, "{mean}");
-    // Stages of a pipeline that are neighbours are not alike.
+    // Neighbouring pipeline stages differ.
     for (name, ranks) in [("pytorch/pp_gpipe", 2), ("pytorch/pp_1f1b", 4)] {
         for kept in [
             (0..ranks / 2).collect(),
@@ -305,7 +306,7 @@ fn half_of_real_jobs_are_inferred() {
     }
 }
 
-/// The job of a capture in `folder` of which the ranks `kept` are there.
+/// The job of the capture in `folder` if only the ranks `kept` are captured.
 fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<Job, String> {
     let files = kept.iter().flat_map(|rank| {
         let file = |kind| folder.join(format!("{kind}.{rank}.json.zst"));

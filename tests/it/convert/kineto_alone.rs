@@ -1,5 +1,5 @@
-//! Kineto traces without host traces, and host traces without Kineto: what there is converts, nothing of a device's time
-//! is lost, and replays end when the capture did.
+//! Kineto traces without host traces, and host traces without Kineto: the existing files convert, no device time is
+//! lost, and replays end when the capture did.
 
 use super::plain_count::{Intervals, PlainCount, common, length, union};
 use super::rig::{
@@ -35,7 +35,7 @@ fn without(folder: &Path, what: &str, ranks: u32) {
 
 fn hold_ends(job: &Job, what: &str) {
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
-        // Waiting for ranks that are absent does not come out of a replay.
+        // A replay does not reproduce waits for absent ranks.
         if comm == CommTiming::Recorded && job.summary.partial > 0 {
             continue;
         }
@@ -51,7 +51,7 @@ fn hold_ends(job: &Job, what: &str) {
     }
 }
 
-/// The same communication, with and without the host's files.
+/// The same communication results with and without the host's files.
 #[test]
 fn generated_captures_convert_without_host_traces() {
     for (what, options) in jobs(2) {
@@ -78,7 +78,7 @@ fn generated_captures_convert_without_host_traces() {
     }
 }
 
-/// Without Kineto there are no times, and the order and the communication stay.
+/// Without Kineto there are no times, but the order and the communication are the same.
 #[test]
 fn generated_captures_convert_without_kineto_traces() {
     for (what, options) in jobs(2) {
@@ -87,7 +87,7 @@ fn generated_captures_convert_without_kineto_traces() {
         let both = convert(folder);
         without(folder, "kineto", options.ranks);
         let alone = try_convert(&[folder.to_owned()], &Conversion::default());
-        // Plain operators on gloo do not name their group, and only Kineto has the workers that tell it.
+        // Plain operators on gloo do not name their group, and only Kineto records the workers that reveal it.
         let plain = (options.device, options.style) == (Device::Cpu, Style::Ddp);
         if plain && options.tensor_parallel > 1 {
             let error = alone.err().expect("it is refused").to_string();
@@ -124,7 +124,7 @@ fn generated_captures_convert_without_kineto_traces() {
                     .filter_map(|n| attribute(n, "num_ops"))
                     .sum()
             };
-            // Kernels share what their operator does, in whole numbers.
+            // Kernels share their operator's work in whole numbers.
             let (own, expected) = (flops(one), flops(other));
             assert!(
                 (own - expected).abs() * 1000 <= expected,
@@ -139,7 +139,7 @@ fn generated_captures_convert_without_kineto_traces() {
     }
 }
 
-/// When nodes ran on devices, and when a thread of the host waited for one of them, ns from the job's start.
+/// Intervals in which nodes ran on devices, and in which a host thread waited for one of them, ns from the job's start.
 fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     let log = replay(
         std::slice::from_ref(trace),
@@ -149,7 +149,7 @@ fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     );
     let mut of: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
     let (mut streams, mut blocked) = (BTreeMap::<i64, Intervals>::new(), Vec::new());
-    // The replay numbers nodes in the order of the file.
+    // The replay numbers nodes in file order.
     assert_eq!(trace.nodes.len(), log.0[0].len());
     for (node, &(start, end)) in trace.nodes.iter().zip(&log.0[0]).skip(1) {
         let (start, end) = ((start / 1000) as i64, (end / 1000) as i64);
@@ -176,7 +176,7 @@ fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     (streams, union(blocked))
 }
 
-/// Converts a file alone and holds the replay against a plain count of the file.
+/// Converts a file alone and compares the replay with a plain count of the file.
 fn hold_alone(path: &Path) {
     let what = path.file_name().unwrap().to_string_lossy().into_owned();
     let job = try_convert(&[path.to_owned()], &Conversion::default())
@@ -208,14 +208,14 @@ fn hold_alone(path: &Path) {
     let overlap = busy - common(&own, &blocked);
     let expected = expected - common(&file, &plain.blocked);
     println!("{what}: busy {busy}, overlap {overlap} of {expected}, span {span}");
-    // Between calls of the runtime without operators nothing says that the host was at work.
+    // Without operators, no event shows that the host was busy between runtime calls.
     assert!(
         !plain.operators || close(overlap, expected),
         "{what}: overlap {overlap} of {expected}, {span}"
     );
 }
 
-/// Small files; the others are held by the test below, which takes minutes.
+/// Small files only; the test below covers the others and takes minutes.
 #[test]
 fn real_kineto_traces_convert_alone() {
     let Some(gpu) = corpus("captures/gpu") else {

@@ -1,5 +1,5 @@
-//! Files of different runs, ranks and processes are refused with both names; what stands beside a capture is left aside,
-//! and what cannot have been recorded is dropped and counted.
+//! Files of different runs, ranks and processes are rejected with both names; other files in a capture's folder are
+//! ignored; impossible records are dropped and counted.
 
 use super::rig::{capture, convert, try_convert};
 use chakram::convert::{ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes};
@@ -28,7 +28,7 @@ fn copy(from: &Path, name: &str, to: &Path, as_name: &str) {
     std::fs::copy(from.join(name), to.join(as_name)).unwrap();
 }
 
-/// The file with one text replaced by another wherever it stands.
+/// Replaces every occurrence of one text in the file by another.
 fn replace(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.contains(from), "{} has no {from}", path.display());
@@ -87,8 +87,8 @@ fn converted(files: &[(String, String)]) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// Ranks that were not profiled at one time are of two runs: on one host, and on hosts whose clocks differ by more than
-/// clocks do.
+/// Ranks that were not profiled at the same time are of two runs: on one host, and on hosts whose clocks differ by more
+/// than real clocks do.
 #[test]
 fn ranks_of_different_runs_are_refused() {
     let second = 1_000_000_000;
@@ -132,7 +132,7 @@ fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
     refusal(job.folder.path(), &["4000000000 ranks", "1048576 at most"]);
 }
 
-/// Captures of another process in the folder do no harm; without a reason to choose there is none.
+/// Captures of another process in the folder do no harm; if nothing distinguishes them, the error says so.
 #[test]
 fn kineto_traces_of_another_run_are_left_aside() {
     let (one, other) = (job(0), job(7));
@@ -166,7 +166,7 @@ fn kineto_traces_of_another_run_are_left_aside() {
     );
 }
 
-/// Windows of calls of one size that open and close elsewhere: collectives end together, which tells them apart.
+/// Different call windows of one size: collectives end together, and this aligns the windows.
 #[test]
 fn windows_that_open_at_different_calls_are_aligned() {
     let rank = |rank: u32, calls: std::ops::Range<i64>| {
@@ -203,7 +203,7 @@ fn windows_that_open_at_different_calls_are_aligned() {
     assert_eq!(convert(&cut), (3, vec![60_000, 0], 3));
 }
 
-/// Where ranks split a group, every part has the name of the whole: they are told apart by their members.
+/// Where ranks split a group, every part has the name of the whole: the parts are distinguished by their members.
 #[test]
 fn parts_of_a_split_share_a_name() {
     for (device, style) in [(Device::Cuda, Style::Ddp), (Device::Cpu, Style::Functional)] {
@@ -242,7 +242,8 @@ fn parts_of_a_split_share_a_name() {
     }
 }
 
-/// Files as the profiler names them, by process and time, tell their ranks themselves, in folders or side by side.
+/// Names by the profiler's scheme, with process and time: ranks come from the files themselves, in folders or side by
+/// side.
 #[test]
 fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
     let job = job(0);
@@ -275,7 +276,7 @@ fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
         copy(from, &format!("kineto.{rank}.json"), &folder, "trace.json");
     }
     assert_eq!(convert(folders.path()).traces, first.traces);
-    // A process is no rank: alone it is the first.
+    // A process id is no rank: a single file is rank 0.
     let alone = tempfile::tempdir().unwrap();
     let name = format!(
         "node_{}.1694128201123456789.pt.trace.json",
@@ -322,7 +323,7 @@ fn events_outside_the_profilers_span_are_dropped() {
     );
 }
 
-/// Texts as editors save them, and the categories of 2021.
+/// Texts as editors save them, and the event categories of 2021.
 #[test]
 fn other_encodings_and_old_categories_are_read() {
     let events = [op("a", 1_000, 500, 1), op("b", 2_000, 500, 2)];
@@ -343,7 +344,7 @@ fn other_encodings_and_old_categories_are_read() {
     assert_eq!(traces(old.into_bytes()), first);
 }
 
-/// A version in a name is no rank.
+/// A version number in a file name is no rank.
 #[test]
 fn versions_in_names_are_no_ranks() {
     let events = [op("a", 1_000, 500, 1)];
@@ -355,7 +356,7 @@ fn versions_in_names_are_no_ranks() {
     assert_eq!((job.traces.len(), job.traces[0].rank), (1, 0));
 }
 
-/// Messages of NCCL between ranks 1 and 3, the group of which is not that of all: records have ranks of the job.
+/// NCCL messages between ranks 1 and 3 in a group that is not the group of all: the records have ranks of the job.
 #[test]
 fn ends_of_messages_are_ranks_of_the_job() {
     let kineto = |rank: u32, name: &str, other: &str, start: u32| {

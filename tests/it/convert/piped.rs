@@ -1,4 +1,4 @@
-//! Captures from standard input: what a file of the same contents gives, byte for byte.
+//! Captures from standard input: they give the same bytes as a file of the same contents.
 
 use super::rig::capture;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn convert(args: &[&str], piped: &[u8]) -> Output {
         .spawn()
         .expect("the program was built");
     let mut input = child.stdin.take().expect("it is piped");
-    // Whoever refuses the arguments may be gone by now.
+    // If the program rejected its arguments, it may have ended already.
     let _ = input.write_all(piped);
     drop(input);
     child.wait_with_output().expect("it ends by itself")

@@ -1,27 +1,27 @@
-//! Times of a Kineto file by a plain parse of the whole of it, which shares nothing with the reader: how long its
-//! device worked, how long the host waited for it, and how long neither did.
+//! Times of a Kineto file, by a plain parse of the whole file that shares no code with the reader: device time, host
+//! waits for the device, and time in which neither worked.
 
 use super::rig::json;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Intervals, ns.
+/// Start and end of intervals, ns.
 pub type Intervals = Vec<(i64, i64)>;
 
 /// Events of a file.
 pub struct PlainCount {
-    /// Of every stream, its work.
+    /// Busy intervals of each stream.
     pub streams: BTreeMap<(String, String), Intervals>,
     /// Time in which the host waited for the device inside a call.
     pub blocked: Intervals,
-    /// Whether it has operators, and not only calls of the runtime.
+    /// `true` if the file has operators, and not only runtime calls.
     pub operators: bool,
     pub first: i64,
     pub last: i64,
 }
 
-/// Sorts and joins intervals.
+/// Sorts intervals and merges those that touch.
 pub fn union(mut list: Intervals) -> Intervals {
     list.sort_unstable();
     let mut out: Intervals = Vec::new();
@@ -38,7 +38,7 @@ pub fn length(list: &[(i64, i64)]) -> i64 {
     list.iter().map(|(from, to)| to - from).sum()
 }
 
-/// The time that is in both of two unions.
+/// Intersection of two unions, in ns.
 pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
     let (mut i, mut j, mut sum) = (0, 0, 0);
     while i < a.len() && j < b.len() {
@@ -49,7 +49,7 @@ pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
 }
 
 fn ns(value: &Value) -> i64 {
-    // Whole nanoseconds, from the text: doubles cannot hold them.
+    // Whole nanoseconds are parsed from text, because a double would lose digits.
     let text = value.to_string();
     let (us, rest) = text.split_once('.').unwrap_or((&text, ""));
     let rest: i64 = format!("{rest:0<3}")[..3].parse().unwrap();
@@ -114,7 +114,7 @@ impl PlainCount {
         this
     }
 
-    /// When any stream worked.
+    /// Intervals in which at least one stream worked.
     pub fn busy(&self) -> Intervals {
         union(self.streams.values().flatten().copied().collect())
     }

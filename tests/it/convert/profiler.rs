@@ -1,4 +1,4 @@
-//! Cost of the profiler in a capture, and replays without it.
+//! The profiler's cost in a capture, and replays without it.
 
 use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host, replay};
 use super::truth::jobs;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
 
-/// Of a node, ns.
+/// Profiler time charged to a node, ns.
 fn profiler(node: &chakram::internals::proto::Node) -> u64 {
     attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
 
-/// No node bears more than it lasts, nor all of a thread more than its records took; kernels bear nothing.
+/// No node is charged more than its duration, no thread more than its records took; kernels are charged nothing.
 #[test]
 fn nodes_bear_what_their_records_took() {
     for (what, options) in jobs(1) {
@@ -48,7 +48,8 @@ fn nodes_bear_what_their_records_took() {
     }
 }
 
-/// A job of one rank and one thread, without a device: its replay is shorter by what its nodes bear, to the ns.
+/// A job of one rank and one thread, without a device: its replay is shorter by the time charged to its nodes, to the
+/// ns.
 #[test]
 fn a_chain_is_shorter_by_its_profiler() {
     let captured = capture(&Options {
@@ -73,7 +74,7 @@ fn a_chain_is_shorter_by_its_profiler() {
     );
     let ps = |report: &Value| report["makespan_ps"].as_u64().unwrap();
     assert_eq!(ps(&whole) - ps(&without), removed * 1000);
-    // Both say both.
+    // Both reports give both times.
     for (report, removed) in [(&whole, false), (&without, true)] {
         let profiler = &report["profiler"];
         assert_eq!(profiler["removed"], removed);
@@ -97,8 +98,8 @@ fn report(prefix: &str, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// The cost of a record follows from views: those that call nothing last 2 us, and from the start of one that calls another to
-/// that of the other 1 us pass, so that a record of the profiler alone takes 240 % of 3 us.
+/// The cost of a record is measured on views. Views without nested calls last 2 us. In views with a nested call, 1 us
+/// passes between the start of the outer and of the nested call. So one record of the profiler takes 240 % of 3 us.
 #[test]
 fn views_tell_what_a_record_costs() {
     let mut events = Vec::new();
@@ -111,7 +112,7 @@ fn views_tell_what_a_record_costs() {
     for i in 0..40 {
         add("aten::t", i * 100, 10);
         add("aten::transpose", i * 100 + 1, 2);
-        // No view, however short it is.
+        // Not a view, however short.
         add("aten::mm", i * 100 + 20, 50);
         add("aten::zero_", i * 100 + 80, 1);
     }
@@ -124,12 +125,13 @@ fn views_tell_what_a_record_costs() {
         job.summary.ranks[0].written.profiler_record_ns
     };
     assert_eq!(record(&events), 7_200);
-    // Of 31 nothing is derived.
+    // 31 samples are too few to derive a cost.
     events.truncate(31 * 4);
     assert_eq!(record(&events), 3_500);
 }
 
-/// A capture that carries steps without a profiler: that is left out by default, and reports show both.
+/// A capture that includes steps without a profiler: the replay leaves the profiler's cost out by default, and reports
+/// show both times.
 #[test]
 fn measured_steps_stand_beside_the_replay() {
     let captured = capture(&Options {
@@ -144,8 +146,8 @@ fn measured_steps_stand_beside_the_replay() {
     assert!(convert().status.success());
     let captured = report(&prefix, &["--without", "nothing"]);
     let captured = captured["makespan_ps"].as_u64().expect("a time") / 1000;
-    // A step without a profiler takes two fifths of the capture, which has two steps. Of each step the slower rank counts: the median
-    // is `step`, the shortest takes 4/5 of it and the longest 9/5.
+    // A step without a profiler takes two fifths of the capture, which has two steps. The slower rank determines each
+    // step: the median is `step`, the shortest takes 4/5 of it and the longest 9/5.
     let step = captured * 2 / 5;
     let fifth = |of: u64| step * of / 5;
     for (rank, steps) in [
@@ -173,7 +175,7 @@ fn measured_steps_stand_beside_the_replay() {
     assert_eq!(profiler["steps"], 2);
     assert_eq!(profiler["measured_step_ps"].as_u64(), Some(step * 1000));
     assert_eq!(profiler["cost_basis"], "measured_steps");
-    // The fifth of the capture that no step without a profiler takes, over the records of the thread that has most.
+    // The fifth of the capture that is profiler cost, divided by the records of the thread with the most.
     let records = profiler["record_ns"].as_u64().expect("a cost");
     assert!(records > 0 && records < captured / 5, "{records}");
     // 4/5 and 9/5 of the makespan, and 3 % more on both sides.
@@ -192,7 +194,7 @@ fn measured_steps_stand_beside_the_replay() {
     ] {
         assert!(shown.contains(part), "no {part:?} in: {shown}");
     }
-    // A replay as captured is one, whatever it carries.
+    // A replay as captured keeps the profiler's cost, whatever steps the capture includes.
     let captured = chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "captured"]);
     let captured = String::from_utf8_lossy(&captured.stdout).into_owned();
     assert!(captured.contains("replay +0.00 %"), "{captured}");
@@ -218,8 +220,8 @@ fn traces_without_estimates_are_refused() {
     assert!(error.contains("steps.0.json: no times of steps"), "{error}");
 }
 
-/// The job's own step, ms: as a replay of its capture without the profiler, and as measured. The machine counts for
-/// nothing: all is as recorded.
+/// The job's own step, ms: from a replay of its capture without the profiler, and as measured. The machine has no
+/// influence, because all times are as recorded.
 fn steps(side: &Path, what_if: impl Fn(&mut Vec<Trace>) -> u64) -> (f64, f64) {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let count = timing["profiled_step_ms"].as_array().expect("steps").len() as f64;
@@ -256,7 +258,7 @@ fn steps(side: &Path, what_if: impl Fn(&mut Vec<Trace>) -> u64) -> (f64, f64) {
     )
 }
 
-/// Pairs that estimates were fitted on, and the others.
+/// Pairs on which the estimates were fitted; the other pairs test them.
 const FITTED: [&str; 4] = [
     "ddp_accum_2",
     "ddp_bucket_1_25",
@@ -269,14 +271,14 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Error of a step without the profiler, and whether its interval has the measured step.
+/// Error of a predicted step without the profiler, and whether its interval contains the measured step.
 struct StepPrediction {
     error: f64,
     is_within: bool,
 }
 
-/// Predicts the step of a side of a pair from its capture, with the steps that its process measured without a profiler or without
-/// them, and holds it against the median of other processes.
+/// Predicts the step of one side of a pair from its capture, with or without the unprofiled steps that its process
+/// measured, and compares it with the median of other processes.
 fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let steps = timing["profiled_step_ms"].as_array().expect("steps").len();
@@ -363,7 +365,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
     assert!(within * 100 >= count * 85, "{within} of {count}");
 }
 
-/// Changes that options of a replay express, predicted from the side before them.
+/// Interventions that replay options express, predicted from the capture before the intervention.
 ///
 /// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`
 #[test]

@@ -1,4 +1,4 @@
-//! Steps, modules and calls of Python that a capture states: tables of reports, nested slices, and one step alone.
+//! Python steps, modules and calls in a capture: tables of reports, nested slices, and the extraction of one step.
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands;
@@ -18,7 +18,7 @@ use std::path::Path;
 /// kernel                                       1030-1070     1070-1080       1085-1110      1130-1165
 /// ```
 ///
-/// A second thread has a module of another model in which nothing runs.
+/// A second thread has a module of another model that launches no operator.
 fn capture(folder: &Path) {
     let host = |cat: &str, name: &str, tid: u32, (from, to): (u32, u32), args: &str| {
         format!(
@@ -40,7 +40,7 @@ fn capture(folder: &Path) {
     let mut events = vec![
         python("train.py(1): main", (999, 1200)),
         step(5, (1000, 1100)),
-        // Opens the range, and ends before it.
+        // Starts the step's range and ends before the range does.
         python("profiler.py(7): __enter__", (999, 1001)),
         step(6, (1100, 1180)),
         host("python_function", "nn.Module: Other_0", 2, (1000, 1180), ""),
@@ -48,7 +48,7 @@ fn capture(folder: &Path) {
     for from in [1010, 1110] {
         events.push(python("nn.Module: Net_0", (from, from + 50)));
         events.push(python("nn.Module: Linear_0", (from + 2, from + 35)));
-        // Calls nothing that was recorded.
+        // A call with no recorded calls inside.
         events.push(python("torch/nn.py(3): check", (from + 2, from + 3)));
     }
     let operators = [
@@ -101,9 +101,9 @@ fn rows(report: &Value, table: &str, name: &str, keys: &[&str]) -> Vec<(String, 
     rows.collect()
 }
 
-/// The node times follow from the places of operators, which are before their launches: linear 1015-1020, its launch to 1025,
-/// relu 1048-1051 and 1056, add 1065-1070 and 1075, linear 1115-1120 and 1125; each has the time since the one before it as
-/// its delay.
+/// Node times follow from the positions of operators, which precede their launches: linear 1015-1020, its launch to
+/// 1025, relu 1048-1051 and 1056, add 1065-1070 and 1075, linear 1115-1120 and 1125; each node's delay is the time
+/// since the node before it.
 #[test]
 fn reports_have_the_time_of_steps_and_modules() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,9 +111,9 @@ fn reports_have_the_time_of_steps_and_modules() {
     let job = convert_files(folder.path());
     let report = replay_files(job.path(), &["-m", "dgx-h100"]);
     assert_eq!(report["makespan_ps"], 180_000_000);
-    // Step 5 begins with its range and ends with the kernel of `add`: 40 + 10 + 25 us of kernels, and before and between
-    // them 30 and 5 us in which the thread works or a kernel is about to start. Step 6 lasts from 1100 to 1165, 35 us of it a
-    // kernel. The steps overlap by 10 us.
+    // Step 5 begins with its range and ends with the kernel of `add`: 40 + 10 + 25 us of kernels, and 30 us before and
+    // 5 us between them in which the thread works or a kernel is about to start. Step 6 lasts from 1100 to 1165, 35 us
+    // of it a kernel. The steps overlap by 10 us.
     let keys = [
         "ranks",
         "start_ps",
@@ -130,8 +130,9 @@ fn reports_have_the_time_of_steps_and_modules() {
         ("6".to_owned(), vec![1, 100, 65, 35, 0, 0, 30, 0]),
     ];
     assert_eq!(steps, expected);
-    // On hosts: Linear_0 has 15 + 5 + 5 us in step 5 and again, from 1100, in step 6. Net_0 itself has relu, 23 + 3 + 5 from
-    // the launch before. Outside are add, 9 + 5 + 5, the start of step 6, 25, and the end of the thread, 55.
+    // On hosts: Linear_0 has 15 + 5 + 5 us in step 5 and again, from 1100, in step 6. Net_0's own time is relu: 23 + 3
+    // + 5 after the launch before it. Outside all modules are add, 9 + 5 + 5, the start of step 6, 25, and the end of
+    // the thread, 55.
     let keys = [
         "calls",
         "device_ps",
@@ -173,13 +174,13 @@ fn reports_have_the_time_of_steps_and_modules() {
     assert!(page.contains("data-path=\"/steps/1/time_ps\" data-value=\"65000000\""));
 }
 
-/// A slice on a track: names from the outermost that is open, and its beginning and end in us.
+/// A slice on a track: the names of all open slices from the outermost, and begin and end in us.
 type Drawn = (Vec<String>, f64, f64);
 
 /// Slices by track.
 type DrawnSlices = BTreeMap<u64, Vec<Drawn>>;
 
-/// Arrows by their number: track and time of the beginning and of the end.
+/// Arrows by id: track and time of both ends.
 type DrawnArrows = BTreeMap<u64, Vec<(u64, f64)>>;
 
 /// The slices of a timeline, and the arrows of launches.
@@ -248,7 +249,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     assert_eq!(launches[2].0[2..], ["aten::add", "cudaLaunchKernel"]);
     assert_eq!(launches[3].0[1], "ProfilerStep#6");
     assert_eq!(launches[3].0[2..], around[2..]);
-    // Ranges begin with their first node and end with their last; instants are drawn to 1/1024 us.
+    // A range begins with its first node and ends with its last; times are drawn to 1/1024 us.
     let of = |names: &[&str]| {
         let mut all = slices.values().flatten();
         let (_, from, to) = all.find(|(found, ..)| found == names).unwrap();
@@ -257,7 +258,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     assert_eq!(of(&around[..4]), [15.0, 25.0]);
     assert_eq!(of(&around[..3]), [15.0, 56.0]);
     assert_eq!(of(&around[..2]), [15.0, 75.0]);
-    // An arrow from the beginning of each launch to that of its kernel, on the track of the stream.
+    // Each arrow goes from the start of a launch to the start of its kernel on the stream's track.
     let mut ends: Vec<[f64; 2]> = Vec::new();
     for ends_of in arrows.values() {
         let [(from, left), (to, entered)] = ends_of[..] else {
@@ -279,8 +280,8 @@ fn every_command_takes_one_step_alone() {
     capture(folder.path());
     let job = convert_files(folder.path());
     let path = job.path().display().to_string();
-    // As long as in the whole: 110 and 65 us. Of step 5 are its range, three operators, launches and kernels; the declaration
-    // of groups stays.
+    // Each slice lasts as long as in the full replay: 110 and 65 us. Step 5 consists of its range, three operators,
+    // launches and kernels; the declaration of groups is kept too.
     for (step, makespan, nodes) in [("5", 110, 11), ("6", 65, 5)] {
         let report = replay_files(job.path(), &["-m", "dgx-h100", "--step", step]);
         assert_eq!(report["makespan_ps"], makespan * 1_000_000, "{step}");
@@ -290,7 +291,7 @@ fn every_command_takes_one_step_alone() {
         let sliced = job.path().join(format!("slice{step}/job"));
         let sliced = sliced.display().to_string();
         run_program(&["slice", &path, "--step", step, "-o", &sliced]);
-        // What is read is what is written.
+        // Writing and reading keep all nodes.
         let same = [
             "diff",
             &format!("{path}/job"),
@@ -335,8 +336,8 @@ fn every_command_takes_one_step_alone() {
     );
 }
 
-/// Sum of the time of kernels and copies by the path of modules around their launch, ns: by a search over all calls of Python
-/// for each kernel.
+/// Sum of kernel and copy times by the module path around their launch, ns: a linear search over all Python calls for
+/// each kernel.
 fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     let ns = |value: &Value| (value.as_f64().unwrap() * 1e3).round() as u64;
     let events = kineto["traceEvents"].as_array().unwrap();
@@ -382,8 +383,8 @@ fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Own times of modules are the sums of a plain search, and all rows together are the time of devices in the table of
-/// operators, to the picosecond, and the time of threads.
+/// The modules' own times equal the sums of a plain search. All rows together equal the device time in the table of
+/// operators, to the picosecond, and the thread time.
 #[test]
 fn times_of_modules_sum_to_those_of_operators() {
     let Some(tracelens) = corpus("captures/gpu/tracelens") else {
@@ -398,7 +399,7 @@ fn times_of_modules_sum_to_those_of_operators() {
         ),
         ("mi300/gaunernst_bert-small-uncased__1016001", true),
         ("mi300/Falconsai_nsfw_image_detection__1016002", true),
-        // Kernels that overlap are clipped, and some were launched before the capture.
+        // Overlapping kernels are clipped, and some were launched before the capture.
         ("b200_eager", false),
         ("mi300/resnet_act_checkpoint", false),
         ("inference/vllm_prefilldecode_piecewise", false),
@@ -419,7 +420,7 @@ fn times_of_modules_sum_to_those_of_operators() {
         }
         assert_eq!(sum("own_device_ps"), parts[0], "{file}");
         assert!(sum("own_host_ps") >= parts[1], "{file}");
-        // A row is itself and those right under it.
+        // A row's time is its own time plus that of its direct children.
         for row in modules.iter().filter(|row| row["path"] != "") {
             let path = row["path"].as_str().unwrap();
             let inside = modules.iter().filter(|other| {
@@ -452,8 +453,8 @@ fn times_of_modules_sum_to_those_of_operators() {
     }
 }
 
-/// A capture of three steps: each node of a step is in its slice, the steps together have all nodes but those around them,
-/// and a step takes the time that it has in the whole.
+/// A capture of three steps: each node of a step is in its slice, the slices together have all nodes except those
+/// outside steps, and each step takes as long as in the full replay.
 #[test]
 fn steps_of_a_job_stay_steps() {
     let Some(capture) = corpus("captures/pytorch/ddp_resnet18_3steps") else {
@@ -470,11 +471,11 @@ fn steps_of_a_job_stay_steps() {
         let alone = replay_files(job.path(), &[&options[..], &["--step", &number]].concat());
         assert_eq!(alone["makespan_ps"], row["time_ps"], "step {number}");
         assert_eq!(row["ranks"], 2);
-        // Two declarations of groups are in every slice.
+        // Every slice has the two declarations of groups.
         nodes += alone["nodes"].as_u64().unwrap() - 2;
         let parts = ["compute", "exposed_communication", "memory", "host", "idle"];
         let parts = parts.map(|part| row[format!("{part}_ps")].as_u64().unwrap());
-        // Each of the five is rounded by itself.
+        // Each of the five values is rounded separately.
         assert!(
             parts
                 .iter()

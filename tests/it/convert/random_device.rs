@@ -1,6 +1,6 @@
-//! Captures of devices that are made at random, situation by situation, with the truth: kernels that overlap on a stream,
-//! batches of messages that one launch carries out, collectives beside them, kernels of communication that say nothing,
-//! and launches whose kernels the profiler dropped. Nothing here is shared with the generator of other tests.
+//! Captures of devices generated at random from typical situations, with known truth: kernels that overlap on a stream,
+//! batches of messages in one launch, concurrent collectives, communication kernels without attributes, and launches
+//! whose kernels the profiler dropped. This generator shares no code with the one of other tests.
 
 use super::rig::{
     COLLECTIVE, Job, Log, RECEIVE, SEND, Trace, attribute, convert, lane, lasts, on_host, replay,
@@ -10,15 +10,15 @@ use chakram::workload::MissingRankPolicy;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Streams of kernels that compute, of messages, of collectives, and of communication that says nothing.
+/// Streams of compute kernels, of messages, of collectives, and of communication without attributes.
 const COMPUTE: [u64; 2] = [7, 11];
 const MESSAGES: u64 = 20;
 const COLLECTIVES: u64 = 21;
 const UNKNOWN: u64 = 30;
-/// Lanes from here on are messages in flight beside the first of their batch.
+/// Lanes from here on are for messages in flight concurrently with the first of their batch.
 const FLIGHTS: i64 = 1000;
 
-/// Numbers below a bound, by xorshift.
+/// Random numbers below a bound, by xorshift.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// What a rank's device did.
+/// The true activity of a rank's device.
 #[derive(Debug, Default, PartialEq)]
 struct Truth {
     /// Intervals by stream, ns.
@@ -51,17 +51,17 @@ struct Truth {
     end: u64,
 }
 
-/// A rank while its file is made.
+/// A rank's file under construction.
 struct RankFile {
     rank: u64,
     events: Vec<Value>,
-    /// Time of its thread, ns.
+    /// Current time of its thread, ns.
     now: u64,
     id: u64,
     truth: Truth,
 }
 
-/// A launch of which the kernel is still to come.
+/// A launch whose kernel has not been added yet.
 #[derive(Clone, Copy)]
 struct Launch {
     correlation: u64,
@@ -85,7 +85,7 @@ impl RankFile {
         }
     }
 
-    /// An event of the thread over what `inside` does, and 2 µs more.
+    /// Adds an event of the thread that encloses the events of `inside` and 2 µs more.
     fn host<T>(
         &mut self,
         cat: &str,
@@ -129,7 +129,7 @@ impl RankFile {
         }
     }
 
-    /// Time at which all of a stream's kernels have ended.
+    /// End of the last kernel of a stream.
     fn free(&self, stream: u64) -> u64 {
         let own = self.truth.streams.get(&stream);
         own.map_or(0, |own| own.iter().map(|&(_, end)| end).max().unwrap_or(0))
@@ -150,7 +150,7 @@ impl RankFile {
         }));
     }
 
-    /// A product whose kernel may start before the one ahead of it has ended.
+    /// A matrix product whose kernel may start before the previous kernel has ended.
     fn compute(&mut self, random: &mut Random) {
         let stream = COMPUTE[random.below(2) as usize];
         let extended = random.one_in(3);
@@ -203,7 +203,7 @@ impl RankFile {
         self.truth.unknown_ns += lasts;
     }
 
-    /// Requests a message, alone or in an operator of c10d; `old` profilers write arguments of the operator alone.
+    /// Requests a message, alone or in an operator of c10d; `old` profilers write arguments only on the operator.
     fn request(
         &mut self,
         random: &mut Random,
@@ -254,7 +254,8 @@ impl RankFile {
     }
 }
 
-/// Sends a batch of messages between ranks, of each of which one launch, or two in succession, carries out all of a rank.
+/// Sends a batch of messages between ranks. On each rank one launch, or two in succession, carries out all of the
+/// rank's messages.
 fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64)], old: bool) {
     let world = files.len() as u64;
     let mut starts = vec![None; files.len()];
@@ -271,7 +272,7 @@ fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64
         if own.is_empty() {
             continue;
         }
-        // Messages of one pair stay in their order, by which they match.
+        // Messages of one pair keep their order, because they match by it.
         let sends_first = random.one_in(2);
         own.sort_by_key(|&(send, ..)| send != sends_first);
         for message in own {
@@ -290,7 +291,7 @@ fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64
         starts[file.rank as usize] = Some((first, second, ready.max(file.free(MESSAGES))));
     }
     let start = |rank: u64| starts[rank as usize].as_ref().map_or(0, |start| start.2);
-    // 50 bytes a ns, from the later of both ends on.
+    // 50 bytes per ns, starting when both ends are ready.
     let end =
         |&(from, to, bytes): &(u64, u64, u64)| start(from).max(start(to)) + 2_000 + bytes / 50;
     let ends: Vec<u64> = (0..world)
@@ -313,7 +314,7 @@ fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64
     }
 }
 
-/// An all-reduce of all ranks, whose launch is inside of its record.
+/// An all-reduce of all ranks, launched inside its record.
 fn all_reduce(files: &mut [RankFile], random: &mut Random) {
     let elements = 1 + random.below(1 << 20);
     let world = files.len() as u64;
@@ -345,7 +346,7 @@ fn all_reduce(files: &mut [RankFile], random: &mut Random) {
     }
 }
 
-/// Returns the file of each rank, with the wait for the device at its end, and the truth.
+/// Returns the file of each rank, which ends with the wait for the device, and the truth.
 fn finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
     let world = files.len();
     let finish = |mut file: RankFile| {
@@ -401,7 +402,7 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
     finished(files)
 }
 
-/// Merges intervals that overlap or touch; those without length do not count.
+/// Merges intervals that overlap or touch, and drops empty ones.
 fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     intervals.retain(|(from, to)| from < to);
     intervals.sort_unstable();
@@ -419,7 +420,7 @@ fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 fn replayed(trace: &Trace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut streams: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for (node, &(from, to)) in trace.nodes.iter().zip(log) {
-        // A node of computation, or of communication, and not of the host.
+        // Compute and communication nodes that do not run on the host.
         if node.r#type < 4 || on_host(node) {
             continue;
         }
@@ -458,7 +459,7 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
         let (texts, truths) = random_job(seed);
         let job = converted(&texts);
         let log = captured(&job);
-        // All ranks end with the wait for their device; the job begins when the first has something to do.
+        // All ranks end with the wait for their device; the job begins with the first rank's first event.
         let origin = truths[0].end - job.traces[0].captured_ns();
         for (rank, truth) in truths.iter().enumerate() {
             let at = format!("seed {seed}, rank {rank}");
@@ -548,7 +549,7 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
     );
 }
 
-/// Stage 0 sends two tensors to stage 1, which sends two to stage 2: each stage is moved by what delays the one before it.
+/// Stage 0 sends two tensors to stage 1, which sends two to stage 2: a delay of one stage moves the next.
 #[test]
 fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
@@ -583,7 +584,7 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
     let after = ends(|rank| if rank == 0 { LATE } else { 0 });
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        // Stage 1 starts 7 us later than stage 0, and its kernel waits for it: so does stage 2 for stage 1.
+        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's; likewise stage 2 for stage 1.
         let moved = after - before;
         assert!(
             moved <= LATE && moved + 10_000 >= LATE,
@@ -592,8 +593,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
 }
 
-/// The profiler dropped the second of three collectives at one rank: the first and the third still are what they were, at all
-/// ranks, and the second keeps its time at the others.
+/// The profiler dropped the second of three collectives at one rank: the first and the third do not change on any rank,
+/// and the second keeps its time on the other ranks.
 #[test]
 fn collectives_match_around_a_dropped_kernel() {
     let mut random = Random(5);
@@ -647,7 +648,7 @@ fn collectives_match_around_a_dropped_kernel() {
     }
 }
 
-/// An all-reduce that its name alone tells is of the only group with several members, or of a group that nothing tells.
+/// An all-reduce known only by its name belongs to the only group with several members, or else to an unknown group.
 #[test]
 fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
@@ -690,7 +691,7 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     }
 }
 
-/// Kernels of which none was recorded: nothing on the host becomes compute.
+/// Launches whose kernels were not recorded: no host time becomes compute.
 #[test]
 fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
     let mut files: Vec<RankFile> = vec![RankFile::new(0)];

@@ -1,5 +1,5 @@
-//! Bad input: an error that names the file, and where it makes sense the byte, what was found and what
-//! to try; nothing is written, and nothing panics.
+//! Bad input: errors name the file, the byte if useful, the finding and what to try; no file is written, and no code
+//! panics.
 
 use super::rig::{Captured, capture, try_convert};
 use crate::corpus::is_whole;
@@ -44,7 +44,7 @@ fn copy(from: &Path, to: &Path) {
     std::fs::copy(from, to).unwrap();
 }
 
-/// Files that end early, all over their length and around their ends.
+/// Truncated files: cut at points all over their length and close to their ends.
 #[test]
 fn files_that_end_early_are_refused() {
     let job = job(Style::Ddp, 0, 2);
@@ -76,7 +76,7 @@ fn files_that_end_early_are_refused() {
             let steps = if ending.is_empty() { 40 } else { 8 };
             let steps = if is_whole() { steps } else { steps / 4 };
             let lengths = (0..steps).map(|n| packed.len() * n / steps);
-            // After the last bracket there is only white space.
+            // Only white space follows the last bracket.
             for length in lengths.chain([packed.len() - 2, packed.len() - 4]) {
                 std::fs::write(&path, &packed[..length]).unwrap();
                 match try_convert(&[broken.path().to_owned()], &Conversion::default()) {
@@ -139,7 +139,7 @@ fn files_that_do_not_belong_together_are_refused() {
         &["kineto.0.json", "another run", "byte", "try: pair"],
     );
 
-    // Two of a kind.
+    // Two files of the same kind for one rank.
     let text = error(&[
         file(&one, "host.0.json"),
         file(&one, "kineto.0.json"),
@@ -158,7 +158,7 @@ fn files_that_do_not_belong_together_are_refused() {
     ]);
     has(&text, &["again.0.json", "same kind of file"]);
 
-    // A rank twice under two names.
+    // One rank's file twice, under two names.
     let twice = tempfile::tempdir().unwrap();
     for (from, to) in [
         ("host.0.json", "host.0.json"),
@@ -171,7 +171,7 @@ fn files_that_do_not_belong_together_are_refused() {
     let text = error(&[twice.path().to_owned()]);
     has(&text, &["rank 0", "kineto.1.json", "kineto.0.json"]);
 
-    // One rank of another run: it calls other collectives.
+    // One rank of another run, which calls other collectives.
     let deeper = capture(&Options {
         layers: 6,
         bucket: 1 << 18,
@@ -197,7 +197,7 @@ fn folders_without_captures_are_refused() {
     has(&text, &["missing"]);
     std::fs::write(empty.path().join("config.json"), "{\"a\": 1}").unwrap();
     has(&error(&[empty.path().to_owned()]), &["no captures here"]);
-    // Beside captures other JSON does no harm.
+    // Other JSON files in the folder do no harm.
     let job = job(Style::Ddp, 0, 2);
     std::fs::write(job.folder.path().join("config.json"), "{\"a\": 1}").unwrap();
     std::fs::write(job.folder.path().join("notes.0.json"), "[1, 2]").unwrap();

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use testkit::capture::{Options, Truth, generate};
 
-/// The files of a generated job.
+/// The capture files of a generated job.
 pub struct Captured {
     pub folder: TempDir,
     pub truth: Truth,
@@ -35,7 +35,7 @@ pub fn capture(options: &Options) -> Captured {
     }
 }
 
-/// One rank's trace, by the generated types.
+/// One rank's trace, in the types generated from the schema.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     pub rank: u32,
@@ -43,7 +43,7 @@ pub struct Trace {
     pub nodes: Vec<Node>,
 }
 
-/// A conversion.
+/// The result of a conversion.
 pub struct Job {
     pub summary: ConversionSummary,
     pub traces: Vec<Trace>,
@@ -91,7 +91,7 @@ pub const SEND: i32 = 5;
 pub const RECEIVE: i32 = 6;
 pub const COLLECTIVE: i32 = 7;
 
-/// The value of an attribute as a whole number.
+/// The value of an integer attribute, of any integer type.
 fn whole(list: &[AttributeProto], name: &str) -> Option<i64> {
     let attribute = list.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
@@ -116,7 +116,7 @@ pub fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     }
 }
 
-/// Sets a whole number that may not be there yet.
+/// Sets an integer attribute, and adds it if it is missing.
 pub fn set(node: &mut Node, name: &str, value: u64) {
     node.attr.retain(|a| a.name != name);
     node.attr.push(AttributeProto {
@@ -156,13 +156,13 @@ pub fn eager(node: &Node) -> bool {
     attribute(node, "eager") == Some(1)
 }
 
-/// Where it ran: the thread of a host node, the stream of others.
+/// Lane of a node: the thread of a host node, the stream of another.
 pub fn lane(node: &Node) -> i64 {
     let stream = attribute(node, "stream").filter(|_| !on_host(node));
     stream.or_else(|| attribute(node, "tid")).unwrap_or(-1)
 }
 
-/// All that a node waits for.
+/// All dependencies of a node.
 pub fn causes(node: &Node) -> impl Iterator<Item = u64> + '_ {
     node.data_deps.iter().chain(&node.ctrl_deps).copied()
 }
@@ -182,7 +182,7 @@ impl Trace {
     }
 }
 
-/// When each node of each rank started and ended in a replay, ps.
+/// Start and end of each node of each rank in a replay, ps.
 #[derive(Debug, Default)]
 pub struct Log(pub Vec<Vec<(u64, u64)>>);
 
@@ -207,14 +207,14 @@ impl Observer for Log {
 }
 
 impl Log {
-    /// When the last node of each rank ended, ns.
+    /// End of the last node of each rank, ns.
     pub fn ends(&self) -> Vec<u64> {
         let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
         ends.map(|ps| ps / 1000).collect()
     }
 }
 
-/// A switch with lanes enough for anything.
+/// A switch with more lanes than any test needs.
 fn machine(ranks: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
@@ -276,12 +276,12 @@ pub fn replay(
         .1
 }
 
-/// The JSON in a file, packed or not.
+/// The JSON in a file, compressed or not.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(TraceContents::open_any(path).unwrap().as_slice()).ok()
 }
 
-/// Returns what the program prints, which must succeed.
+/// Returns the program's output; the program must succeed.
 pub fn run_program(args: &[&str]) -> String {
     let output = commands::chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! The same capture gives the same traces, however it comes; and a step is a part of the whole.
+//! The same capture gives the same traces, however it is supplied; and one step is a part of the whole.
 
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
@@ -69,8 +69,7 @@ fn step(folder: &Path, number: u64) -> Job {
     try_convert(&[folder.to_owned()], &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The second of three steps has the nodes of the whole that run in it, and lasts as long as its
-/// range.
+/// The second of three steps has the nodes of the whole that run in it, and lasts as long as its recorded range.
 #[test]
 fn a_step_is_that_part_of_the_whole() {
     for (what, options) in jobs(0).into_iter().filter(|(_, o)| o.steps == 3) {
@@ -96,8 +95,8 @@ fn a_step_is_that_part_of_the_whole() {
                 assert_eq!(range as u64, end - start, "{what}");
                 assert_eq!(trace.captured_ns(), end - first, "{what}");
             }
-            // Each node of the part is a node of the whole that lasts as long.
-            // Messages that nobody blocked for have the transfer of others, which differ in the part.
+            // Each node of the part is a node of the whole with the same duration. A message that no host call waited
+            // for takes its transfer time from other messages, and these differ in the part.
             let others =
                 |n: &&Node| n.name != "end of the thread" && !matches!(n.r#type, SEND | RECEIVE);
             for node in trace.nodes.iter().filter(others) {

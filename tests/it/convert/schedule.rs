@@ -1,10 +1,10 @@
-//! When the nodes of a job's traces start and end, by a few lines that share nothing with the engine:
-//! every node after its causes and its delay, every part of a communication after those it needs.
+//! Start and end of the nodes of a job's traces, by a few lines that share no code with the engine: every node starts
+//! after its dependencies and its delay, every part of a communication after the parts that it needs.
 
 use super::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, causes, delay, eager, lasts};
 use std::collections::BTreeMap;
 
-/// Start and end of every node of every trace, ns: when it was ready, and when it was over.
+/// Start (when it was ready) and end of every node of every trace, ns.
 pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
     let places: Vec<BTreeMap<u64, usize>> = traces
         .iter()
@@ -23,7 +23,7 @@ pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u6
         .map(|t| vec![(None, None); t.nodes.len()])
         .collect();
     let mut arrived = vec![0; meetings.len()];
-    // Again and again from where each rank got stuck.
+    // Repeat from the point where each rank got stuck.
     let mut open: Vec<Vec<usize>> = traces
         .iter()
         .map(|t| (0..t.nodes.len()).collect())
@@ -79,7 +79,7 @@ pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u6
         .collect()
 }
 
-/// When the last of those that a part needs had started, itself included.
+/// Start of the last of the parts that a part needs, including itself.
 fn needed(
     traces: &[Trace],
     parts: &[(usize, usize)],
@@ -98,8 +98,7 @@ fn needed(
     }
 }
 
-/// Whose nodes belong together: the k-th collective of a group, the k-th message from one rank to
-/// another with a tag.
+/// Nodes that belong together: the k-th collective of a group, or the k-th message from one rank to another with a tag.
 pub fn meetings(traces: &[Trace]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (t, trace) in traces.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Groups, dimensions that take part, what goes one after another, and algorithms as traces.
+//! Collectives of groups, dimensions that take part, parts that run one after another, and algorithms given as traces.
 
 use super::*;
 
-/// Makes the collective one of two groups: the first half of the NPUs, and the second.
+/// Makes the collective one of two groups, the first and the second half of the NPUs.
 pub fn halves(config: &mut Config) {
     let npus = config.npus();
     for (group, first) in [(1, 0), (2, npus / 2)] {
@@ -16,8 +16,8 @@ pub fn halves(config: &mut Config) {
     }
 }
 
-/// A group does not know the dimensions: with one algorithm per dimension it takes a ring.
-/// Chunk of 2^18 B: 7·10 + 6·(500 + 1220) + 3·3930 = 22180; four of them.
+/// A group ignores the dimensions: with one algorithm per dimension it uses a ring. Chunk of 2^18 B: 7·10 + 6·(500 +
+/// 1220) + 3·3930 = 22180; four of them.
 #[test]
 fn a_group_is_a_ring() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -27,7 +27,7 @@ fn a_group_is_a_ring() {
     assert_eq!(ends(&run(&config)), (88_720, 88_720));
 }
 
-/// The same NPUs by dimension: 3·10 + 2·1720 + 3930, and the far peer 500 later: 7900; four of them.
+/// The same NPUs as a dimension: 3·10 + 2·1720 + 3930; the farthest peer's messages take 500 more: 7900. Four chunks.
 #[test]
 fn a_dimension_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -41,8 +41,8 @@ fn a_dimension_keeps_its_algorithm() {
     assert_eq!(ends(&run(&config)), (31_600, 31_600));
 }
 
-/// In a group, the second half of a direct all-reduce is reduced as well:
-/// 3·10 + 2·1720 + 2·3930 = 11330 against 7400; four of them. The file's endpoint delay is not used.
+/// In a group, the second half of a direct all-reduce is reduced as well: 3·10 + 2·1720 + 2·3930 = 11330 instead of
+/// 7400; four chunks. The file's endpoint delay is not used.
 #[test]
 fn a_group_reduces_twice() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
@@ -55,8 +55,8 @@ fn a_group_reduces_twice() {
     assert_eq!(ends(&run(&config)), (29_600, 29_600));
 }
 
-/// Six members pair off at distances of 3 and 1: 2^20 B in 19,531 + 500 ns, twice that in 39,062 + 500, and
-/// 3·10 of endpoints. Five do not pair off at 2.
+/// Six members form pairs at distances of 3 and 1: 2^20 B in 19,531 + 500 ns, twice that in 39,062 + 500, and 3·10 of
+/// endpoints. Five members cannot form pairs at distance 2.
 #[test]
 fn six_gather_by_halving_and_doubling() {
     let name = &["halvingDoubling"];
@@ -80,8 +80,8 @@ fn six_gather_by_halving_and_doubling() {
     );
 }
 
-/// One ring of all NPUs has one place in the list, that of the first dimension, and takes all of them whatever
-/// else takes part. The original never ends where the first does not.
+/// One ring of all NPUs has one entry in the list of algorithms, for the first dimension, and uses all NPUs whatever
+/// other dimensions take part. The original never ends if the first dimension does not take part.
 #[test]
 fn one_ring_takes_everybody() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 50.0, 500.0)];
@@ -94,7 +94,7 @@ fn one_ring_takes_everybody() {
         }
         product::run_config(&config)
     };
-    // As ring 8 in one dimension.
+    // The same time as a ring of 8 in one dimension.
     let everybody = masked(&[true, true]);
     assert!(
         everybody.finish.values().all(|end| end.0 == 117_780),
@@ -121,7 +121,7 @@ fn independent_collectives_take_turns() {
     assert_eq!(ends(&run(&config)), (177_440, 177_440));
 }
 
-/// A node that ends at once sets others free, which nobody looks at in the original; the program does.
+/// A node that ends at once releases others. The original never issues them; the program does.
 #[test]
 fn what_follows_a_node_that_does_nothing() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -140,13 +140,13 @@ fn what_follows_a_node_that_does_nothing() {
     }
     let answer = oracle::run(&config);
     assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
-    // Without the roofline a kernel that has no duration lasts 1 ns, all of it a kernel's.
+    // Without the roofline model a kernel without a duration lasts 1 ns, all of it compute time.
     let ends = (0..4).map(|npu| (npu, (u64::from(npu == 0), 0)));
     let ran = product::run_config(&config);
     assert_eq!((ran.code, ran.finish), (Some(0), ends.collect()));
 }
 
-/// A collective in none of the dimensions never ends in the original; in the program it is over at once.
+/// A collective in none of the dimensions never ends in the original; in the program it ends at once.
 #[test]
 fn a_collective_of_nobody_is_over() {
     let dims = [(Ring, 4, 50.0, 500.0)];

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// First and last finish in ns: unaware with one and four active chunks, aware with one and four.
+/// First and last finish in ns: on the unaware network with one and with four active chunks, then
+/// on the aware network with one and with four.
 type Ends = [(u64, u64); 4];
 
 #[rustfmt::skip]

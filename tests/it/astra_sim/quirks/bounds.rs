@@ -1,12 +1,12 @@
-//! With everything corrected nothing is faster than the ports: what an NPU sends into a dimension takes its
-//! bytes divided by the bandwidth at least.
+//! With all quirks corrected, no collective is faster than the ports allow: the bytes that an NPU sends into a
+//! dimension take at least their number divided by the bandwidth.
 
 use super::*;
 use crate::astra_sim::product;
 use testkit::astra_sim::random::Dice;
 
-/// Bytes that each NPU sends into each dimension, at the least: of S bytes n_0 n_1 … NPUs at the least
-/// exchange, scattering, (n_d - 1) / n_d of what dimensions inside have left.
+/// Lower bound on the bytes that each NPU sends into each dimension. Of S bytes among n_0 n_1 … NPUs, a scatter sends
+/// at least (n_d - 1) / n_d of the bytes that the inner dimensions have left.
 fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
     let share = |n: usize| (n - 1) as f64 / n as f64;
     let mut sent = Vec::new();
@@ -17,7 +17,7 @@ fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
             AllReduce if whole => 2.0 * share(n) * bytes,
             AllReduce => 2.0 * share(n) * left,
             ReduceScatter => share(n) * left,
-            // A shard each: a line of n ends with what it and all outside have.
+            // One shard per NPU: a line of n ends with the shards of its members and of everything outside it.
             AllGather => {
                 let outside: usize = sizes[d + 1..].iter().product();
                 (n - 1) as f64 * bytes * outside as f64
@@ -28,7 +28,7 @@ fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
     sent
 }
 
-/// A few collectives that do not depend on each other, on up to three dimensions, and the bound in ns.
+/// A few independent collectives on up to three dimensions, and the lower bound in ns.
 fn several(seed: u64) -> (Config, f64) {
     let mut dice = Dice::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
@@ -60,7 +60,7 @@ fn several(seed: u64) -> (Config, f64) {
     let whole = !config.system.local_bw_aware;
     let sent = sent(kind, whole, &sizes, bytes as f64).into_iter();
     let bounds = sent.zip(&dims).map(|(bytes, &(shape, _, gbps, _))| {
-        // Links of the aware network's rings are not shared: one up and one down.
+        // A ring of the aware network has two separate links at each NPU: one in each direction.
         let links = if network == Aware && shape == Ring {
             2.0
         } else {
@@ -78,17 +78,17 @@ fn nothing_is_faster_than_the_ports() {
     product::each(0..80, |seed| {
         let (config, bound) = several(seed);
         let found = ps(&config, "none") as f64 / 1000.0;
-        // Every message may be rounded down by half a ps.
+        // Each message may be rounded down by half a ps.
         assert!(found + 1.0 > bound, "{seed}: {found} ns is below {bound}");
         let close = found < 1.5 * bound;
         tight.fetch_add(close.into(), std::sync::atomic::Ordering::Relaxed);
     });
-    // A bound that nothing comes near would say nothing.
+    // Some results must be close to the bound, else the test would prove nothing.
     assert!(tight.into_inner() > 5);
 }
 
-/// 1 GB on Conv-4D: Ring(2), FullyConnected(8), Ring(8), Switch(4) at 250, 200, 100 and 50 GB/s, with chunks
-/// enough under way. What bounds it is the second dimension: 2 · 7/8 · 10^9 / 2 / 200 = 4,375,000 ns.
+/// 1 GB on Conv-4D: Ring(2), FullyConnected(8), Ring(8), Switch(4) at 250, 200, 100 and 50 GB/s, with enough chunks in
+/// flight. The second dimension is the bottleneck: 2 · 7/8 · 10^9 / 2 / 200 = 4,375,000 ns.
 #[test]
 #[ignore = "a million messages"]
 fn a_large_machine_is_not_faster_than_its_ports() {
@@ -108,10 +108,10 @@ fn a_large_machine_is_not_faster_than_its_ports() {
     assert!(free < 110_000.0 && (4_375_000.0..4_900_000.0).contains(&found));
 }
 
-/// The paper's systems of 2, 8, 8 and 4 and of 4, 8, 8 and 4 at 1000, 200, 100 and 50 GB/s, as they are
-/// written: 4,392.85 and 2,212.60 us. With the bandwidth of each link the second dimension is seven times
-/// too fast. 2 · 7/8 · 2^30 / 2 / (200 · 2^30) = 4,375 us in 64 chunks that follow one another, and the first
-/// chunk's way there and the last one's back.
+/// The paper's systems of 2, 8, 8 and 4 and of 4, 8, 8 and 4 at 1000, 200, 100 and 50 GB/s, with the values as printed:
+/// 4,392.85 and 2,212.60 us. If the bandwidth is taken per link, the second dimension is seven times too fast. 2 · 7/8
+/// · 2^30 / 2 / (200 · 2^30) = 4,375 us for 64 chunks in succession, plus the time until the first chunk reaches that
+/// dimension and the time of the last chunk after it.
 #[test]
 fn the_paper_means_bandwidth_of_an_npu() {
     for (first, paper) in [(2, 4_392_850.0), (4, 2_212_600.0)] {

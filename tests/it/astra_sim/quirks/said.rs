@@ -1,4 +1,4 @@
-//! Words on quirks: the table, and what is refused.
+//! The table of quirks, its notes, and rejected quirk names.
 
 use crate::commands::{chakram, code};
 use serde_json::Value;
@@ -17,9 +17,8 @@ fn says(more: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// A chunk is 2^18 B: 15·10 ns, 14 messages of 2^15 B after 500 ns, 7 reductions of it three times at 50
-/// GB/s. All quirks: 500 + 610 and 3 · 655. A GB of 10^9: 500 + 655. To the ps: 1,110.352 and 1,966.08.
-/// Four of them.
+/// A chunk is 2^18 B: 15·10 ns, 14 messages of 2^15 B after 500 ns, 7 reductions of it three times at 50 GB/s. With all
+/// quirks, 500 + 610 and 3 · 655; with a GB of 10^9, 500 + 655; in ps, 1,110.352 and 1,966.08. Four chunks.
 #[test]
 fn the_table_for_people() {
     let chunk = |message: u64, reduction: u64| 4 * (150_000 + 14 * message + 7 * reduction);
@@ -51,7 +50,7 @@ fn the_table_for_programs() {
     let table: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(table["schema"], "chakram.quirks.1");
     let replays = table["replays"].as_array().expect("a list");
-    // Nothing, sixteen of them, and everything.
+    // A row without corrections, one for each of sixteen quirks, and one with all corrected.
     assert_eq!(replays.len(), 18);
     assert_eq!(replays[0]["quirks"], "all");
     assert_eq!(replays[0]["makespan_ps"], 117_780_000);
@@ -63,7 +62,7 @@ fn the_table_for_programs() {
     assert_eq!(row("store-and-forward")["status"], "does not apply");
     assert_eq!(row("gib")["change_ps"], 2_520_000);
     assert_eq!(row("gib")["quirks"], "all,-gib");
-    // The table says what a replay says.
+    // Each row equals the replay with these quirks.
     for (quirks, name) in [("all,-whole-ns", "whole-ns"), ("none", "everything")] {
         let text = says(&["--quirks", quirks, "--format=json"]);
         let report: Value = serde_json::from_str(&text).expect("it is JSON");

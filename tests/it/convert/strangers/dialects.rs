@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const RANKS: u64 = 2;
 const LAYERS: u64 = 3;
 
-/// Rewrites the job's files and holds what comes of them: all of the devices' time, all collectives, and the captured end.
+/// Rewrites the job's files and checks the conversion: all device time, all collectives, and the captured end.
 fn sound(what: &str, rewrite: impl Fn(&mut Value)) {
     let mut all = files(RANKS, LAYERS);
     all.iter_mut().for_each(rewrite);
@@ -39,7 +39,7 @@ fn without(event: &mut Value, keys: &[&str]) {
     }
 }
 
-/// What PyTorch 2.1 began to say of collectives.
+/// Arguments of collectives that PyTorch 2.1 introduced.
 const SAID: [&str; 9] = [
     "Collective name",
     "dtype",
@@ -144,7 +144,7 @@ fn other_devices_convert() {
     });
 }
 
-/// Plug-ins that state neither stream nor device have a track for each queue, numbered or named.
+/// Plug-ins that record neither stream nor device have one track per queue, numbered or named.
 #[test]
 fn lanes_of_devices_without_streams_are_their_tracks() {
     let bare = |event: &mut Value| {
@@ -172,7 +172,7 @@ fn lanes_of_devices_without_streams_are_their_tracks() {
     assert!(job.summary.ranks.iter().all(|rank| rank.lanes.1 == 2));
 }
 
-/// What Ascend's profiler exports: a list of events, tasks of the device and calls of CANN without a category, times as texts.
+/// The export of Ascend's profiler: a list of events, device tasks and CANN calls without a category, times as text.
 fn trace_view(file: &mut Value) {
     each(file, |event| {
         let name = event["name"].as_str().unwrap_or_default().to_owned();
@@ -229,7 +229,7 @@ fn traces_of_ascend_as_its_profiler_exports_them_convert() {
     }
 }
 
-/// A device whose events have a category that nobody knows is no device that did nothing.
+/// A device with events of an unknown category must not count as an idle device.
 #[test]
 fn devices_that_cannot_be_read_are_refused_by_name() {
     let mut all = files(RANKS, LAYERS);
@@ -246,8 +246,8 @@ fn devices_that_cannot_be_read_are_refused_by_name() {
     refused(converted_ranks(&texts), &parts);
 }
 
-/// The host's wait for its device is the device's time whatever the call is named: with a network that takes no time the step
-/// is shorter, though the host did nothing but wait.
+/// The host's wait for its device is the device's time whatever the call's name: on a network without cost the step is
+/// shorter, although the host only waited.
 #[test]
 fn waits_for_devices_are_known_by_their_calls() {
     for name in [
@@ -322,7 +322,7 @@ fn tracks_and_ids_of_any_kind_convert() {
     sound("in any order", |file| events(file).reverse());
 }
 
-/// Numbers are given out again when they wrap around: a kernel is of the last launch before it.
+/// Correlation ids are reused after they wrap around: a kernel belongs to the last launch before it.
 #[test]
 fn correlations_that_are_used_again_are_told_apart_by_time() {
     let again = |ids: u64| {
@@ -334,7 +334,7 @@ fn correlations_that_are_used_again_are_told_apart_by_time() {
             });
         }
     };
-    // Two launches a layer, and the wait: with four numbers those of layers 0 and 2 are the same.
+    // Each layer has two launches, and there is the final wait: with four ids, layers 0 and 2 have the same.
     sound("four correlations", again(4));
 }
 
@@ -383,7 +383,7 @@ fn times_near_zero_count_from_the_host_or_the_capture() {
     }
 }
 
-/// An operator that never ended may have any duration; what lies far outside the profiler's span was not recorded.
+/// An operator that never ended may have any duration; events far outside the profiler's span were not recorded.
 #[test]
 fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     let mut all = files(RANKS, LAYERS);
@@ -400,7 +400,7 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
             }
         });
     }
-    // Both files name one process for it, so that of the second rank would be of two.
+    // Both files use the same process id for it, so the second rank's events would belong to two ranks.
     events(&mut all[1]).retain(|event| event["tid"] != 9);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
     let job = hold("a year", &texts, device, LAYERS);
@@ -409,7 +409,7 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     assert_eq!(outside.map(|(_, count)| *count), Some(1), "{left_out:?}");
 }
 
-/// Scripts merge the files of ranks into one, in which correlations, streams and devices are those of either.
+/// Scripts merge the files of ranks into one, in which correlation ids, streams and devices of ranks coincide.
 #[test]
 fn ranks_in_one_file_are_refused() {
     let mut all = files(RANKS, LAYERS);
@@ -426,8 +426,8 @@ fn ranks_in_one_file_are_refused() {
     );
 }
 
-/// Labels in front of processes, as SGLang's script writes them, and offsets of processes tell ranks in one file: they convert
-/// as from files of their own.
+/// Process labels, as SGLang's script writes them, and offsets of process ids distinguish ranks in one file: they
+/// convert as from separate files.
 #[test]
 fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
     let all = files(RANKS, LAYERS);
