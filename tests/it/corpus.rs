@@ -1,4 +1,4 @@
-//! Traces of other tools, when the variable `CHAKRAM_CORPUS` names a folder that holds them:
+//! Traces of other tools, if the variable `CHAKRAM_CORPUS` names a folder with
 //! `astra-sim/cases.tar.zst` and `captures/gpu/chakra_json/chakra.0.et.zst`.
 
 mod captures;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use testkit::corpus::compare;
 pub use testkit::corpus::{Case, cases, corpus, is_whole, one_of_each, one_of_each_list, skipped};
 
-/// Cases that are not replayed to the end, with a part of the reason.
+/// Cases that cannot be replayed to the end, with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("u_R8_groups_nofile", "its group `1` is not declared"),
     (
@@ -35,7 +35,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Replays a case to the end, or says why not.
+/// Replays a case to the end, or returns the error.
 fn replay(case: &Case) -> Result<ReplayOutcome, String> {
     let sizes = sizes(case);
     let mut builder = WorkloadBuilder::default();
@@ -55,7 +55,7 @@ fn replay(case: &Case) -> Result<ReplayOutcome, String> {
     run(
         &workload.map_err(|e| e.to_string())?,
         &machine(&sizes),
-        // The machine has no peaks, so kernels without a recorded duration would be refused.
+        // The machine has no peaks, so a kernel without a recorded duration would be an error.
         ReplayOptions::with(|o| o.compute = ComputeModel::RecordedOnly),
     )
 }
@@ -96,7 +96,7 @@ fn a_captured_trace_loads_and_replays() {
     let contents = TraceContents::open(&path).expect("the corpus is there");
     let contents = contents.as_slice();
     let (graph, binding) = Graph::read(contents, 0, DependencyPolicy::Auto).unwrap();
-    // Control dependencies close cycles in this file, so only data hold.
+    // Control dependencies form cycles in this file, so only data dependencies are enforced.
     assert_eq!((graph.len(), graph.edges()), (3664, 181_878));
     assert!(graph.repairs().cyclic_control > 0, "{:?}", graph.repairs());
     let both = Graph::read(contents, 0, DependencyPolicy::Both).unwrap_err();

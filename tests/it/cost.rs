@@ -1,4 +1,4 @@
-//! Money and time of runs, from the makespan, the price and the tokens that reports state.
+//! Cost of runs in dollars, computed from the makespan, the price and the tokens in reports.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -55,7 +55,7 @@ fn money_and_days_follow_from_the_makespan() {
     near(at("/run/days"), days);
     near(at("/run/npu_hours"), days * 24.0 * 4.0);
     near(at("/run/dollars"), days * 24.0 * 4.0 * 2.5);
-    // The interval of the step is that of the run.
+    // The interval of the step's cost comes from the interval of the makespan.
     for (end, path) in [(0, "/interval/low_ps"), (1, "/interval/high_ps")] {
         let over = seconds(path) / step;
         near(at(&format!("/run/days_90/{end}")), days * over);
@@ -65,7 +65,7 @@ fn money_and_days_follow_from_the_makespan() {
             per_million * over,
         );
     }
-    // No kernel has a known energy here.
+    // No kernel here has a known energy.
     assert_eq!(report.pointer("/run/kernel_energy_j"), None);
     let options = at("/options");
     assert_eq!(
@@ -93,7 +93,7 @@ fn what_is_unknown_is_left_out() {
     assert!(!priced.contains("days"), "{priced}");
     let plain = text(&[&JOB[..], &["dgx-h100"]].concat());
     assert!(!plain.contains('$'), "{plain}");
-    // A captured job has no tokens: its own money is known, and the run is said not to be.
+    // A captured job has no tokens: the step's cost is known, the run's is reported as unknown.
     let captured = text(&[
         "replay",
         "traces/ddp-resnet18",
@@ -122,7 +122,7 @@ fn what_is_unknown_is_left_out() {
     }
 }
 
-/// The machine's file has the price; an option replaces it.
+/// The machine file gives the price; an option overrides it.
 #[test]
 fn machines_have_prices() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -133,7 +133,7 @@ fn machines_have_prices() {
     let path = path.to_str().expect("UTF-8");
     let own = report(path, &[]);
     assert_eq!(own["cost"]["dollars_per_npu_hour"], 3.0);
-    // A price is no timing, and every setting has an effect.
+    // A price changes no times; it must still have an effect.
     assert_eq!(own["makespan_ps"], report("dgx-h100", &[])["makespan_ps"]);
     assert_eq!(own.pointer("/settings/without_effect"), None);
     let given = report(path, &["--price", "6"]);
@@ -181,7 +181,7 @@ fn machines_have_prices() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A study's rows state what its objectives do not, at the machine's own price.
+/// Each row of a study states the costs that are not its objectives, at the machine's own price.
 #[test]
 fn sweeps_state_money_and_days() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -241,7 +241,7 @@ fn sweeps_state_money_and_days() {
     );
     let page = std::fs::read_to_string(out.join("index.html")).expect("it was written");
     assert!(page.contains("dollars_per_million_tokens"));
-    // Without a price there is no such objective.
+    // Without a price the objective does not exist.
     let plain = std::fs::read_to_string(&study)
         .expect("it was written")
         .replace(&format!("{machine:?}"), "\"dgx-h100\"");

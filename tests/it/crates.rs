@@ -1,6 +1,7 @@
-//! Which crate may use which, and which package: the tables, and the rules they mean.
+//! Allowed dependencies between our crates, and on packages: the tables, and tests of them.
 //!
-//! The compiler holds every import to the manifests; the manifests are held to the tables here.
+//! The compiler checks every import against the manifests; the tests here check the manifests
+//! against the tables.
 
 mod caught;
 mod circles;
@@ -13,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use toml::{Table, Value};
 
-/// A crate of ours that the product is made of.
+/// One of our crates.
 struct Member {
     name: &'static str,
-    /// Where its manifest and its `lib.rs` are.
+    /// Folder of its manifest and `lib.rs`.
     folder: &'static str,
-    /// The crates of ours that it builds on. It may also use what they use.
+    /// Our crates that it builds on. It may also use their dependencies.
     uses: &'static [&'static str],
 }
 
@@ -26,7 +27,7 @@ const fn member(name: &'static str, folder: &'static str, uses: &'static [&'stat
     Member { name, folder, uses }
 }
 
-/// From the bottom up.
+/// In order from the bottom layer up.
 const MEMBERS: &[Member] = &[
     member("base", "src/base", &[]),
     member("trace", "src/trace", &["base"]),
@@ -44,11 +45,11 @@ const MEMBERS: &[Member] = &[
     member(
         "jobs",
         "src/jobs",
-        // A step of a job is a slice of its traces.
+        // Needed because a step of a job is a slice of its traces.
         &["archive", "workloads", "astra-sim", "report", "analysis"],
     ),
     member("serving", "src/serving", &["jobs", "workloads", "report"]),
-    // Regression compares the reports of archives, as `diff` does.
+    // Regression checks compare the reports in archives as `diff` does.
     member(
         "studies",
         "src/studies",
@@ -79,7 +80,7 @@ const ALL: &[&str] = &[
     "cli",
 ];
 
-/// Each package with the crates that may use it, and those whose unit tests also may.
+/// Each package, the crates that may use it, and the crates whose unit tests also may.
 const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("anstream", &["cli"], &[]),
     (
@@ -114,7 +115,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("prost-build", &["trace"], &[]),
     ("prost-types", &["trace"], &[]),
     ("roxmltree", &["converters"], &[]),
-    // Only with the feature `schema`, which tests turn on.
+    // Only with the feature `schema`, which tests enable.
     (
         "schemars",
         &["base", "engine", "report", "trace"],
@@ -143,7 +144,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("tar", &["converters"], &[]),
     ("tempfile", &[], ALL),
     ("terminal_size", &["cli"], &[]),
-    // References that tests compare with.
+    // References that tests compare against.
     ("testkit", &[], ALL),
     ("textwrap", &["cli", "report"], &[]),
     ("thiserror", ALL, &[]),
@@ -151,9 +152,9 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("zstd", &["archive", "trace"], &["converters"]),
 ];
 
-/// Packages that only some files of a crate may use, as beginnings of paths.
+/// Packages that only some files of a crate may use, as path prefixes.
 const FILES: &[(&str, &[&str])] = &[
-    // An order that comes from hashing must not leak.
+    // A hash map's iteration order must not leak.
     (
         "foldhash",
         &["src/trace/graph/intern.rs", "src/archive/columns/"],
@@ -162,7 +163,7 @@ const FILES: &[(&str, &[&str])] = &[
         "hashbrown",
         &["src/trace/graph/intern.rs", "src/serving/llm/block_pool.rs"],
     ),
-    // Roots and logarithms that are the same on every platform.
+    // Roots and logarithms that give equal results on every platform.
     (
         "libm",
         &[
@@ -175,12 +176,12 @@ const FILES: &[(&str, &[&str])] = &[
             "src/workloads/generate/plan/routing.rs",
         ],
     ),
-    // Perfetto's messages are no traces that anything here reads.
+    // Perfetto's messages are output only; no code here reads them.
     (
         "prost",
         &["src/trace/format/", "src/report/timeline/perfetto"],
     ),
-    // `logging.rs` checks a file that ASTRA-sim reads and chakram does not.
+    // `logging.rs` checks a file that ASTRA-sim reads and chakram ignores.
     (
         "toml",
         &[
@@ -201,13 +202,13 @@ fn manifest(folder: &str) -> Table {
     text.parse().expect("a manifest is TOML")
 }
 
-/// A package that a manifest names, and whether only its tests use it.
+/// A package in a manifest, and whether only tests use it.
 struct Dependency {
     name: String,
     is_test: bool,
 }
 
-/// Every dependency of a manifest, on whichever platform.
+/// All dependencies of a manifest, for every platform.
 fn dependencies(manifest: &Table) -> Vec<Dependency> {
     let mut found = Vec::new();
     let platforms = manifest.get("target").and_then(Value::as_table);
@@ -219,7 +220,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
         for key in ["dependencies", "build-dependencies", "dev-dependencies"] {
             let packages = table.get(key).and_then(Value::as_table);
             for (name, value) in packages.into_iter().flatten() {
-                // What `package` says is what is meant, whatever it is called here.
+                // `package` gives the real name, whatever the dependency is called here.
                 let package = value.get("package").and_then(Value::as_str);
                 found.push(Dependency {
                     name: package.unwrap_or(name).to_owned(),
@@ -231,7 +232,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
     found
 }
 
-/// Everything that a member may use: the crates of its row, and what they may use.
+/// All crates that a member may use: those of its row, and their dependencies.
 fn usable(member: &Member) -> BTreeSet<&'static str> {
     let mut usable = BTreeSet::new();
     for used in member.uses {
@@ -242,7 +243,7 @@ fn usable(member: &Member) -> BTreeSet<&'static str> {
     usable
 }
 
-/// Returns the faults of a member's manifest.
+/// Returns the violations in a member's manifest.
 fn check(member: &str, manifest: &Table) -> Vec<String> {
     let Some(row) = MEMBERS.iter().find(|row| row.name == member) else {
         return vec![format!("`{member}` is not in the table of crates")];
@@ -267,7 +268,7 @@ fn check(member: &str, manifest: &Table) -> Vec<String> {
     faults
 }
 
-/// Returns the uses of packages in `file` that are some other file's.
+/// Returns the packages that `file` uses although only other files may.
 fn check_file(file: &str, modules: &Modules) -> Vec<String> {
     let is_test = file.ends_with("/tests.rs") || file.contains("/tests/");
     let mut faults = Vec::new();
@@ -297,7 +298,7 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules of every source of the product, by its path from the root of the repository.
+/// The modules of every source file of the product, by path from the repository's root.
 static SOURCES: LazyLock<BTreeMap<String, Modules>> = LazyLock::new(|| {
     let mut files = Vec::new();
     rust_files(&root().join("src"), &mut files);
@@ -313,7 +314,7 @@ static SOURCES: LazyLock<BTreeMap<String, Modules>> = LazyLock::new(|| {
     parsed.collect()
 });
 
-/// The names of our packages that a manifest depends on.
+/// Names of our crates in a manifest's dependencies.
 fn ours(manifest: &Table) -> BTreeSet<String> {
     let names = dependencies(manifest).into_iter().map(|found| found.name);
     names
@@ -367,17 +368,17 @@ fn a_module_has_its_name() {
     assert_eq!(unnamed.count(), 0);
 }
 
-/// No member names the façade, by the table.
+/// The table lets no member use the façade.
 #[test]
 fn only_users_use_the_facade_and_only_programs_the_command_line() {
     let extension = ours(&manifest("testkit/extension"));
     assert_eq!(extension, BTreeSet::from(["chakram".into()]));
-    // The Python package is a user, too.
+    // The Python package uses the façade, too.
     assert_eq!(
         ours(&manifest("python")),
         BTreeSet::from(["chakram".into()])
     );
-    // Fuzz targets feed members directly where the bodies are in their tests.
+    // Fuzz targets whose bodies are in the members' own tests use these members directly.
     assert!(!ours(&manifest("fuzz")).contains("chakram-cli"));
     for (file, modules) in &*SOURCES {
         for path in modules.values().flat_map(|module| &module.paths) {

@@ -1,5 +1,5 @@
-//! The critical path of a replay: followed by hand through small jobs, its parts against the makespan for many, and
-//! slack against replays in which a node lasts that much longer.
+//! The critical path of a replay: derived by hand for small jobs, its parts against the makespan for many jobs, and
+//! slack against replays in which one node lasts that much longer.
 
 use super::commands::answer;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
@@ -15,7 +15,7 @@ use chakram::workload::{
 };
 use serde_json::Value;
 
-/// Keeps the path.
+/// Keeps the critical path.
 #[derive(Default)]
 struct PathKeeper(Vec<RunSegment>);
 
@@ -40,8 +40,8 @@ fn path(report: &Report) -> &CriticalPathSummary {
     report.critical_path.as_ref().expect("it is small enough")
 }
 
-/// Two ranks that compute for `a` and `b` microseconds, synchronise for 11, and compute for 5 and 2; rank 1 has
-/// another kernel of 3 beside all that, and rank 0 a delay of 4 before its last kernel.
+/// Two ranks compute for `a` and `b` microseconds, synchronise for 11, and compute for 5 and 2. Rank 1 also runs a
+/// concurrent kernel of 3, and rank 0 has a delay of 4 before its last kernel.
 fn two_ranks(a: u64, b: u64) -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
@@ -113,13 +113,14 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         .collect();
     assert_eq!(ends, [(1, 10), (0, 21), (0, 25), (0, 30)]);
     assert_eq!((summary.segments, summary.rank_changes), (4, 1));
-    // Off the path: rank 0's first kernel may end 6 us later, rank 1's last 30 - 23, the one beside 30 - 3.
+    // Slack off the path: 6 us for rank 0's first kernel, 30 - 23 for rank 1's last kernel, 30 - 3 for the concurrent
+    // one.
     let [compute, communication] = &summary.slack[..] else {
         panic!("{:?}", summary.slack)
     };
     assert_eq!((compute.nodes, compute.time), (3, us(4 + 2 + 3)));
     assert_eq!((compute.least, compute.median), (us(6), us(7)));
-    // Rank 1's part in the barrier ends at 21, as rank 0's, but what follows it ends at 23.
+    // Rank 1's part of the barrier ends at 21, like rank 0's, but the node after it ends at 23.
     assert_eq!((communication.nodes, communication.least), (1, us(7)));
 }
 
@@ -136,9 +137,10 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
     assert_eq!(makespan(4 + 7), Span::from_us(31));
 }
 
-/// Rank 0 sends 9 MB to rank 1 and computes for 5 us behind that, on a DGX H100: at 450 GB/s the last byte has left after 20 us,
-/// and arrives two links later. Where the send is complete then, the path leads over all of it, and the receive has 5 us of
-/// slack; where it is complete on leaving, the kernel has what is left of 5 us behind the links.
+/// Rank 0 sends 9 MB to rank 1 and then computes for 5 us, on a DGX H100: at 450 GB/s the last byte has left after 20
+/// us, and arrives two links later. If the send completes on arrival, the whole send is on the path, and the receive
+/// has 5 us of slack. If it completes when the last byte leaves, the kernel's slack is the time of the links less its 5
+/// us, or the receive's the reverse.
 #[test]
 fn the_path_leads_over_what_a_send_waits_for() {
     let us = Span::from_us;
@@ -195,7 +197,7 @@ fn the_path_leads_over_what_a_send_waits_for() {
         parts
     };
     let there = us(20) + links;
-    // Off the path are the kernel, or the receive.
+    // Only one node is off the path: the kernel, or the receive.
     assert!(links < us(5));
     assert_eq!(
         found[0],
@@ -297,7 +299,7 @@ fn parts_of_the_path_sum_to_the_makespan() {
                 .sum::<u64>(),
             makespan
         );
-        // Nothing needs the launch order to explain more than a twentieth of these jobs.
+        // The launch order may explain at most a twentieth of each job's time.
         let unexplained = path["time_ps"]["idle"].as_u64().unwrap();
         let late = if job.contains(&"--delay") {
             10_000_000_000

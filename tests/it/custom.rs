@@ -1,4 +1,4 @@
-//! `chakram replay --custom`: files of an algorithm, and what is refused.
+//! `chakram replay --custom`: files of an algorithm, and rejected files.
 
 use super::commands::chakram;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
@@ -27,7 +27,7 @@ latency = "500 ns"
 algorithm = "ring"
 "#;
 
-/// A node that waits for others: its id, what it does, and for whom it waits.
+/// A node's id, operation and dependencies.
 type Node<'a> = (u64, Op<'static>, &'a [u64]);
 
 fn write(path: &Path, nodes: &[Node<'_>]) {
@@ -64,14 +64,14 @@ fn all_reduce() -> Op<'static> {
     }
 }
 
-/// Output of a run.
+/// Exit code and output of a run.
 struct Printed {
     code: i32,
     out: String,
     error: String,
 }
 
-/// A folder with a job of two ranks that carry out one all-reduce, and a machine for it.
+/// A folder with a job of two ranks with one all-reduce, and a machine for it.
 struct Case(tempfile::TempDir);
 
 impl Case {
@@ -91,7 +91,7 @@ impl Case {
         self.0.path().join(name).display().to_string()
     }
 
-    /// The files of an algorithm.
+    /// Writes the files of an algorithm, one trace for each position.
     fn algorithm(&self, name: &str, positions: &[&[Node<'_>]]) {
         for (position, nodes) in positions.iter().enumerate() {
             write(
@@ -120,7 +120,7 @@ impl Case {
         }
     }
 
-    /// That this is bad input, and that all of `words` are said.
+    /// Asserts that this is bad input, and that the error contains all of `words`.
     fn refuses(&self, custom: &[&str], words: &[&str]) {
         let Printed { code, error, .. } = self.replay(custom, &[]);
         assert_eq!(code, 2, "{error}");
@@ -133,7 +133,7 @@ impl Case {
 const SEND: Node<'_> = (7, message_to(false), &[]);
 const RECEIVE: Node<'_> = (9, message_to(true), &[]);
 
-/// Between position 0, which sends, and position 1.
+/// A message of 1,000 B between position 0, the sender, and position 1.
 const fn message_to(receive: bool) -> Op<'static> {
     Op::Message {
         receive,
@@ -145,7 +145,7 @@ const fn message_to(receive: bool) -> Op<'static> {
     }
 }
 
-/// 1,000 B at 50 GB/s and 500 ns: 520 ns, whatever the all-reduce has.
+/// 1,000 B at 50 GB/s and 500 ns: 520 ns, whatever the size of the all-reduce.
 #[test]
 fn files_are_played_and_named() {
     let case = Case::new();
@@ -164,9 +164,9 @@ fn files_are_played_and_named() {
     }
     let text = case.replay(&["all-reduce=mine"], &[]).out;
     let label = format!("custom {}", case.path("mine"));
-    // Lines break at spaces, and a path has none.
+    // Lines break only at spaces, and the path contains none.
     assert!(text.contains(&label), "{text}");
-    // The machine's own: 2 rounds of 500 ns and 2,000 B.
+    // With the machine's own algorithm: 2 rounds of 500 ns and 2,000 B.
     let plain = case.replay(&[], &[]).out;
     assert!(
         plain.contains("ring 2 (wire)") && plain.contains("1.080 us"),
@@ -216,7 +216,7 @@ fn algorithms_that_make_no_sense_are_refused() {
         case.algorithm("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
-    // A peer without a file; a send and a receive without the other half, or with another size.
+    // A peer without a file; a send or a receive without its counterpart, or with another size.
     let far = (8, message(false, 2, 1000), &[][..]);
     refuses(
         &[&[SEND, far], &[RECEIVE]],
@@ -232,7 +232,7 @@ fn algorithms_that_make_no_sense_are_refused() {
     );
     let large = (9, message(true, 0, 1001), &[][..]);
     refuses(&[&[SEND], &[large]], &["bad.", "try:"]);
-    // Both receive before they send.
+    // Both positions receive before they send.
     let circle = |peer| {
         [
             (1, message(true, peer, 10), &[][..]),
@@ -268,7 +268,7 @@ fn arguments_that_make_no_sense_are_refused() {
     );
 }
 
-/// In a comparison and in generated jobs as in one replay.
+/// A comparison and a generated job accept the option like a single replay.
 #[test]
 fn other_commands_take_them_too() {
     let case = Case::new();

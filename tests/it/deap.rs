@@ -1,5 +1,5 @@
-//! `chakram schedule`: the studies of DEAP as relations that follow from its rules, and replays of schedules with and
-//! without barriers.
+//! `chakram schedule`: relations between results of the DEAP studies that follow from its rules, and replays of
+//! schedules with and without barriers.
 
 use super::commands::chakram;
 use chakram::trace::{Dtype, KernelShape, NodeView, Op, Sink, TraceWriter};
@@ -16,7 +16,7 @@ fn stdout(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// A row of the table.
+/// One row of the printed table.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: String,
@@ -34,7 +34,7 @@ fn rows(text: &str) -> Vec<Row> {
         .filter(|line| line.contains(" us ") && line.starts_with("  "));
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // Behind a name of one or two words: chips, steps, distance, three times and an energy with their units.
+        // After a name of one or two words: chips, steps, distance, three times and an energy with their units.
         let at = words.len() - 11;
         let number = |i: usize| words[at + i].parse::<f64>().unwrap_or(0.0);
         Row {
@@ -50,7 +50,7 @@ fn rows(text: &str) -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// Output of a committed study, by command.
+/// Output of a committed study, one table for each command.
 fn study(name: &str) -> Vec<Vec<Row>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
@@ -60,7 +60,8 @@ fn study(name: &str) -> Vec<Vec<Row>> {
     text.split("$ chakram").skip(1).map(rows).collect()
 }
 
-/// Links shorten communication, at least as much on a torus as on the mesh inside it, and change no processing.
+/// Links shorten communication, on a torus at least as much as on the mesh that it contains, and do not change
+/// processing.
 #[test]
 fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     let all = study("deap-fixed");
@@ -85,7 +86,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     }
 }
 
-/// The cube with its chips numbered as those of the torus of 2 x 4 is that torus: every step takes as long.
+/// The cube with its chips renumbered is the 2 x 4 torus: every step takes as long on both.
 #[test]
 fn tori_that_are_one_graph_have_equal_steps() {
     let dir = TempDir::new().unwrap();
@@ -137,8 +138,8 @@ fn tori_that_are_one_graph_have_equal_steps() {
     assert_ne!(steps, on("mesh:2x4"));
 }
 
-/// Of tori with so many chips the one of fewest mean hops is a ring where the number is prime, and farther apart than those of
-/// one chip less and one more.
+/// For a prime number of chips the torus with the fewest mean hops is a ring, and its mean distance is larger than for
+/// one chip less or one more.
 #[test]
 fn hops_peak_at_prime_numbers_of_chips() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-chips/expected.txt");
@@ -170,7 +171,7 @@ fn hops_peak_at_prime_numbers_of_chips() {
     ] {
         assert_eq!(hops[chips - 1], expected, "{chips}");
     }
-    // On the best torus of each number of chips, no fewer steps than sub-layers over chips.
+    // On the best torus for each number of chips, there are at least as many steps as sub-layers divided by chips.
     let rows = &study("deap-chips")[0];
     assert_eq!(rows.len(), 36);
     for (row, chips) in rows.iter().zip(1..) {
@@ -179,9 +180,10 @@ fn hops_peak_at_prime_numbers_of_chips() {
         assert!(row.distance >= hops[chips as usize - 1]);
     }
     assert_eq!(rows[12].distance, 3.5);
-    // So communication peaks where only a ring has so many chips, although its two links a chip are faster than four. But 16
-    // chips do the 16 parts of each product at once, so the second micro-batch begins after the first, and its input of
-    // 64 x 256 B takes 16.384 us of a step without weights; a seventeenth chip loads it beside the weights of the first.
+    // So communication peaks at prime numbers of chips, where only a ring is possible, although each of its two links
+    // per chip is faster than each of four. One exception: 16 chips process the 16 parts of each product at once, so
+    // the second micro-batch starts after the first, and its input of 64 x 256 B takes 16.384 us of a step without
+    // weights. A seventeenth chip loads this input while the others load weights.
     for prime in [13, 17, 19, 23, 29, 31] {
         let time = |chips: usize| rows[chips - 1].communication;
         let input = if prime == 17 { 16.384 } else { 0.0 };
@@ -207,8 +209,8 @@ fn random_searches_get_better_and_stay_below_fifty_chips() {
     }
 }
 
-/// Without contention and in the same order on each chip, chips that wait for their data alone are never behind those that
-/// wait for one another; where all do the same at the same time and nothing moves, both take as long.
+/// Without contention and with the same order on each chip, chips that wait only for their data are never behind chips
+/// that wait at barriers. If all chips do the same at the same time and exchange no data, both take as long.
 #[test]
 fn chips_without_barriers_are_never_slower() {
     let dir = TempDir::new().unwrap();
@@ -272,7 +274,7 @@ fn chips_without_barriers_are_never_slower() {
             "--rule",
             "durations",
         ],
-        // Two accelerators a chip, and a host that issues commands.
+        // Two accelerators per chip, and a host that issues commands.
         &[
             "--encoders",
             "1",
@@ -291,7 +293,7 @@ fn chips_without_barriers_are_never_slower() {
             "--dispatch",
             "1us",
         ],
-        // Outputs that are taken in pieces.
+        // Outputs that are consumed in parts.
         &[
             "--decoders",
             "1",
@@ -312,14 +314,15 @@ fn chips_without_barriers_are_never_slower() {
         let ((with, steps), (without, _)) = (makespan(words, true), makespan(words, false));
         assert!(without <= with, "{words:?} {without} {with}");
         faster += u32::from(without < with);
-        // Barriers make steps of the replay: the stages' sums, but for transfers of a chip that one interface serves in turn.
+        // Barriers divide the replay into steps, whose times are the stages' sums, except for a chip's transfers that
+        // one interface serves in turn.
         assert!(
             with as f64 >= steps * 1e6 * 0.999,
             "{words:?} {with} {steps}"
         );
     }
     assert!(faster > 0);
-    // One sub-layer each: a product in four equal parts, whose weights come from memory at the same time.
+    // One sub-layer per step: a product in four equal parts, whose weights come from memory at the same time.
     let file = dir.path().join("one.txt");
     let record = "{'C': 64, 'K': 64, 'P': 64, 'type': 'LinearLayer'}";
     fs::write(
@@ -331,7 +334,8 @@ fn chips_without_barriers_are_never_slower() {
     assert_eq!(makespan(&one, true).0, makespan(&one, false).0);
 }
 
-/// 7,000 cycles at 700 MHz are 10 us, on as many chips as there are; what the table lacks is mapped, which is said.
+/// 7,000 cycles at 700 MHz are 10 us, for any number of chips. Shapes that the table lacks are mapped by the model,
+/// with a note.
 #[test]
 fn cycles_of_other_tools_are_prices() {
     let dir = TempDir::new().unwrap();
@@ -373,9 +377,10 @@ fn cycles_of_other_tools_are_prices() {
     );
 }
 
-/// Data that no chip holds come from memory (section IV-C), the model's input among them: 1,024 x 64 = 65,536 B, which take
-/// 65.536 us at 1 GB/s, longer than the 64 x 192 = 12,288 B of weights beside them, so step 0 takes that. The other
-/// products have weights of 4,096 (twice), 12,288 and 2 x 4,096 B in steps of their own: 28.672 us. All else stays on the chip.
+/// Data that is on no chip comes from memory (section IV-C), also the model's input: 1,024 x 64 = 65,536 B, which take
+/// 65.536 us at 1 GB/s, longer than the 64 x 192 = 12,288 B of weights that are loaded concurrently, so the input
+/// determines step 0. The other products have weights of 4,096 (twice), 12,288 and 2 x 4,096 B in steps of their own:
+/// 28.672 us. All other data stays on the chip.
 #[test]
 fn the_input_comes_from_memory_in_every_micro_batch() {
     let on = |more: &[&str]| {
@@ -394,14 +399,16 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
         inputs(&text),
         ["step 0 chip 0: input 0, 65536 B from memory"]
     );
-    // The second micro-batch has weights on the chip and an input in memory, at its first of 10 products.
+    // For the second micro-batch the weights are on the chip and its input is in memory, at the first of its 10
+    // products.
     let text = on(&[&one[..], &["--micro-batches", "2"]].concat());
     assert_eq!(rows(&text)[0].communication, 2.0 * 65.536 + 28.672);
     assert_eq!(
         inputs(&text)[1..],
         ["step 10 chip 0: input 1, 65536 B from memory"]
     );
-    // Parts along columns each take all of it, from memory where no chip had it before; parts along rows half of it.
+    // With a split along columns each part needs the whole input, from memory if no chip has it; with a split along
+    // rows, half of it.
     let two = ["--tensor", "2", "--topology", "ring:2"];
     assert_eq!(
         inputs(&on(&two)),
@@ -419,9 +426,9 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
     );
 }
 
-/// The same schedule as above, as a document and as tables, on a link of 180 GB/s: both chips load the input of 65,536 B (65.536
-/// us at 1 GB/s) beside half of the weights, 6,144 B; each then has half of the first output, 1,024 x 96 = 98,304 B, and
-/// takes the other from the other chip, in 98,304 / 180e9 s = 546,133.3 ps.
+/// The same schedule as above, as a document and as tables, on a link of 180 GB/s: both chips load the input of 65,536
+/// B (65.536 us at 1 GB/s) together with half of the weights, 6,144 B; each then has half of the first output, 1,024 x
+/// 96 = 98,304 B, and gets the other half from the other chip, in 98,304 / 180e9 s = 546,133.3 ps.
 #[test]
 fn schedules_are_documents_and_tables() {
     let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --tensor 2 --topology ring:2 --format";
@@ -467,7 +474,7 @@ fn schedules_are_documents_and_tables() {
     for key in ["memory_bytes", "between_chips_bytes"] {
         assert_eq!(ring[key], sum(key), "{key}");
     }
-    // Each step is rounded to whole picoseconds, and so is their sum.
+    // Each step and the sum are rounded to whole picoseconds.
     let steps = ring["steps"].as_array().unwrap().len() as u64;
     assert!(ring["total_ps"].as_u64().unwrap().abs_diff(sum("total_ps")) <= steps);
     let log = on(&["csv", "--log"]);
@@ -490,7 +497,8 @@ fn schedules_are_documents_and_tables() {
     assert_eq!(chakram(&both).status.code(), Some(2));
 }
 
-/// Of a chip's two accelerators both take the input that comes once. Where one chip has it from an earlier step, the other takes it from there.
+/// A chip's two accelerators share one copy of the input. If another chip has the input from an earlier step, it comes
+/// from there.
 #[test]
 fn inputs_of_schedule_files_are_shared_by_their_numbers() {
     let dir = TempDir::new().unwrap();
@@ -504,7 +512,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         lines.join("\n")
     };
     let layer = |more: &str| format!("{{'C': 64, 'K': 64, 'P': 64{more}}}");
-    // 64 x 64 = 4,096 B; as the paper prints them, sub-layers of the first step have an input each.
+    // 64 x 64 = 4,096 B; in the paper's printed schedule each sub-layer of the first step has its own input.
     let printed = format!("[[{0}, {0}], [{0}]]", layer(""));
     assert_eq!(
         log(&printed, &["ring:2"]),
@@ -528,7 +536,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         log(&both, &["interfaces:1", "--accelerators", "2"]),
         "step 0 chip 0: input 7, 4096 B from memory"
     );
-    // What inference leaves out hands its input on, and None is nothing to load.
+    // An operation that inference omits passes its input on; None loads no data.
     let dropped = format!(
         "[[{{'type': 'Dropout', 'id': 0, 'input': 5}}, {}, {}]]",
         layer(", 'id': 1, 'after': [0]"),
@@ -538,7 +546,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         log(&dropped, &["interfaces:1"]),
         "step 1 chip 0: input 5, 4096 B from memory"
     );
-    // Windows of 7 x 7 that go on by two over 112 x 112 outputs: (2 x 111 + 7)^2 = 229^2 inputs of 3 channels.
+    // Windows of 7 x 7 with stride two for 112 x 112 outputs: (2 x 111 + 7)^2 = 229^2 inputs of 3 channels.
     let windows =
         "[[{'C': 3, 'K': 64, 'P': 112, 'Q': 112, 'R': 7, 'S': 7, 'Wstride': 2, 'Hstride': 2}]]";
     assert_eq!(
@@ -547,7 +555,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
     );
 }
 
-/// A chip of too little memory has products cut into more parts; one of less than that lets data go.
+/// On a chip with too little memory, products are split into more parts; with even less memory, data is evicted.
 #[test]
 fn small_memories_split_sub_layers_and_let_data_go() {
     let on = |memory: &str| {
@@ -588,9 +596,9 @@ fn small_memories_split_sub_layers_and_let_data_go() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs"));
 }
 
-/// The energy of a kernel by loop nests is one number wherever it is asked for: of a product of 2500 x 32 x 32 that of its mapping,
-/// of three the triple, and of a kernel of 1,000 operations and 80 bytes 500 x 0.3 pJ and 80 x 162.5 pJ. A kernel that says
-/// neither lasts the 2 us that were recorded, of which the energy is that of `power.busy`.
+/// Every command gives the same energy for a kernel priced by loop nests: for a product of 2500 x 32 x 32 its mapping's
+/// energy, for three of them the triple, and for a kernel of 1,000 operations and 80 bytes 500 x 0.3 pJ + 80 x 162.5
+/// pJ. A kernel with neither lasts its recorded 2 us, and its energy follows from `power.busy`.
 #[test]
 fn energy_of_kernels_has_one_rule() {
     let dir = TempDir::new().unwrap();
@@ -601,7 +609,7 @@ fn energy_of_kernels_has_one_rule() {
     let mapping = json(&[&mapping[..], &["--format", "json"]].concat());
     let energy = mapping["energy_pj"].as_f64().unwrap();
     assert!(energy > 0.0);
-    // A schedule of that sub-layer alone, whose connections take no power.
+    // A schedule of this sub-layer alone, with connections that use no power.
     let record = "[[{'C': 32, 'K': 32, 'P': 2500, 'type': 'LinearLayer'}]]";
     fs::write(at("one.txt"), record).unwrap();
     let words = ["schedule", &at("one.txt"), "--topology", "interfaces:1"];
@@ -610,7 +618,7 @@ fn energy_of_kernels_has_one_rule() {
     let scheduled = &schedule["topologies"][0]["energy_pj"];
     let ratio = scheduled.as_f64().unwrap() / energy;
     assert!((ratio - 1.0).abs() < 1e-12, "{scheduled} {energy}");
-    // A table of cycles without energy: nobody knows.
+    // A table of cycles without energy: the energy is unknown.
     fs::write(at("t.csv"), "P,C,K,cycles\n2500,32,32,10064\n").unwrap();
     let unknown = json(&[&words[..], &more, &["--cycles", &at("t.csv")]].concat());
     assert_eq!(unknown["topologies"][0]["energy_pj"], Value::Null);
@@ -676,7 +684,7 @@ fn energy_of_kernels_has_one_rule() {
     );
     let line = " uJ for 2 kernels by loop nests, 1 kernel without known energy\n";
     assert!(text.contains(line), "{text}");
-    // By roofline there is none.
+    // The roofline model gives no energy.
     let roofline = [
         "replay",
         &at("known"),
@@ -705,15 +713,15 @@ fn energy_of_kernels_has_one_rule() {
     is_near(&row["energy"], expected * 1e-12);
     let time = row["time_ps"].as_f64().unwrap() * 1e-12;
     is_near(&row["energy_delay"], expected * 1e-12 * time);
-    // The 2 us of the last kernel at 50 mW are 0.1 uJ, and unknown without that power.
+    // The 2 us of the last kernel at 50 mW are 0.1 uJ, and unknown if that power is not given.
     let row = point("some", "power.idle = 0\npower.busy = 0.05");
     let found = row["energy"].as_f64().unwrap();
     assert!((found - expected * 1e-12 - 1e-7).abs() < 1e-12, "{found}");
     assert_eq!(point("some", "power.idle = 0")["energy"], Value::Null);
 }
 
-/// Layers of both flows of Fig. 8 take turns, the one that gives a flow its name first: no turn makes the best worse, and the last
-/// round, of four layers, finds nothing better. Both come to one point.
+/// In both flows of Fig. 8 layers are optimized in turn, beginning with the layer that names the flow. No turn makes
+/// the best point worse, and the last round, over four layers, finds no better one. Both flows end at the same point.
 #[test]
 fn both_flows_end_where_no_layer_finds_a_better_point() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-flows");

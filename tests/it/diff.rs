@@ -1,4 +1,4 @@
-//! Differences of two jobs: the program as a shell sees it.
+//! Differences between two jobs, as a shell sees them.
 
 mod commands;
 mod damaged;

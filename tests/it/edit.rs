@@ -1,4 +1,4 @@
-//! Traces made of traces: `slice`, `anonymise`, `audit`, `scale`.
+//! Traces made from traces: `slice`, `anonymise`, `audit`, `scale`.
 
 mod closing;
 mod damage;

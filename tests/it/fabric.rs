@@ -1,5 +1,4 @@
-//! Machines whose links are told apart: in the paper's notation, with bytes over each link, with slow links, as graphs
-//! and as Clos networks.
+//! Machines with individual links: the paper's notation, bytes over each link, slow links, graphs and Clos networks.
 
 use super::commands::{chakram, code};
 use serde_json::Value;
@@ -30,7 +29,7 @@ fn refusal(args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A machine file of one dimension, with what follows its bandwidth and latency.
+/// A machine file with one dimension; `dimension` gives the lines after its bandwidth and latency.
 fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
     let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
@@ -45,7 +44,7 @@ fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
 
 const RING_OF_MESSAGES: &[&str] = &["generate", "p2p", "ring", "--size", "1MB"];
 
-/// Rates by flags, by the notation alone, and in the file that it stands for.
+/// Rates given by flags, by the notation alone, and in the equivalent file.
 #[test]
 fn machines_in_notation_are_the_files_that_they_stand_for() {
     let dir = TempDir::new().unwrap();
@@ -96,8 +95,9 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
     }
 }
 
-/// A line of dimensions says nothing of NPUs: kernels that need a rate are refused, collectives and recorded kernels are not. The
-/// peaks of a preset or of its NPU in front of the line price them, whatever the network: 2 x 10^12 FLOP at 989.4 TFLOP/s or more.
+/// A network notation does not describe NPUs: kernels that need a rate are errors, while collectives and recorded
+/// kernels work. A preset or an NPU name before the notation supplies the peaks for them, whatever the network: 2 x
+/// 10^12 FLOP at 989.4 TFLOP/s or more.
 #[test]
 fn kernels_need_npus_that_the_machine_describes() {
     let line = "Switch(8):450GB/s:500ns";
@@ -126,15 +126,15 @@ fn kernels_need_npus_that_the_machine_describes() {
     let shown = json(&["machine", "show", line]);
     let class = &shown["classes"][0];
     assert!(class["memory_bandwidth_bytes_per_s"].is_null(), "{class}");
-    // Loads and stores of the NPU's own memory need its rates, too.
+    // Loads and stores in the NPU's own memory need the NPU's rates, too.
     let loads = [
         "generate", "memory", "--ranks", "2", "--bytes", "1MB", "--local", "-m", line,
     ];
     assert!(refusal(&loads).contains("describes no NPU"));
 }
 
-/// Message sizes of Table IV of the ASTRA-sim 2.0 paper by its rule: an all-reduce of S over p, then q NPUs puts
-/// 2 (p - 1) / p S on the links of the first dimension and 2 (q - 1) / q S / p on those of the second.
+/// Message sizes of Table IV of the ASTRA-sim 2.0 paper by its rule: an all-reduce of S bytes over p x q NPUs sends 2
+/// (p - 1) / p S over the links of the first dimension and 2 (q - 1) / q S / p over the links of the second.
 #[test]
 fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
     let machine = "Switch(4)_Switch(2):250 GB/s,10 GB/s:0 ns";
@@ -153,7 +153,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
         let dimensions = report["links"]["dimensions"].as_array().unwrap();
         let own = |d: usize| dimensions[d]["bytes_per_npu"].as_u64().unwrap();
         assert_eq!((own(0), own(1)), (96_000_000, 16_000_000), "{network}");
-        // As many bytes leave switches as come to them.
+        // As many bytes leave the switches as enter them.
         let all = |d: usize| dimensions[d]["bytes"].as_u64().unwrap();
         assert_eq!((all(0), all(1)), (2 * 8 * own(0), 2 * 8 * own(1)));
         let links = report["links"]["links"].as_array().unwrap();
@@ -184,13 +184,13 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
         table.starts_with("dimension,from,to,bytes,busy_ps,load\n"),
         "{table}"
     );
-    // Nothing is counted that was not asked for, and answers are as without.
+    // Bytes are counted only on request, and counting does not change the results.
     let plain = json(&[&job[..], &["-m", machine]].concat());
     assert!(plain.get("links").is_none());
 }
 
-/// A message of 1 MB takes 1 ms and two links of 1 us; from or to an NPU whose link has half the rate 2 ms, and with
-/// 10 us of latency 9 us more.
+/// A message of 1 MB takes 1 ms plus two links of 1 us; if the link of either NPU has half the rate, 2 ms; if it has 10
+/// us of latency, 9 us more.
 #[test]
 fn a_slow_link_slows_the_messages_that_pass_it() {
     let dir = TempDir::new().unwrap();
@@ -218,7 +218,7 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
     }
 }
 
-/// Ten kernels of 1 us on each of four NPUs; one takes half as long again, whatever its kernels are priced by.
+/// Ten kernels of 1 us on each of four NPUs; one NPU takes 1.5 times as long, however its kernels are priced.
 #[test]
 fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     let dir = TempDir::new().unwrap();
@@ -244,9 +244,9 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     assert!(refusal(&job).contains("a factor of at least 1"));
 }
 
-/// The cube is a torus of 2 x 4 and one of 2 x 2 x 2, whose NPUs are numbered in another order: y of a ring of four is
-/// the y-th word of a Gray code. So messages from every rank to the k-th after it take as long on both, for each k, and
-/// all of them together longer on a mesh, which lacks links.
+/// The cube is both a 2 x 4 torus and a 2 x 2 x 2 torus with another numbering: y in a ring of four is the y-th word of
+/// a Gray code. So for each k, messages from every rank to the k-th rank after it take as long on both. Their sum is
+/// larger on a mesh, which has fewer links.
 #[test]
 fn tori_that_are_one_graph_take_equally_long() {
     let dir = TempDir::new().unwrap();
@@ -274,7 +274,7 @@ fn tori_that_are_one_graph_take_equally_long() {
     assert_eq!(found, on(&cube, "0,1,3,2,4,5,7,6"));
     let sum = |all: Vec<u64>| all.into_iter().sum::<u64>();
     assert!(sum(on(&mesh, "0-7")) > sum(found));
-    // The links of a graph, as it prints them, are the graph.
+    // A graph built from the printed links of a torus is that torus.
     let printed = stdout(&["topology", "show", "torus:2x4", "--links"]);
     let printed = graph("printed.toml", printed.trim());
     let job = [
@@ -291,19 +291,20 @@ fn tori_that_are_one_graph_take_equally_long() {
         makespan(&[&job[..], &[&printed]].concat()),
         makespan(&[&job[..], &[&flat]].concat())
     );
-    // Link by link, and a distance: 0 to 2 by 1, and there 3 us.
+    // A path given link by link, one link with a distance: 0 to 2 through 1, which takes 3 us there.
     let path = graph("path.toml", "0-1,1-2:3,2-3,3-4,4-5,5-6,6-7");
     let args = ["--ranks", "2", "-m", &path, "--map", "0,2"];
     assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
 }
 
-/// Messages of `bytes` from every chip to every other, one after another: each begins when the one before has arrived,
-/// because its sender was the receiver of that one. They follow an Eulerian circuit of all ordered pairs. As text traces.
+/// Text traces of messages of `bytes` from every chip to every other, one after another. They follow an Eulerian
+/// circuit of all ordered pairs: each message's sender is the receiver of the previous one, so it begins when that one
+/// has arrived.
 fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     let mut left: Vec<Vec<usize>> = (0..chips)
         .map(|from| (0..chips).filter(|to| *to != from).collect())
         .collect();
-    // Hierholzer: walk until stuck, and put vertices in front on the way back.
+    // Hierholzer's algorithm: walk until stuck, and prepend vertices on the way back.
     let (mut stack, mut circuit) = (vec![0], Vec::new());
     while let Some(&at) = stack.last() {
         match left[at].pop() {
@@ -344,9 +345,9 @@ fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     prefix.to_str().unwrap().to_owned()
 }
 
-/// 64 MB at 64 GB/s, the rate of chips of three links, take 1 ms a hop. Mean hops of all pairs are 12/7 on the cube, by
-/// either of its names, and 2 on the mesh: 96 ms and 112 ms for 56 messages. Through interfaces of 1 GB/s each takes 64 ms:
-/// 3,584 ms, or 64 / (12/7) = 37.3 times as long.
+/// 64 MB at 64 GB/s, the rate of chips with three links, take 1 ms per hop. Mean hops of all pairs are 12/7 on the
+/// cube, under both names, and 2 on the mesh: 96 ms and 112 ms for 56 messages. Through interfaces of 1 GB/s each takes
+/// 64 ms: 3,584 ms, or 64 / (12/7) = 37.3 times as long.
 #[test]
 fn all_pairs_of_chips_take_their_mean_hops() {
     let dir = TempDir::new().unwrap();
@@ -368,7 +369,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(on(&file("torus:2x2x2"), "0,1,3,2,4,5,7,6"), 96 * ms);
     assert_eq!(on(&file("mesh:2x4"), own), 112 * ms);
     assert_eq!(on("torus:2x4", own), 96 * ms);
-    // Of rates that are given, the table's is one.
+    // A rate that equals the table's changes nothing.
     assert_eq!(on("torus:2x4:64 GB/s", own), 96 * ms);
     assert_eq!(on("torus:2x4:32 GB/s", own), 192 * ms);
     assert_eq!(on("torus:2x4:64 GB/s:1 us", own), 96 * ms + 96 * 1_000_000);
@@ -376,7 +377,8 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(interfaces, 3584 * ms);
     let times = interfaces as f64 / (96 * ms) as f64;
     assert!((times - 37.3).abs() < 0.05, "{times}");
-    // A unit of length is a transfer of the whole: the mesh with all lengths 2 takes twice as long.
+    // A unit of length costs one transfer of the whole message: on the mesh with all lengths 2, everything takes twice
+    // as long.
     let text = fs::read_to_string(file("mesh:2x4")).unwrap();
     let long =
         text.lines().map(
@@ -393,7 +395,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
         .to_owned();
     fs::write(&path, long.collect::<Vec<_>>().join("\n")).unwrap();
     assert_eq!(on(&path, own), 224 * ms);
-    // Four links need a rule, and the file's own error has its line.
+    // Four links per chip need an explicit rule, and an error in a machine file names its line.
     let error = refusal(&["replay", &pairs, "-m", "torus:3x3"]);
     assert!(
         error.contains("chips of 4 links") && error.contains("`step` or `log`"),
@@ -407,8 +409,8 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     );
 }
 
-/// A graph that no dimensions describe, with a leaf, a triangle and a square, and the same with its chips numbered in
-/// another order: a captured job and messages between all take as long on both when ranks sit on the same chips.
+/// A graph with a leaf, a triangle and a square, which no dimensions describe, and the same graph with renumbered
+/// chips: a captured job and messages between all pairs take as long on both if ranks are on the same chips.
 #[test]
 fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     let dir = TempDir::new().unwrap();
@@ -444,7 +446,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         let ends = [(&one, &plain[..]), (&other, &number[..])].map(|(file, number)| {
             makespan(&[job, &["-m", file, "--map", &map(number, chips)]].concat())
         });
-        // The order of sums of rates may differ, and with it the last picoseconds.
+        // Rates may be summed in another order, which changes the last picoseconds.
         assert!(ends[0].abs_diff(ends[1]) <= 16, "{job:?} {ends:?}");
         ends[0]
     };
@@ -455,7 +457,8 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         ];
         both("sprayed", "", &strides, &all);
     }
-    // Collectives go in the order of NPUs, whatever their ranks: what chip 7 must receive passes its one link of 1 GB/s.
+    // Collectives follow the order of NPUs, not of ranks: all data that chip 7 must receive crosses its one link of 1
+    // GB/s.
     for (kind, least) in [("all-reduce", 8_000_000_000), ("all-to-all", 7_000_000_000)] {
         let collective = [
             "generate",
@@ -471,16 +474,16 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         let found = makespan(&[&collective[..], &[&file]].concat());
         assert!((least..20 * least).contains(&found), "{kind} {found}");
     }
-    // A captured job of two ranks: side by side, and from the leaf to the far corner, of which the latter takes longer.
+    // A captured job of two ranks, on neighbours and from the leaf to the far corner, which takes longer.
     let captured = ["replay", "traces/ddp-resnet18"];
     let near = both("sprayed", "", &captured, &[0, 1]);
     assert!(both("sprayed", "", &captured, &[7, 5]) > near);
-    // With whole messages forwarded, between chips with one shortest path, whatever stands first.
+    // Store and forward, between chips with a single shortest path, in either order of chips.
     let stores = "[network]\nswitching = \"store_and_forward\"";
     let near = both("first", stores, &captured, &[0, 1]);
     let far = both("first", stores, &captured, &[0, 4]);
     assert!(far > near);
-    // Its collectives are exchanges of two: three hops take three times as long as one when nothing else is in the way.
+    // Its collectives are exchanges between two ranks: without contention, three hops take three times as long as one.
     let pair = ["generate", "p2p", "ring", "--size", "1MB", "--ranks", "2"];
     let one = both("first", stores, &pair, &[0, 1]);
     assert_eq!(both("first", stores, &pair, &[0, 4]), 3 * one);
@@ -494,7 +497,8 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     );
 }
 
-/// Leaves of four NPUs under two spines: four messages out of a leaf share two links of 1 GB/s, and take 2 ms for 1 MB.
+/// Leaf switches with four NPUs each, under two spines: four messages out of a leaf share two links of 1 GB/s, and take
+/// 2 ms for 1 MB.
 #[test]
 fn a_clos_network_has_its_oversubscription() {
     let dir = TempDir::new().unwrap();
@@ -595,7 +599,7 @@ fn files_of_links_that_make_no_sense_are_refused() {
     for more in [&["--links"][..], &["--network", "fair-sharing"]] {
         assert!(refusal(&[&job[..], more].concat()).contains("up to 2048"));
     }
-    // A machine file may name the model; where communication lasts as recorded it is not asked.
+    // A machine file may name the network model; if communication lasts as recorded, the model is not used.
     let keys =
         "shape = \"ring\"\nsize = 4096\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
     let large = file(&dir, "large.toml", keys);
@@ -604,8 +608,8 @@ fn files_of_links_that_make_no_sense_are_refused() {
     assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
 }
 
-/// Eight NPUs under two leaves load 1 MB each from a memory of 500 MB/s at NPU 0, which they share: 16 ms. Links of 1 GB/s do not hold
-/// them up; those of the other leaf are four links of 1 us away.
+/// Eight NPUs under two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0: 16 ms. Links of 1 GB/s
+/// are no bottleneck; the NPUs under the other leaf are four links of 1 us away.
 #[test]
 fn memory_lies_at_npus_of_a_clos_network() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Jobs on machines of which a part fails, against machines that lack the part and sums by hand.
+//! Jobs on machines with a failing part, against machines without the part and sums by hand.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, with `more` at its end.
+/// A machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, and `more` appended to the file.
 fn machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
     let text = format!(
         r#"name = "four"
@@ -36,7 +36,7 @@ algorithm = "direct"
 
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 4MB --format json --machine";
 
-/// Returns the report of an all-reduce, and what was said if there is none.
+/// Returns the report of an all-reduce, or the error.
 fn reduce(machine: &Path, more: &[&str]) -> Result<Value, String> {
     let words: Vec<&str> = REDUCE.split(' ').collect();
     let file = machine.to_str().expect("it is text");
@@ -67,7 +67,7 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
         ring_alone["makespan_ps"]
     );
     assert!(makespan(&line_alone) > makespan(&ring_alone));
-    // Each direction of each link carries what it does where there is no other link.
+    // Each direction of each link carries as many bytes as on a machine without the failed link.
     let line_links = reduce(&line, &["--links"]).expect("it ends");
     let loads = |report: &Value| {
         let rows = report["links"]["links"].as_array().expect("rows").iter();
@@ -84,7 +84,7 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     };
     assert!(!loads(&failed).is_empty());
     assert_eq!(loads(&failed), loads(&line_links));
-    // The same as the machine's file says it.
+    // The same failure in the machine file.
     let more = "[[failure]]\nlink = \"3-0\"\nat = \"0 ns\"\n";
     let of_file = machine(&folder, "0-1,1-2,2-3,3-0", more);
     let said = reduce(&of_file, &[]).expect("it ends");
@@ -92,7 +92,8 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     assert_eq!(said["edits"]["rows"], failed["edits"]["rows"]);
 }
 
-/// 3 to 0 is one link of four each way, 1 GB/s and 1 us, busy with half a message of each of two senders: 1,000 B in a us on it.
+/// Link 3-0 is one of four in each direction, 1 GB/s and 1 us, and carries half a message of each of two senders: up to
+/// 1,000 B are in flight on it.
 #[test]
 fn bytes_on_a_link_that_fails_are_counted() {
     let folder = TempDir::new().expect("a folder");
@@ -102,9 +103,9 @@ fn bytes_on_a_link_that_fails_are_counted() {
     assert_eq!(row["links"], 2, "{late}");
     assert!(row["rerouted_messages"].as_u64() > Some(0), "{row}");
     let resent = row["resent_bytes"].as_u64().expect("a number");
-    // At most what two links of 1 GB/s hold in 1 us.
+    // At most the bytes in flight on two links of 1 GB/s for 1 us.
     assert!((1..=2000).contains(&resent), "{resent}");
-    // What comes after the end changes nothing.
+    // A failure after the end changes nothing.
     let alone = reduce(&ring, &[]).expect("it ends");
     let after = reduce(&ring, &["--fail", "3-0@1s"]).expect("it ends");
     assert_eq!(makespan(&after), makespan(&alone));
@@ -131,7 +132,7 @@ fn a_job_is_stuck_without_an_npu_or_a_way() {
     ] {
         assert!(no_way.contains(part), "{part}: {no_way}");
     }
-    // An NPU on which no work is left keeps nobody waiting.
+    // An NPU that fails after its last node blocks no other.
     assert!(reduce(&line, &["--fail", "2@1s"]).is_ok());
 }
 

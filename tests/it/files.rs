@@ -1,4 +1,4 @@
-//! Files of the program: outputs of every kind, jobs as one thing, signals, terminals, and names from files.
+//! The program's files: outputs of every kind, jobs as one unit, signals, terminals, and names from files.
 
 mod job;
 mod job_commands;
@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use testkit::capture::{Device, Options, Style};
 
-/// A command that takes more than a second: it writes copies of a trace of a million nodes.
+/// A command that takes more than a second, because it writes several copies of a trace of a million nodes.
 const LONG_JOB: [&str; 9] = [
     "generate",
     "chain",
@@ -27,7 +27,7 @@ const LONG_JOB: [&str; 9] = [
     "job",
 ];
 
-/// A folder with what a test writes.
+/// A temporary folder for one test.
 pub struct Folder(TempDir);
 
 impl Folder {
@@ -51,7 +51,7 @@ impl Folder {
         std::fs::read(self.at(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Names of the files in it, hidden ones included.
+    /// Names of the files in the folder, hidden ones included.
     pub fn names(&self) -> Vec<String> {
         let listing = std::fs::read_dir(self.path()).expect("it is there");
         let names = listing.map(|entry| entry.expect("it can be listed").file_name());
@@ -62,7 +62,7 @@ impl Folder {
         names
     }
 
-    /// The program in this folder.
+    /// The program, to be run in this folder.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
         command.current_dir(self.path()).args(args);
@@ -86,21 +86,21 @@ impl Folder {
         capture.write(&self.at(name)).expect("there is room");
     }
 
-    /// Output of a command that succeeds.
+    /// Output of a command that must succeed.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stdout)
     }
 
-    /// The standard error of a command that succeeds.
+    /// Standard error of a command that must succeed.
     pub fn errors(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stderr)
     }
 
-    /// Errors of a command that is given bad input.
+    /// Error of a command that must reject its input.
     pub fn refused(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
@@ -108,7 +108,7 @@ impl Folder {
     }
 }
 
-/// Writes a trace as text of nodes that are given as JSON behind their ids.
+/// Writes a text trace whose nodes are given as JSON without their ids.
 pub fn trace(folder: &Folder, name: &str, nodes: &[&str]) {
     let mut lines = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_owned();
     for (id, node) in (1..).zip(nodes) {
@@ -121,7 +121,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("it says text")
 }
 
-/// The makespan of a replay, in picoseconds.
+/// Makespan of a replay, in ps.
 pub fn makespan(folder: &Folder, args: &[&str]) -> u64 {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");

@@ -1,4 +1,4 @@
-//! Traces in forms other than a current `.et`: `chakram convert trace` and commands that read them, as a shell sees
+//! Traces in other forms than the current `.et`: `chakram convert trace` and commands that read them, as a shell sees
 //! them.
 
 use super::commands::{answer, chakram, code};
@@ -115,7 +115,7 @@ fn old_and_pasted_traces_replay_without_being_converted() {
         let report: Value = serde_json::from_str(&answer(&args)).unwrap();
         assert_eq!(report["makespan_ps"], 20_000_000, "{job}");
     }
-    // Errors name the record of the old file, and the line of the text.
+    // Errors name the old file's record, or the text's line.
     let bad = node(3, &[9]).number(20, 0);
     std::fs::write(
         at(folder, "old.0.et"),
@@ -186,7 +186,7 @@ fn damage_is_refused_and_salvaged_when_asked() {
         code(&["replay", &out, "-m", "dgx-h100", "--absent", "mirror"]),
         0
     );
-    // A stream that is cut short.
+    // A truncated stream.
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&whole).unwrap();
     let packed = gzip.finish().unwrap();
@@ -226,7 +226,7 @@ fn usage_that_makes_no_sense_is_refused() {
     assert!(!Path::new(&out("x.et")).exists());
 }
 
-/// Files are read on all processors; whichever thread finds a fault first, the one that is told is the first of the job.
+/// Files are read in parallel. Whichever thread finds an error first, the reported one is the first in rank order.
 #[test]
 fn of_several_damaged_files_the_first_is_named() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -234,7 +234,7 @@ fn of_several_damaged_files_the_first_is_named() {
     let words = "generate data-parallel --ranks 8 --no-links -m dgx-h100 -o";
     let words: Vec<&str> = words.split(' ').collect();
     answer(&[&words[..], &[&prefix]].concat());
-    // The later ones are refused at once, the first near its end.
+    // The later files fail at their beginning, the first one near its end.
     for (rank, kept) in [(2, 0.9), (3, 0.01), (6, 0.01), (7, 0.5)] {
         let file = format!("{prefix}.{rank}.et");
         let contents = std::fs::read(&file).expect("it was written");

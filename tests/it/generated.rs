@@ -1,4 +1,4 @@
-//! Generated captures: parsed back and held against their truth, and against real ones.
+//! Generated captures: parsed and compared with their truth and with real captures.
 
 use crate::corpus::corpus;
 use serde_json::Value;
@@ -80,14 +80,14 @@ fn attribute(node: &Value, name: &str) -> u64 {
     found["value"].as_u64().unwrap_or(u64::MAX)
 }
 
-/// Both files have the same operators, which are as many as promised.
+/// Both files contain the same operators, in the promised number.
 fn check_ids(files: &Files, truth: &Truth, rank: usize) {
     let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
     let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
     let mut in_kineto: BTreeSet<u64> = ops.iter().map(number).collect();
     assert_eq!(in_kineto.len(), ops.len());
-    // Roots, and the list of groups.
+    // The roots, and the list of groups.
     in_kineto.extend([0, 1]);
     let nodes = files.host["nodes"].as_array().unwrap();
     let in_host: BTreeSet<u64> = nodes.iter().map(|n| attribute(n, "rf_id")).collect();
@@ -107,7 +107,7 @@ fn check_ids(files: &Files, truth: &Truth, rank: usize) {
     }
 }
 
-/// Operators of a thread lie within one another, and in the host's file as in time.
+/// Operators of a thread nest properly, and nest in the host's file as they do in time.
 fn check_nesting(files: &Files, style: Style) {
     let nodes = files.host["nodes"].as_array().unwrap();
     let by_rf: BTreeMap<u64, &Value> = nodes.iter().map(|n| (attribute(n, "rf_id"), n)).collect();
@@ -139,7 +139,7 @@ fn check_nesting(files: &Files, style: Style) {
     }
 }
 
-/// Streams do one thing at a time, and nothing before it was launched.
+/// Streams run one kernel at a time, and no kernel before its launch.
 fn check_streams(kineto: &Value, truth: &Truth, rank: usize) {
     let calls = of(kineto, &["cuda_runtime"]);
     assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
@@ -172,7 +172,7 @@ fn check_streams(kineto: &Value, truth: &Truth, rank: usize) {
     }
 }
 
-/// Every arrow has one beginning and one end.
+/// Every flow arrow has one start and one end.
 fn check_flows(kineto: &Value) {
     let mut ends: BTreeMap<(&str, u64), [u32; 2]> = BTreeMap::new();
     for flow in of(kineto, &["fwdbwd", "ac2g"]) {
@@ -183,7 +183,7 @@ fn check_flows(kineto: &Value) {
     assert!(ends.values().all(|ends| *ends == [1, 1]), "{ends:?}");
 }
 
-/// The files show collectives, and the job's span, where the truth has them.
+/// The files have collectives and the job's span at the true times.
 fn check_times(kineto: &Value, truth: &Truth, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
@@ -222,7 +222,7 @@ fn check_times(kineto: &Value, truth: &Truth, rank: usize) {
     assert_eq!(steps, known.steps);
 }
 
-/// The truth agrees with itself.
+/// The truth is consistent in itself.
 fn check_truth(truth: &Truth, jitter: u32) {
     let mut seen = BTreeSet::new();
     for meeting in &truth.collectives {
@@ -287,7 +287,7 @@ fn a_seed_decides_every_byte() {
     assert_ne!(bytes(7), bytes(8));
 }
 
-/// Kind of a JSON value.
+/// Type of a JSON value.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -330,7 +330,8 @@ fn shape(node: &Value) -> Vec<String> {
     shape
 }
 
-/// By name: each schema with the number and type of each argument, lists of any length alike.
+/// By operator name: each schema with the number and type of each argument; lists of any length
+/// count as equal.
 fn signatures(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in host["nodes"].as_array().unwrap() {
@@ -379,7 +380,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
         }
         own.push(host);
     }
-    // Operators have the schemas and take the types that they have and take there.
+    // Operators have the same schemas and argument types as in the real capture.
     let mut compared = 0;
     for (name, found) in own.iter().flat_map(signatures) {
         if let Some(known) = known.get(&name) {
@@ -393,7 +394,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
     assert!(compared > 100, "{compared}");
 }
 
-/// By category and phase: all sets of keys of the events, and all kinds of the arguments.
+/// By category and phase: all sets of keys of events, and all types of arguments.
 type Shapes = BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
 
 fn shapes(kineto: &Value) -> Shapes {
@@ -455,7 +456,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
     let capture = generate(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
     let kineto = files(&capture, 0).kineto;
-    // Features that that file, of 2024 and without shapes, does not have yet.
+    // Features that the real file, captured in 2024 without shapes, does not have.
     let newer = [
         "Concrete Inputs",
         "Input type",

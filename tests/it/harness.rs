@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets, which share these files, and the seeds that they start from.
+//! The bodies of the fuzz targets, which include these files, and their seeds.
 
 pub mod astra_sim;
 pub mod convert;
@@ -21,7 +21,7 @@ fn seeds_of_the_files_of_astra_sim_hold() {
 #[test]
 fn seeds_of_edits_hold() {
     every_seed("edit", edit::run);
-    // Any trace will do.
+    // Seeds of `replay` are traces, too.
     every_seed("replay", edit::run);
     every_seed("et_reader", edit::run);
 }

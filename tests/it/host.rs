@@ -1,15 +1,15 @@
-//! Host time on other machines, and what reports say of jobs that were captured on CPUs.
+//! Host time on other machines, and reports of jobs captured on CPUs.
 
 use crate::files::{Folder, text, trace};
 use serde_json::Value;
 use testkit::capture::Device;
 
-/// The report of a replay on a DGX H100, or on several machines, for people.
+/// The text report of a replay on a DGX H100, or on several machines.
 fn report(folder: &Folder, args: &[&str]) -> String {
     folder.ok(&[&["replay"], args, &["-m", "dgx-h100"]].concat())
 }
 
-/// The same for programs.
+/// The same report as JSON.
 fn json(folder: &Folder, args: &[&str]) -> Value {
     let report = report(folder, &[args, &["--format", "json"]].concat());
     serde_json::from_str(&report).expect("it is JSON")
@@ -19,7 +19,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// The three parts of the time, which sum to the makespan.
+/// The three parts of the host's share of the time, which sum to the makespan.
 fn response(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
     let parts = parts.map(|part| number(&report["response"][part]));
@@ -27,7 +27,7 @@ fn response(report: &Value) -> [u64; 3] {
     parts
 }
 
-/// 10 us of host work, then 4 us of the host in front of a kernel of 5 us.
+/// 10 us of host work, then 4 us of host delay before a kernel of 5 us.
 fn dispatched(folder: &Folder) {
     let host = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":10,\
                 \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
@@ -57,10 +57,10 @@ fn host_time_is_scaled_and_nothing_else() {
             assert_eq!(found["options"]["host"], host);
         }
     }
-    // Kernels and host apart: 10 + 4 + 2.5 us.
+    // Kernels scale, the host does not: 10 + 4 + 2.5 us.
     let found = json(&folder, &["job.0.jsonl", "--compute", "scaled:0.5"]);
     assert_eq!(number(&found["makespan_ps"]), 16_500_000);
-    // A rank that is delayed by the user is delayed as the user says: 1 + 5 + 2 + 5 us.
+    // A delay given by the user is not scaled: 1 + 5 + 2 + 5 us.
     let late = ["job.0.jsonl", "--host", "scaled:0.5", "--delay", "0=1us"];
     assert_eq!(number(&json(&folder, &late)["makespan_ps"]), 13_000_000);
 }
@@ -69,7 +69,7 @@ fn host_time_is_scaled_and_nothing_else() {
 fn a_job_of_mostly_host_time_says_so() {
     let folder = Folder::new();
     dispatched(&folder);
-    // 14 of 19 us: 73.7 % are the host's and 26.3 % a recorded kernel's.
+    // 14 of 19 us: 73.7 % are host time and 26.3 % a recorded kernel.
     let found = report(&folder, &["job.0.jsonl"]).replace('\n', " ");
     let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
@@ -79,7 +79,7 @@ fn a_job_of_mostly_host_time_says_so() {
         ),
         "{found}"
     );
-    // 2 + 0.8 of 7.8 us.
+    // Host time is 2 + 0.8 of 7.8 us.
     let found = report(&folder, &["job.0.jsonl", "--host", "scaled:0.2"]);
     assert!(!found.contains("HOST-BOUND"), "{found}");
 }
@@ -117,7 +117,7 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
             assert_eq!(responds, 0);
         }
     }
-    // On several machines, and of whatever is made of the job.
+    // On several machines, and for jobs derived from this one.
     let found = report(&folder, &["job", "-m", "mi300x"]);
     assert!(
         found.contains("! on mi300x: the kernels ran on a CPU"),
@@ -143,7 +143,7 @@ fn a_capture_on_gpus_is_none_on_cpus() {
     assert!(!report(&folder, &["job"]).contains("CPU CAPTURE"));
 }
 
-/// Nothing of a generated model is recorded, so all but waiting depends on the machine.
+/// A generated model has no recorded times, so everything but waiting depends on the machine.
 #[test]
 fn a_generated_job_depends_on_the_machine() {
     let folder = Folder::new();

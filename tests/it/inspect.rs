@@ -1,5 +1,5 @@
-//! Looking into traces: tables against plain parses and sums by hand, times against replays as captured, filters
-//! against looking at every node, and what becomes of broken files.
+//! Inspection of traces: tables against plain parses and sums by hand, times against replays as captured, filters
+//! against a test of every node, and broken files.
 
 mod broken;
 mod filters;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The program's answer.
+/// Runs `chakram inspect` and returns its output.
 pub fn inspect(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -25,7 +25,7 @@ pub fn inspect(args: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-/// Output of the program where nothing is wrong.
+/// Standard output of a run that must succeed without warnings.
 pub fn said(args: &[&str]) -> String {
     let output = inspect(args);
     assert!(
@@ -44,12 +44,12 @@ pub fn json(args: &[&str]) -> Value {
     document
 }
 
-/// The rows of a list in a document.
+/// The rows of a list in a JSON document.
 pub fn rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
     document[list].as_array().expect("a list")
 }
 
-/// The only row of a list with this field.
+/// The only row of a list whose field has this value.
 pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
     let found: Vec<_> = rows(document, list)
         .iter()
@@ -59,14 +59,14 @@ pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Va
     found[0]
 }
 
-/// The whole number in a field.
+/// The integer in a field.
 pub fn number(row: &Value, field: &str) -> u64 {
     row[field]
         .as_u64()
         .unwrap_or_else(|| panic!("{field} of {row:#}"))
 }
 
-/// The records of a file of `traces/`, by the generated types.
+/// The records of a file under `traces/`, in the types generated from the schema.
 pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
@@ -87,7 +87,7 @@ pub fn attribute<'n>(node: &'n Node, name: &str) -> Option<&'n Attribute> {
     found.and_then(|attr| attr.value.as_ref())
 }
 
-/// The value of an attribute as a whole number.
+/// The value of an integer attribute, of any integer type.
 pub fn whole(node: &Node, name: &str) -> Option<u64> {
     match attribute(node, name)? {
         Attribute::Int64Val(v) => Some(*v as u64),
@@ -98,7 +98,7 @@ pub fn whole(node: &Node, name: &str) -> Option<u64> {
     }
 }
 
-/// An attribute.
+/// Builds an attribute.
 pub fn with(name: &str, value: Attribute) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
@@ -107,7 +107,7 @@ pub fn with(name: &str, value: Attribute) -> AttributeProto {
     }
 }
 
-/// A kernel of so many microseconds that waits for the data of these.
+/// A kernel of `micros` microseconds with data dependencies on `data`.
 pub fn kernel(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
     Node {
         id,
@@ -119,7 +119,7 @@ pub fn kernel(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
     }
 }
 
-/// Writes a file of these nodes into `folder`.
+/// Writes a trace file of these nodes into `folder`.
 pub fn write(folder: &Path, rank: u32, metadata: Vec<AttributeProto>, nodes: &[Node]) {
     std::fs::write(
         folder.join(format!("job.{rank}.et")),
@@ -128,7 +128,7 @@ pub fn write(folder: &Path, rank: u32, metadata: Vec<AttributeProto>, nodes: &[N
     .expect("there is room");
 }
 
-/// The contents of a file of these nodes.
+/// The bytes of a trace file of these nodes.
 pub fn encoded(attr: Vec<AttributeProto>, nodes: &[Node]) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),

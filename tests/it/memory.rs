@@ -1,4 +1,4 @@
-//! The peak memory of NPUs: by hand, and against an oracle that sorts events and sums.
+//! The peak memory of NPUs: by hand, and against an oracle that sorts and sums events.
 
 mod commands;
 mod files;
@@ -12,8 +12,7 @@ use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, NodeView, Op, Sin
 use chakram::units::{Bytes, Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// A node: its operation, lane, nanoseconds, what it changes, and what it waits for. Its id is its place,
-/// from 1.
+/// A node: its operation, lane, nanoseconds, memory changes and dependencies. Its id is its position, from 1.
 #[derive(Clone, Debug)]
 pub struct Line(
     pub Op<'static>,
@@ -37,7 +36,7 @@ const BARRIER: Op<'static> = Op::Collective {
     host: false,
 };
 
-/// So many activations allocated, and freed.
+/// Changes that allocate and free these numbers of bytes of activations.
 pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
     MemoryChanges {
         allocates: [0, 0, 0, allocates, 0],
@@ -74,7 +73,7 @@ fn job(ranks: &[Vec<Line>]) -> Workload {
         .unwrap()
 }
 
-/// Replays with communication as recorded, on NPUs that have 80 GB.
+/// Replays with communication as recorded, on NPUs of 80 GB.
 fn report(ranks: &[Vec<Line>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = job(ranks);
     let machine = Machine::preset("dgx-h100").unwrap();
@@ -109,9 +108,9 @@ fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
 
 #[test]
 fn kernels_that_overlap_hold_memory_together() {
-    // Lane 1: n1 from 0 to 10 with 5, n2 from 10 to 30 with 7; lane 2: n3 from 0 to 15 with 4, n4 from 15 to
-    // 16 with 6. Each frees what it allocated but n3. From 0: 9; from 10: 7 + 4; from 15: 7 + 4 + 6 = 17;
-    // at the end the 4 of n3 are left.
+    // Lane 1: n1 from 0 to 10 with 5, n2 from 10 to 30 with 7; lane 2: n3 from 0 to 15 with 4, n4 from 15 to 16 with 6.
+    // Each node but n3 frees its memory at its end. From 0: 9; from 10: 7 + 4; from 15: 7 + 4 + 6 = 17; at the end n3's
+    // 4 are left.
     let row = alone(vec![
         Line(KERNEL, 1, 10, activations(5, 5), vec![]),
         Line(KERNEL, 1, 20, activations(7, 7), vec![1]),
@@ -133,7 +132,7 @@ fn the_classes_are_those_of_the_peak() {
         changes.allocates[i] = bytes;
         changes
     };
-    // 1 + 2 + 3 + 4, then the 4 go and 3 come: 9, below 10.
+    // 1 + 2 + 3 + 4, then 4 are freed and 3 allocated: 9, less than 10.
     let mut last = class(4, 3);
     last.frees[4] = 3;
     let mut fourth = class(3, 4);
@@ -149,12 +148,12 @@ fn the_classes_are_those_of_the_peak() {
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
 }
 
-/// A barrier of rank 0 waits from 0 to 5 for rank 1 and then takes no time, so it completes when the loop has
-/// done all else that happens at 5; n3 is issued at 5 before that. What the barrier frees still goes first:
-/// 8 at most, where 14 would be counted in the order of the loop.
+/// A barrier of rank 0 waits from 0 to 5 for rank 1 and then takes no time, so it completes after all other events at
+/// 5, and n3 is issued at 5 before it. The barrier's memory still counts as freed first: the peak is 8, while the order
+/// of the loop would give 14.
 #[test]
 fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
-    // A replay as recorded wants some duration of communication.
+    // A replay as recorded needs at least one recorded duration of communication.
     let last = |after| Line(BARRIER, 1, 1, activations(0, 0), vec![after]);
     let ranks = [
         vec![
@@ -172,7 +171,7 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
     let (report, ran) = report(&ranks);
     let ns = |i: usize| (ran[0][i].0.0 / 1000, ran[0][i].1.0 / 1000);
     assert_eq!([ns(0), ns(2)], [(0, 5), (5, 14)]);
-    // Rank 1 says nothing of memory and has no row.
+    // Rank 1 has no memory changes, so it has no row.
     assert_eq!(report.memory.len(), 1);
     assert_eq!(peak(&report.memory[0]), (8, 0, Some(1)));
     let warnings = report.warnings.join("\n");
@@ -184,7 +183,7 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
 
 #[test]
 fn a_chain_without_duration_holds_one_link_at_a_time() {
-    // Each of 100 nodes allocates 3 and frees 3 in no time; 5 are held all along.
+    // Each of 100 nodes allocates 3, takes no time, and frees 3; 5 stay allocated throughout.
     let mut lines = vec![Line(KERNEL, 1, 10, activations(5, 0), vec![])];
     lines.extend((1..=100).map(|id| Line(Op::NoOp, 1, 0, activations(3, 3), vec![id])));
     let row = alone(lines);
@@ -198,7 +197,7 @@ fn what_was_never_allocated_is_reported() {
         Line(KERNEL, 1, 10, activations(5, 7), vec![]),
         Line(KERNEL, 1, 10, activations(1, 4), vec![1]),
     ]]);
-    // 2 of 7, and 3 of 4.
+    // Missing: 2 of 7, and 3 of 4.
     let missing = report.memory[0].missing.as_ref().unwrap();
     assert_eq!(
         (missing.nodes, missing.first.id, missing.classes[3]),

@@ -1,4 +1,4 @@
-//! The network's model as the command line takes it, and where reports and machines name it.
+//! The network model: how the command line chooses it, and where reports and machines name it.
 
 use super::commands::{chakram, code};
 use serde_json::Value;
@@ -27,8 +27,8 @@ const INCAST: &[&str] = &[
     "dgx-h100",
 ];
 
-/// Seven NPUs send 1 MiB each to one at 450 GB/s: s = 2,330,168.9 ps, over two links of the switch. Unless
-/// operations do not meet, they enter one after another.
+/// Seven NPUs send 1 MiB each to one at 450 GB/s: s = 2,330,168.9 ps, over two links of the switch. With contention,
+/// they enter one after another.
 #[test]
 fn the_flag_chooses_the_model_and_reports_name_it() {
     let machine = json(&["machine", "show", "dgx-h100"]);

@@ -1,4 +1,4 @@
-//! The table of nodes: what each waited for, and how the command writes it.
+//! The table of nodes: the dependency that each waited for, and its output by the command.
 
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -9,7 +9,7 @@ use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
 
-/// Kernels of so many nanoseconds on one lane, then an all-reduce that waits for the last.
+/// Kernels of these durations in ns on one lane, then an all-reduce after the last.
 fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
     let op = Op::Compute {
         flops: 0,
@@ -52,7 +52,7 @@ fn rows_say_what_each_node_waited_for() {
     let (report, table, ()) = replay_with_nodes(&prepared, ()).unwrap();
     let mut text = Vec::new();
     table.write_csv(&mut text).unwrap();
-    // How long the sum takes is the network's, so its end is left out here; the last end is the makespan.
+    // The network determines the duration of the all-reduce, so its end is left out here; the last end is the makespan.
     let rows: Vec<String> = (String::from_utf8(text).unwrap().lines())
         .map(|line| line.replace("\"sum, all\"", "sum"))
         .map(|line| {
@@ -63,8 +63,8 @@ fn rows_say_what_each_node_waited_for() {
             cells.join(",")
         })
         .collect();
-    // Rank 0: 1 µs; 2 µs after it on the same lane; the sum is issued at 3 µs, when node 2 ends, and begins at 5 µs, when rank 1
-    // issues node 2, its partner. The sum of rank 1 waits for its own kernel alone.
+    // Rank 0: a kernel of 1 µs, then one of 2 µs on the same lane. The all-reduce is issued at 3 µs, when node 2 ends,
+    // and begins at 5 µs, when rank 1 issues its part, node 2. Rank 1's all-reduce waits only for its own kernel.
     let expected = [
         &*NodeTable::COLUMNS.join(","),
         "0,1,kernel,compute,0,1000000,compute,release,,,,",

@@ -1,4 +1,4 @@
-//! Operators over micro-batches: the rows that reports have by default against the list of all, in every form.
+//! Operators summed over micro-batches: the default rows of reports against the full list, in every format.
 
 use crate::commands::{answer, chakram};
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn run(more: &[&str]) -> String {
     answer(&[&JOB[..], more].concat())
 }
 
-/// Calls and picoseconds by name and kind.
+/// Number of calls and picoseconds by name and kind.
 type Sums = BTreeMap<(String, String), (u64, u64)>;
 
 fn add(sums: &mut Sums, name: &str, kind: &str, calls: u64, ps: u64) {
@@ -32,7 +32,7 @@ fn add(sums: &mut Sums, name: &str, kind: &str, calls: u64, ps: u64) {
     sum.1 += ps;
 }
 
-/// The sums of rows as they are, and of how many rows.
+/// The sums of a report's rows, and the number of rows.
 fn of_json(report: &Value) -> (Sums, usize) {
     let rows = report["operators"].as_array().unwrap();
     let mut sums = Sums::new();
@@ -53,7 +53,7 @@ fn of_json(report: &Value) -> (Sums, usize) {
 fn of_csv(table: &str) -> Sums {
     let mut sums = Sums::new();
     for line in table.lines().skip(1) {
-        // No name of a model has a comma.
+        // No operator name contains a comma.
         let fields: Vec<&str> = line.split(',').collect();
         let [name, kind, calls, ps, ..] = fields[..] else {
             panic!("{line}");
@@ -69,7 +69,7 @@ fn of_csv(table: &str) -> Sums {
     sums
 }
 
-/// The rows of all micro-batches, added up here: whatever stands before the first `/` and is `mb` and a number.
+/// The rows of all micro-batches, summed independently: a prefix `mb` and a number before the first `/` is dropped.
 fn summed(all: &Sums) -> Sums {
     let mut sums = Sums::new();
     for ((name, kind), (calls, ps)) in all {
@@ -86,7 +86,7 @@ fn summed(all: &Sums) -> Sums {
 fn rows_are_the_sums_of_the_list_of_all() {
     let text = run(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
-    // Rows written one by one are those written at once.
+    // Writing rows one by one gives the same text as writing all at once.
     assert_eq!(text, format!("{all:#}\n"));
     let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
     let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));
@@ -96,12 +96,12 @@ fn rows_are_the_sums_of_the_list_of_all() {
         "one row each"
     );
     assert_eq!(summed(&every), rows);
-    // 8 micro-batches, and next to nothing that is of none.
+    // 8 micro-batches; almost no operator is outside a micro-batch.
     assert!(
         7 * row_count < count && count <= 8 * row_count,
         "{row_count} of {count}"
     );
-    // FLOPs of operators are those that the rates count, node by node.
+    // FLOPs of operators sum to the FLOPs of the rates, which are counted node by node.
     for report in [&all, &few] {
         let rows = report["operators"].as_array().unwrap().iter();
         let flops: u64 = rows.filter_map(|row| row["flops"].as_u64()).sum();
@@ -111,7 +111,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
             "{flops} of {counted}"
         );
     }
-    // Longest first, and all else is the same.
+    // The longest row is first, and everything else is equal.
     let times = few["operators"].as_array().unwrap().iter();
     assert!(
         times
@@ -129,7 +129,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
         rest
     };
     assert_eq!(rest(&all), rest(&few));
-    // The table says the same.
+    // The table has the same rows.
     let table = ["csv", "--table", "operators"];
     assert_eq!(of_csv(&run(&table)), rows);
     assert_eq!(

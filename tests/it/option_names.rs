@@ -1,4 +1,4 @@
-//! The library names no option of the command line: its messages carry keys of settings (`chakram_base::setting`), and
+//! The library names no command-line option: its messages contain keys of settings (`chakram_base::setting`), and
 //! `src/cli` registers the flags.
 
 use proc_macro2::{TokenStream, TokenTree};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemFn, ItemMod, LitStr, Macro};
 
-/// ASTRA-sim's own flags, which are words of its inputs.
+/// ASTRA-sim's own flags, which occur in its inputs.
 const ASTRA_SIM: [&str; 6] = [
     "--comm-scale",
     "--compute-scale",
@@ -16,7 +16,7 @@ const ASTRA_SIM: [&str; 6] = [
     "--num-queues-per-dim",
 ];
 
-/// Collects literals outside unit tests that name options.
+/// Collects string literals outside unit tests that name options.
 #[derive(Default)]
 struct OptionFinder(Vec<(usize, String)>);
 
@@ -33,7 +33,7 @@ impl OptionFinder {
         }
     }
 
-    /// Checks arguments of macros, which are not parsed.
+    /// Checks macro arguments, which are not parsed.
     fn tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
@@ -71,7 +71,7 @@ impl<'ast> Visit<'ast> for OptionFinder {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
-        // Documentation may name what the command line makes of a setting; errors may not.
+        // Documentation may name the flag of a setting; error messages may not.
         if let (false, Ok(list)) = (
             attribute.path().is_ident("doc"),
             attribute.meta.require_list(),
@@ -96,7 +96,7 @@ fn option_names(source: &str) -> Vec<(usize, String)> {
     finder.0
 }
 
-/// Collects the sources under `folder` except those of unit tests.
+/// Collects the source files under `folder` except unit tests.
 fn collect_sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! Options of replays in studies and on command lines: each value is accepted by both with one answer, or refused by both
-//! for one reason.
+//! Replay options in studies and on command lines: both accept a value with the same result, or both reject it for the
+//! same reason.
 
 use chakram::internals::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
 use chakram::trace::{NodeView, Op, Sink, TraceWriter};
@@ -24,17 +24,17 @@ fn chakram(folder: &Path, words: &[&str]) -> Output {
     command.current_dir(folder).args(words).output().unwrap()
 }
 
-/// The text of an error without the marks that differ between keys and flags.
+/// An error's text without the notation in which keys and flags differ.
 fn plain(text: &str) -> String {
     let text = text.replace('`', "").replace("--", "").replace(" = ", " ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Sweeps each option by itself over `work`, which `command` replays, and returns the keys and values that are refused.
+/// Sweeps each option separately over `work`, which `command` replays, and returns the rejected keys and values.
 fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<String> {
     let mut refused = Vec::new();
     for (key, values) in OPTIONS {
-        // An efficiency is a number.
+        // An efficiency is a number in a study, not a string.
         let quoted = values.iter().map(|value| match key {
             "efficiency" => (*value).to_owned(),
             _ => format!("{value:?}"),
@@ -68,7 +68,7 @@ fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<St
             } else {
                 assert_eq!(replay.status.code(), Some(2), "{of}");
                 let detail = row["detail"].as_str().unwrap();
-                // A study has no flags, and a command line has no keys.
+                // A study's errors name no flags, and the command line's errors name no keys.
                 assert!(
                     detail.contains(&format!("`{key}")) && !detail.contains("--"),
                     "{detail}"
@@ -90,7 +90,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     let folder = dir.path();
     let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let captured = captured.to_str().unwrap();
-    // Its kernels were recorded; so were delays on the host.
+    // A capture has recorded kernels and recorded host delays.
     let work = format!("trace = {captured:?}");
     let without = [
         "compute curves",
@@ -102,7 +102,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     let found = MACHINES.map(|machine| refused(folder, machine, &work, &["replay", captured]));
     assert_eq!(found[0], [&without[..1], &recorded, &without[1..]].concat());
     assert_eq!(found[1], recorded);
-    // Kernels of a model are not recorded, and there is no host.
+    // A model's kernels are not recorded, and it has no host time.
     let work = "model = \"gpt2-small\"\ntokens = 16\nplan.batch = 2\nplan.data = 2";
     let command = [
         "generate",
@@ -118,7 +118,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     let found = MACHINES.map(|machine| refused(folder, machine, work, &command));
     assert_eq!(found[0], [&without[..1], &host, &without[1..]].concat());
     assert_eq!(found[1], host);
-    // A pattern's kernels last as it says.
+    // A pattern's kernels have the durations that the pattern gives.
     let pattern = ["generate", "data-parallel", "--ranks", "4", "-o", "pattern"];
     assert!(chakram(folder, &pattern).status.success());
     let found = MACHINES.map(|machine| {
@@ -130,7 +130,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     assert_eq!(found[1], idle);
 }
 
-/// A value that only the machine of another row takes is a row, too.
+/// A value that is valid only on one row's machine still gives a row.
 #[test]
 fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     );
 }
 
-/// The results of a replay: its JSON without names, options, notes and counts of answers.
+/// A replay's results: its JSON without names, options, notes and counters of methods.
 fn results(report: &Value) -> Value {
     let mut report = report.clone();
     let document = report.as_object_mut().unwrap();
@@ -170,7 +170,7 @@ fn results(report: &Value) -> Value {
     report
 }
 
-/// The report of `command`, if it is not refused.
+/// The report of `command`; `None` if the command rejects its options.
 fn report(folder: &Path, command: &[&str]) -> Option<Value> {
     let output = chakram(folder, &[command, &["--format", "json"]].concat());
     let report = serde_json::from_slice(&output.stdout).ok();
@@ -178,7 +178,7 @@ fn report(folder: &Path, command: &[&str]) -> Option<Value> {
     report
 }
 
-/// Runs `command` with each option, and returns those that change nothing; the report must name these and no others.
+/// Runs `command` with each option and returns the options that change no result; the report must name exactly these.
 fn options_without_effect<'o>(
     folder: &Path,
     command: &[&str],
@@ -207,8 +207,9 @@ fn options_without_effect<'o>(
     idle
 }
 
-/// One law for options: each changes the results of the run, or the report names it. The step is of two replicas on one node, in
-/// bf16: it has no pipeline, so nothing overlaps with messages, and its nodes hold one lane each.
+/// The law for options: each option changes the results, or the report names it as having no effect. The step has two
+/// replicas on one node, in bf16; it has no pipeline, so no work overlaps with messages, and each node occupies one
+/// lane.
 #[test]
 fn an_option_acts_or_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,7 +250,7 @@ fn an_option_acts_or_is_named() {
     ];
     let plan = ["plan.optimizer", "plan.pipeline_overlap", "plan.order"];
     assert_eq!(idle, [&expected[..], &plan].concat());
-    // Two ranks of a capture: what was recorded stays.
+    // Two ranks of a capture, with recorded times.
     let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let command = [
         "replay",
@@ -272,7 +273,7 @@ fn an_option_acts_or_is_named() {
     assert_eq!(idle, expected);
 }
 
-/// The same law for axes: rows that differ in one key alone have other results, or all of them name it.
+/// The same law for axes: rows that differ only in one key have different results, or all of them name the key.
 #[test]
 fn an_axis_acts_or_its_rows_name_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -313,7 +314,7 @@ fn an_axis_acts_or_its_rows_name_it() {
             named,
             ["machine.npu.h100.peak.fp64", "network", "power.busy"]
         );
-        // Each key by itself: the same results wherever it is named, and only there.
+        // Checks each key: results are equal wherever the key is named as without effect, and only there.
         for key in row["point"].as_object().unwrap().keys() {
             let others = rows.iter().filter(|other| {
                 let point = other["point"].as_object().unwrap();
@@ -340,10 +341,10 @@ fn an_axis_acts_or_its_rows_name_it() {
     assert!(page.contains("no kernel computes in `fp64`"));
 }
 
-/// A value of an option as a study has it, and as words behind its flag.
+/// A value of an option, as a study writes it and as command-line words after the flag.
 type OptionValue = (String, Vec<String>);
 
-/// An algorithm of an all-reduce among two: each sends to the other.
+/// Writes an algorithm for an all-reduce of two members: each sends to the other.
 fn write_algorithm(folder: &Path) {
     for rank in 0..2 {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -366,7 +367,8 @@ fn write_algorithm(folder: &Path) {
     }
 }
 
-/// Values of an option to try: every word where it has few. An option that is new is tried by its syntax, or needs a value here.
+/// Values to try for an option: all words if there are few. The values of a new option follow from its syntax, or must
+/// be added here.
 fn values(option: &ReplayOption) -> Vec<OptionValue> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
@@ -391,7 +393,7 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
         (_, "map") => vec![text("1,0"), text("0-1")],
         (_, "groups") => vec![text("groups.json")],
         (_, "ranks") => vec![number("2"), number("4")],
-        // A capture of step 2.
+        // The capture has a step 2.
         (_, "step") => vec![number("2"), number("9")],
         (_, "delays") => {
             let several = ["0=1ms", "1=20us"].map(str::to_owned);
@@ -415,7 +417,7 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
     }
 }
 
-/// The flag of a key, which the command's own help must have.
+/// The flag of a key, which must occur in the command's help.
 fn flag(key: &str, help: &str) -> String {
     let flag = match key {
         "dependencies" => "--deps".to_owned(),
@@ -431,8 +433,8 @@ fn flag(key: &str, help: &str) -> String {
     flag
 }
 
-/// Every option of a replay is a key of studies, with one answer to the picosecond or one refusal: one loop over the table of
-/// options, so that the next option is tried by itself.
+/// Every replay option is a key of studies, with the same result to the picosecond or the same error: one loop over the
+/// table of options, so a new option is covered automatically.
 #[test]
 fn studies_take_every_option_of_a_replay_with_its_answer() {
     let dir = tempfile::tempdir().unwrap();
@@ -456,7 +458,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             _ => ("dgx-h100", &[]),
         };
         let work = match key.as_str() {
-            // Ranks alike, of which one runs for all.
+            // Equal ranks, simulated once for all.
             "aggregate" => "alike",
             _ => captured,
         };
@@ -504,7 +506,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
                 assert_ne!(replay.status.code(), Some(0), "{command:?}: {row}");
             }
         }
-        // Rows of one answer say why, and rows of several name nothing.
+        // Rows with a single result say why, and rows with several results name no key.
         let results = |row: &Value| (row["time_ps"].to_string(), row["parts_ps"].to_string());
         let times: std::collections::BTreeSet<_> = rows.iter().map(results).collect();
         if ["bandwidth", "comm", "delays", "host", "latency"].contains(&&*key) {

@@ -1,5 +1,5 @@
-//! The page of a report: its numbers against the JSON of the same replay, in the file and, where there is a browser, in
-//! what the browser makes of it.
+//! The HTML page of a report: its numbers against the JSON of the same replay, in the file and, if a browser is
+//! installed, in the rendered document.
 
 use super::commands::answer;
 use super::corpus::{corpus, skipped};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Jobs with a pipeline, memory, messages and collectives; with a capture; and with nothing but messages.
+/// A job with a pipeline, memory, messages and collectives; one with a capture; and one with messages only.
 const JOBS: [&[&str]; 3] = [
     &[
         "generate",
@@ -38,7 +38,7 @@ fn page(job: &[&str], folder: &Path) -> (PathBuf, Value) {
     (path, serde_json::from_str(&json).expect("it is JSON"))
 }
 
-/// The values of an attribute `name="…"` of the elements of a page, and what stands behind each.
+/// The values of the attribute `name="…"` in a page, and the text after each.
 fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
     let begin = format!("{name}=\"");
     let mut found = Vec::new();
@@ -51,7 +51,7 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
     found
 }
 
-/// Holds the numbers of a page against the report, and returns how many there are.
+/// Compares the numbers of a page with the report, and returns their count.
 pub fn check_numbers(page: &str, report: &Value) -> usize {
     let paths = attributes(page, "data-path");
     for (path, behind) in &paths {
@@ -67,7 +67,7 @@ pub fn check_numbers(page: &str, report: &Value) -> usize {
     paths.len()
 }
 
-/// A browser, if there is one: what `CHAKRAM_BROWSER` names, or Chromium under one of its names.
+/// The browser that `CHAKRAM_BROWSER` names, or an installed Chromium.
 fn browser() -> Option<String> {
     let named = std::env::var("CHAKRAM_BROWSER").ok();
     let known = [
@@ -87,7 +87,7 @@ fn browser() -> Option<String> {
     found
 }
 
-/// The page as the browser has it after its script.
+/// The page's document after its script ran in the browser.
 fn rendered(browser: &str, page: &Path, folder: &Path) -> String {
     let output = Command::new(browser)
         .args([
@@ -116,7 +116,7 @@ fn numbers_of_the_page_are_those_of_the_report() {
         let page = std::fs::read_to_string(path).expect("the page is there");
         let numbers = check_numbers(&page, &report);
         assert!(numbers >= least, "{job:?}: {numbers} numbers");
-        // Nothing is fetched, and nothing runs but the page's own script.
+        // The page loads no resource, and runs no script but its own.
         for part in [
             "http:", "https:", "<link", "<img", "src=", "@import", "url(",
         ] {
@@ -126,12 +126,12 @@ fn numbers_of_the_page_are_those_of_the_report() {
     }
 }
 
-/// `text` with one space between words.
+/// Collapses white space in `text` to single spaces.
 fn collapsed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The words of HTML. Numbers are inside words, other elements between them.
+/// The visible words of HTML. Numbers are inside words; other elements separate words.
 fn words(html: &str) -> String {
     let html = html.replace("</data>", "");
     let mut words = String::new();
@@ -155,7 +155,7 @@ fn words(html: &str) -> String {
     collapsed(&plain)
 }
 
-/// The rows of all tables, headings too: their cells, without what is below a name.
+/// The rows of all tables, headings included: their cells, without the details below a name.
 fn rows(page: &str) -> Vec<String> {
     let rows = page.split("<tr").skip(1).map(|row| {
         let row = row.split("</tr>").next().unwrap_or_default();
@@ -171,7 +171,7 @@ fn rows(page: &str) -> Vec<String> {
     rows.collect()
 }
 
-/// Whether `row` begins with `line`, in which `…` stands for anything.
+/// Returns `true` if `row` begins with `line`, in which `…` matches anything.
 fn begins_with(row: &str, line: &str) -> bool {
     let mut rest = row;
     for (i, part) in line.split('…').enumerate() {
@@ -186,8 +186,8 @@ fn begins_with(row: &str, line: &str) -> bool {
     rest.is_empty() || rest.starts_with(' ')
 }
 
-/// Holds a page against the text of the same report: each line of the text is in the page, sentences as they are and rows of
-/// tables as rows. Returns the number of lines.
+/// Compares a page with the text of the same report: each sentence of the text is in the page, and each table row is a
+/// row of the page. Returns the number of lines.
 pub fn check_facts(text: &str, page: &str) -> usize {
     let all = words(page);
     let rows: Vec<String> = rows(page).iter().map(|row| row.to_lowercase()).collect();
@@ -198,7 +198,7 @@ pub fn check_facts(text: &str, page: &str) -> usize {
     assert!(all.contains(scope), "{scope}");
     for line in body {
         let line = collapsed(line.trim_start().trim_start_matches("! "));
-        // The text says what it leaves out; the page says what the page does.
+        // Lines about omitted rows differ between text and page.
         if line.is_empty() || line.starts_with('…') || line == "WARNINGS" {
             continue;
         }
@@ -210,7 +210,7 @@ pub fn check_facts(text: &str, page: &str) -> usize {
     lines
 }
 
-/// Facts of the JSON that a page shows, wherever the report has them.
+/// Facts of the JSON that the page must show if the report has them.
 const FACTS: [&str; 30] = [
     "/makespan_ps",
     "/ranks",
@@ -244,11 +244,11 @@ const FACTS: [&str; 30] = [
     "/mean_ps/host",
 ];
 
-/// Holds the page of a job against its text and its JSON.
+/// Compares a job's page with its text and its JSON.
 fn check_page(job: &[&str], folder: &Path) -> String {
     let html = folder.join("facts.html").display().to_string();
     let text = answer(&[job, &["--html", &html]].concat());
-    // With the page the JSON has the data of its pictures.
+    // If a page is written, the JSON includes the data of its charts.
     let other = folder.join("other.html").display().to_string();
     let json = answer(&[job, &["--format", "json", "--html", &other]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
@@ -257,7 +257,7 @@ fn check_page(job: &[&str], folder: &Path) -> String {
     check_numbers(&page, &report);
     for fact in FACTS {
         let shown = page.contains(&format!("data-path=\"{fact}\""));
-        // Parts that no rank has have no row.
+        // Parts that no rank has get no row.
         let known = report.pointer(fact).and_then(Value::as_f64);
         assert!(
             shown || known.is_none_or(|number| number == 0.0),
@@ -267,7 +267,7 @@ fn check_page(job: &[&str], folder: &Path) -> String {
     text
 }
 
-/// Captures, a pipeline, jobs that do not fit, launches of hosts, tiles, links, loads; and what each of them warns of.
+/// Captures, a pipeline, jobs that do not fit, kernel launches, tiles, links, loads; and the warnings of each.
 #[test]
 fn pages_have_all_that_the_text_has() {
     let large: &[&str] = &[
@@ -280,7 +280,7 @@ fn pages_have_all_that_the_text_has() {
         "-m",
         "dgx-h100",
     ];
-    // 14 of 19 us are the host's.
+    // 14 of 19 us are host time.
     let host = Folder::new();
     let dispatch = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":14,\
                     \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
@@ -335,7 +335,7 @@ fn pages_have_all_that_the_text_has() {
     }
 }
 
-/// Captures of GPU jobs of others, whose text is full of caveats.
+/// GPU captures from other people, whose text reports have many caveats.
 #[test]
 fn pages_of_captures_have_all_that_the_text_has() {
     for (name, said) in [("dlrm_8gpu", "HOST-BOUND"), ("linear_pair", "profiler")] {
@@ -351,7 +351,7 @@ fn pages_of_captures_have_all_that_the_text_has() {
     }
 }
 
-/// Ranks 64 to 959 of 1,024 do not fit: of each, two micro-batches of eight samples are under way.
+/// Ranks 64 to 959 of 1,024 do not fit in memory: each has two micro-batches of eight samples in flight.
 #[test]
 fn memory_is_by_class_of_ranks_with_the_worst_first() {
     let job = [
@@ -388,10 +388,10 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     let first = memory.split("<tr").nth(2).expect("there is a row");
     assert!(first.starts_with(" class=\"alarm\""), "{first}");
     assert!(words(first).contains(" of 80.0 GB"), "{first}");
-    // Every rank is in a row of memory.
+    // Every rank is in one of memory's rows.
     assert!(memory.contains("-1023<"), "{memory:.3000}");
     assert!(page.len() < 2_000_000, "{}", page.len());
-    // One of each stage is drawn, for the 64 ranks that do the same.
+    // One rank of each stage is drawn, for the 64 ranks with equal work.
     let all = words(&page);
     assert!(
         all.contains("16 of 1,024 ranks are drawn, one for all"),
@@ -424,7 +424,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     let folder = tempfile::tempdir().expect("there is room");
     let (path, report) = page(JOBS[0], folder.path());
     let page = std::fs::read_to_string(&path).expect("the page is there");
-    // Measures are written where the dump shows them.
+    // Writes measured sizes into the document, where the dump shows them.
     let script = "<script>for (const mark of document.querySelectorAll('rect[data-key], data'))\
         mark.setAttribute('data-seen', mark.getBoundingClientRect().width);</script></body>";
     let measured = folder.path().join("measured.html");
@@ -461,14 +461,14 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
             "{row}: {width} pixels for {value} ps"
         );
     }
-    // A whole bar is the makespan: as long as the scale says.
+    // A full bar is the makespan and as long as the scale.
     let mean: f64 = rows
         .iter()
         .filter(|row| row.0 == "mean")
         .map(|row| row.1)
         .sum();
     assert!((mean - makespan).abs() <= 5.0, "{mean} of {makespan}");
-    // Every number takes place on the page.
+    // Every number is visible on the page.
     let shown = attributes(&seen, "data-path").into_iter();
     let widths = shown.map(|(_, behind)| attributes(behind, "data-seen").swap_remove(0).0);
     assert!(
@@ -478,7 +478,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     );
 }
 
-/// The page of several machines has the interval and the warnings of each, and numbers of the document of all.
+/// The page of several machines has the interval and the warnings of each, and the numbers of the combined document.
 #[test]
 fn machines_side_by_side_keep_their_caveats() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -504,7 +504,7 @@ fn machines_side_by_side_keep_their_caveats() {
         let is_heading = known.starts_with(|c: char| c.is_uppercase());
         assert!(is_heading || all.contains(known), "`{known}` in\n{text}");
     }
-    // Each machine has its own pictures.
+    // Each machine has its own charts.
     assert_eq!(page.matches("<h3>Activity by rank</h3>").count(), 2);
     for machine in ["dgx-a100", "dgx-h100"] {
         let alone =

@@ -6,7 +6,7 @@ use chakram::machine::Machine;
 use chakram::trace::CollectiveKind;
 use std::path::Path;
 
-/// Microseconds of an all-reduce of 10^9 bytes among all NPUs, answered by closed form.
+/// Microseconds of an all-reduce of 10^9 bytes among all NPUs, by closed form.
 fn all_reduce(machine: &Machine) -> f64 {
     let npus = machine.topology().npus();
     let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
@@ -39,8 +39,7 @@ fn within(found: f64, want: f64, part: f64) {
     );
 }
 
-/// The table's collective times in microseconds, for 1024 MB at 2^30 bytes a GB, which is what 10^9 bytes
-/// take at 10^9.
+/// The table's collective times in microseconds. Its 1024 MB at 2^30 bytes per GB take as long as 10^9 bytes at 10^9.
 #[test]
 fn table_4_to_0_3_percent() {
     let rows = [
@@ -57,11 +56,11 @@ fn table_4_to_0_3_percent() {
     }
 }
 
-/// Loads of an all-reduce of S bytes: 2 S (n-1)/n / B in the first dimension, 1/n of that size in the next.
-/// W-2D: 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us, then 15/16 of 1/32: 234 us. In ascending order the most
-/// loaded dimension sets the pace; Conv-4D's first is filled and drained by one chunk in 64: 4,375 +
-/// 4,000/64. Under Themis the sum of all loads is shared: the paper says that W-2D, Conv-3D and Conv-4D
-/// come to what the wafers of one dimension with their total rate take: 511/512 · 2 GB / rate.
+/// Loads of an all-reduce of S bytes: 2 S (n-1)/n / B in the first dimension, 1/n of that size in the next. W-2D: 2 ·
+/// 31/32 · 1 GB / 250 GB/s = 7,750 us, then 15/16 of 1/32: 234 us. In ascending order the most loaded dimension
+/// determines the time; Conv-4D's first dimension adds the time of one of 64 chunks for filling and draining: 4,375 +
+/// 4,000/64. Themis distributes the sum of all loads: the paper says that W-2D, Conv-3D and Conv-4D take as long as
+/// one-dimensional wafers with the same total rate: 511/512 · 2 GB / rate.
 #[test]
 fn figure_9a_to_1_percent_and_its_claims_to_3() {
     let wafer = |rate: f64| 2.0 * 511.0 / 512.0 / rate * 1e6;
@@ -78,7 +77,7 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
             "one dimension leaves nothing to choose"
         );
     }
-    // Plain, under Themis by a greedy pipeline of 64 chunks, and the wafer that it comes to.
+    // Plain, under Themis by a greedy pipeline of 64 chunks, and the wafer of equal total rate.
     let systems = [
         ("w-2d", 7750.0, 4004.0, 500.0),
         ("conv-3d", 9375.0, 5801.0, 350.0),

@@ -1,4 +1,4 @@
-//! Findings of the converter in captures of generated jobs, against the truth.
+//! The converter's results for captures of generated jobs, against the truth.
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, capture, convert, delay, lane, lasts,
@@ -10,17 +10,17 @@ use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
 
-/// From the end of what a thread waits for until it runs again, `WAKE` of the generator.
+/// Time from the end of an awaited event until the waiting thread runs again; `WAKE` of the generator.
 const WAKE: u64 = 10_000;
 
-/// From the start of an operator of a straggler to the annotation of its message.
+/// Time from the start of a straggler's operator to the annotation of its message.
 const OPENING: u64 = 3_200;
 
-/// Waits below this may count as the host's time.
+/// Waits shorter than this may count as host time.
 const SHORT: u64 = 40_000;
 
-/// Jobs with a bit of everything, by default one of each program, from that at `turn` on. Another seed finds other times and
-/// the same program: one is enough for a run of all tests.
+/// Jobs with every feature: by default one for each program, beginning with the program at index `turn`. Another seed
+/// gives other times but the same program, so a run of all tests needs one seed.
 pub fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
@@ -57,7 +57,7 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
     one_of_each_list(turn, programs)
 }
 
-/// When the job began: what the replay calls 0.
+/// Start of the job, which is time 0 of the replay.
 pub fn origin(truth: &Truth) -> u64 {
     truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
 }
@@ -91,7 +91,7 @@ fn calls<'t>(
         .collect()
 }
 
-/// Factor between `comm_size` and the larger of a member's input and output.
+/// Returns a node's expected `comm_size` for a member's larger buffer of `bytes`.
 fn size(kind: &str, bytes: u64, members: u64) -> u64 {
     match kind {
         "all-gather" => bytes / members,
@@ -119,7 +119,7 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                     meeting.kind, meeting.sequence, node.name
                 );
                 found += 1;
-                // The root of a broadcast needs all, the others need the root.
+                // The root of a broadcast waits for all members, the others only for the root.
                 let root = (meeting.kind == "broadcast").then(|| &meeting.members[0]);
                 let needed = match root {
                     Some(root) if root.rank != member.rank => root.start_ns.max(member.start_ns),
@@ -127,8 +127,8 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                 };
                 let start = times[r][n].0;
                 if meeting.kind == "message" {
-                    // A message starts with its operator, a little before its annotation; ends that
-                    // nobody blocked for have the transfer of others.
+                    // A message starts with its operator, a little before its annotation. An end that no host call
+                    // waited for takes its transfer time from other messages.
                     let early = (member.start_ns - origin).checked_sub(start);
                     assert!(
                         early.is_some_and(|ns| ns <= OPENING),
@@ -233,7 +233,7 @@ fn everything_is_counted() {
     }
 }
 
-/// The host's time of a thread is what remains of its time without that in which it was blocked.
+/// A thread's host time is its total time minus the time in which it was blocked.
 #[test]
 fn no_delay_of_the_host_contains_waiting() {
     for (what, options) in jobs(1).into_iter().filter(|(_, o)| o.device == Device::Cpu) {
@@ -255,8 +255,8 @@ fn no_delay_of_the_host_contains_waiting() {
             let blocked: u64 = waited.iter().sum();
             let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
             let off = expected.abs_diff(own);
-            // Work of the thread right before it blocked cannot be told from blocking, nor a short
-            // wait from Python.
+            // Work of a thread right before it blocks cannot be distinguished from blocking, nor a short wait from
+            // Python.
             println!(
                 "{what} rank {}: host {expected}, found {own}, {} waits of {blocked}, off {off}",
                 rank.rank,
@@ -273,7 +273,7 @@ fn no_delay_of_the_host_contains_waiting() {
     }
 }
 
-/// On a device nothing is late by more than the launch, the gap of a stream or the host's own time.
+/// A device is late by at most the launch, the gap of a stream or the host's own time.
 #[test]
 fn no_delay_of_a_device_contains_waiting() {
     for (what, options) in jobs(2)
@@ -290,7 +290,7 @@ fn no_delay_of_a_device_contains_waiting() {
             }
             println!("{what} rank {}: {longest:?}", trace.rank);
             for ((host, lane), (ns, name)) in longest {
-                // Python and the ends of nested operators; on streams the launch and its way.
+                // On the host, Python and the ends of nested operators; on streams, the launch and its latency.
                 let most = if host { 60_000 } else { 12_000 };
                 assert!(
                     ns <= most,
@@ -307,7 +307,7 @@ fn no_delay_of_a_device_contains_waiting() {
     }
 }
 
-/// Clocks are off by up to so many ns; ends of collectives differ by the jitter.
+/// Estimated clocks deviate by at most this many ns; ends of collectives differ by the jitter.
 #[test]
 fn clocks_are_put_right() {
     const NOISE: i64 = 500_000;
@@ -328,7 +328,7 @@ fn clocks_are_put_right() {
                     truth.rank, truth.clock_offset_ns
                 );
                 if options.style == Style::Pipeline {
-                    // Messages give bounds, which hold from one neighbour to the next.
+                    // Messages give bounds between neighbours, and these add up along the chain.
                     let width: i64 = job
                         .summary
                         .ranks

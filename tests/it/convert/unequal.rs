@@ -1,11 +1,13 @@
-//! All-to-alls of unequal parts, from the captures of a mixture of experts: what is written is what the split sizes say.
+//! All-to-alls of unequal parts, from the captures of a mixture of experts: the traces have the sizes that the split
+//! sizes give.
 
 use super::rig::{convert, json, text};
 use crate::corpus::corpus;
 use serde_json::Value;
 use std::path::Path;
 
-/// Bytes to each member and from each, call by call, by a plain parse of a host trace: a part is so many rows of the tensor.
+/// Bytes to each member and from each, call by call, by a plain parse of a host trace: each split is a number of rows
+/// of the tensor.
 fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let file = json(file).expect("it is JSON");
     let nodes = file["nodes"].as_array().expect("nodes are a list").iter();
@@ -13,7 +15,7 @@ fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let mut found: Vec<(u64, [Vec<u64>; 2])> = calls
         .map(|node| {
             let values = &node["inputs"]["values"];
-            // Output and input tensor, three others, and the splits of both.
+            // Arguments: output and input tensor, three others, and the splits of both.
             let parts = |tensor: usize, splits: usize| {
                 let bytes: u64 = [3, 4]
                     .iter()
@@ -46,7 +48,7 @@ fn captured_parts_are_those_of_the_split_sizes() {
     let mut sent = Vec::new();
     for (rank, trace) in job.traces.iter().enumerate() {
         let calls = exchanges(&folder.join(format!("host.{rank}.json.zst")));
-        // Counts are exchanged in equal parts, and say nothing.
+        // Exchanges of counts have equal parts and no split sizes.
         let unequal: Vec<_> = calls.iter().filter(|call| !call[0].is_empty()).collect();
         let written = trace
             .nodes
@@ -66,7 +68,7 @@ fn captured_parts_are_those_of_the_split_sizes() {
         assert_eq!(written, expected, "rank {rank}");
         sent.push(unequal.into_iter().cloned().collect::<Vec<_>>());
     }
-    // What one sends is what the other receives.
+    // The bytes that one rank sends are the bytes that the other receives.
     for (i, own) in sent.iter().enumerate() {
         for (j, other) in sent.iter().enumerate() {
             for (a, b) in own.iter().zip(other) {

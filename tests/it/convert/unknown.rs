@@ -1,4 +1,4 @@
-//! What captures leave unsaid stays unknown.
+//! Values that a capture does not state stay unknown.
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::chakram;
@@ -6,7 +6,7 @@ use crate::corpus::corpus;
 use crate::page::check_facts;
 use serde_json::{Value, json};
 
-/// Removes from Kineto's events what the profiler writes with shapes only.
+/// Removes the arguments that the profiler writes only if shapes are recorded.
 fn without_shapes(trace: &mut Value) {
     for event in trace["traceEvents"]
         .as_array_mut()
@@ -26,7 +26,7 @@ fn without_shapes(trace: &mut Value) {
     }
 }
 
-/// A capture without shapes: no network changes its collectives, which take what they took.
+/// A capture without shapes: collectives last as recorded on every network.
 #[test]
 fn collectives_of_unknown_size_keep_their_time() {
     let Some(captures) = corpus("captures/interventions/ddp_accum_2/A") else {
@@ -56,7 +56,7 @@ fn collectives_of_unknown_size_keep_their_time() {
     assert_eq!(fast["makespan_ps"], slow["makespan_ps"]);
     let row = &fast["unknown"][0];
     assert_eq!(row["what"], "communication_size");
-    // Two ranks with eight all-reduces each; a barrier has no size.
+    // Two ranks with eight all-reduces each; the barrier has no size.
     assert_eq!(row["nodes"], 16);
     assert_eq!(row["without_time"], 0);
     let makespan = fast["makespan_ps"].as_u64().expect("it is a time") as f64;
@@ -67,8 +67,8 @@ fn collectives_of_unknown_size_keep_their_time() {
     );
 }
 
-/// All 35 kernels and copies of two ranks communicate, 100 us each. 28 say by their names what they do, and nobody says how
-/// much; of 7 nothing is known. All keep their time, on any network and by any model of compute.
+/// All 35 kernels and copies of two ranks communicate, 100 us each. The names of 28 give their kind, but no sizes; 7
+/// are completely unknown. All keep their recorded time, on any network and with any compute model.
 #[test]
 fn kernels_of_communication_without_records_keep_their_time() {
     let Some(folder) = corpus("faults/unsized-collectives") else {
@@ -85,7 +85,7 @@ fn kernels_of_communication_without_records_keep_their_time() {
             let row = row.unwrap_or_else(|| panic!("nothing about {what}: {rows:?}"));
             ["nodes", "without_time", "recorded_ps"].map(|key| row[key].as_u64().expect(key))
         };
-        // Of two ranks, in ps.
+        // Sums over two ranks, in ps.
         assert_eq!(row("communication"), [14, 0, 14 * 100_000_000]);
         assert_eq!(row("communication_size"), [56, 0, 56 * 100_000_000]);
         for npu in report["npus"].as_array().expect("it is a list") {
@@ -96,8 +96,8 @@ fn kernels_of_communication_without_records_keep_their_time() {
     }
 }
 
-/// A capture of one rank on one stream, one operator after the other, each with one kernel: name, shapes, types and values of
-/// scalars, as JSON, and the kernel's name and duration in us.
+/// A capture of one rank on one stream. Operators run one after another, each with one kernel. An operator is given by
+/// its name, its shapes, types and scalar values as JSON, and its kernel's name; each kernel lasts `us`.
 fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     let mut events = Vec::new();
     for (i, [name, dims, types, values, kernel]) in operators.iter().enumerate() {
@@ -116,7 +116,7 @@ fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     json!({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events})
 }
 
-/// Converts a capture of one rank; the folder holds its traces.
+/// Converts a capture of one rank and returns the folder with its traces.
 fn convert_one(capture: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("there is room");
     let file = folder.path().join("kineto.0.json");
@@ -124,7 +124,7 @@ fn convert_one(capture: &Value) -> tempfile::TempDir {
     convert_files(folder.path())
 }
 
-/// Returns the time of an operator of a report, in ps.
+/// Returns an operator's time in a report, in ps.
 fn time_of(report: &Value, name: &str) -> u64 {
     let operators = report["operators"].as_array().expect("there are some");
     let found = operators.iter().find(|row| row["name"] == name);
@@ -135,8 +135,8 @@ fn time_of(report: &Value, name: &str) -> u64 {
 const BF16: &str =
     r#"["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "int", "int", "Scalar", "Scalar"]"#;
 
-/// One sequence of 8,192 tokens, 32 heads of 128: 4 · 8192² · 32 · 128 = 1.0995e12 FLOPs, 1.112 ms at 989 TFLOP/s; its bytes
-/// take 50 us. Of experts no weights are known, so they last as they did.
+/// One sequence of 8,192 tokens, 32 heads of 128: 4 · 8192² · 32 · 128 = 1.0995e12 FLOPs, 1.112 ms at 989 TFLOP/s; its
+/// bytes take 50 us. The experts' weights are unknown, so their kernels last as recorded.
 #[test]
 fn kernels_that_compute_are_not_priced_by_their_bytes() {
     let attention = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
@@ -196,7 +196,7 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
         (&unknown[0]["nodes"], &unknown[0]["recorded_ps"]),
         (&json!(2), &json!(800_000_000))
     );
-    // The table in CSV; nothing is unknown of kernels that last as recorded.
+    // The table as CSV; kernels that last as recorded have no unknowns.
     let folder = job.path().display().to_string();
     let csv = [
         "replay", &folder, "-m", "dgx-h100", "--format", "csv", "--table", "unknown",
@@ -207,7 +207,8 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     assert_eq!(recorded["unknown"], Value::Null);
 }
 
-/// Lookups read 888 rows of 64 floats from a table of 5 GB, or slots of a cache, whatever their sizes.
+/// Lookups read 888 rows of 64 floats from a table of 5 GB, or slots of a cache. Their cost does not depend on the size
+/// of the table.
 #[test]
 fn lookups_move_the_rows_of_their_indices() {
     let table = r#"["float", "Scalar", "long int"]"#;
@@ -244,8 +245,8 @@ fn lookups_move_the_rows_of_their_indices() {
     );
     let job = convert_one(&capture);
     let report = replay_files(job.path(), &["-m", "dgx-h100", "--compute", "roofline"]);
-    // 888·(2·64·4 + 8) = 461,760 B; 888·16; 888·(4·8·64·2 + 8) = 3.6 MB; at 3.35 TB/s. How many rows an index takes, nothing
-    // says.
+    // 888·(2·64·4 + 8) = 461,760 B; 888·16; 888·(4·8·64·2 + 8) = 3.6 MB; at 3.35 TB/s. The number of rows per index is
+    // unknown.
     for (name, bytes) in [
         ("select", 461_760.0),
         ("gather", 14_208.0),
@@ -259,7 +260,7 @@ fn lookups_move_the_rows_of_their_indices() {
     assert_eq!(report["unknown"][0]["what"], "kernel_work");
 }
 
-/// Eight ranks of a public capture look their embeddings up on V100 in 9 us at most: 8 MB. On H100 that takes less.
+/// In a public capture of eight ranks, embedding lookups on V100 take at most 9 us for 8 MB. On H100 they take less.
 #[test]
 fn dlrm_does_not_get_slower_on_a_faster_device() {
     let Some(capture) = corpus("captures/gpu/dlrm_8gpu") else {
@@ -283,8 +284,8 @@ fn dlrm_does_not_get_slower_on_a_faster_device() {
     );
 }
 
-/// A host trace of one rank whose groups are this JSON, and whose all-reduces are in groups of these names and sizes; of 1 Mi
-/// floats, if that is said.
+/// A host trace of one rank with `groups` as the JSON of its groups, and all-reduces in groups of these names and
+/// sizes; of 1 Mi floats if `sized`.
 fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     let node = |id: u64,
                 parent: u64,
@@ -373,7 +374,7 @@ fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     json!({"schema": "1.1.0-chakra.0.0.4", "pid": 7, "time": "", "start_ts": 1, "nodes": nodes, "finish_ts": 2})
 }
 
-/// Returns the report of a replay of a host trace, in which absent ranks arrive with the present one.
+/// Returns the report of a replay of a host trace, in which absent ranks arrive at the same time as the captured rank.
 fn replay_host(trace: &Value) -> Value {
     let folder = tempfile::tempdir().expect("there is room");
     std::fs::write(folder.path().join("host.0.json"), trace.to_string()).expect("there is room");
@@ -381,7 +382,7 @@ fn replay_host(trace: &Value) -> Value {
     replay_files(job.path(), &["-m", "dgx-h100x2", "--absent", "mirror"])
 }
 
-/// The default group lists no ranks, which are all of them; another is cut short.
+/// The default group lists no ranks and contains all of them; the list of another group is truncated.
 #[test]
 fn groups_have_the_members_that_follow_from_their_sizes() {
     let groups = r#"[{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 16},
@@ -398,13 +399,14 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     let mut members: Vec<_> = rows.iter().map(|row| row["members"].as_u64()).collect();
     members.sort_unstable();
     assert_eq!(members, [Some(2), Some(8), Some(16)]);
-    // Without a declaration, records say how many ranks there are.
+    // Without a declaration, the number of ranks comes from the records.
     let report = replay_host(&of_records("[]", &[("0", 16)], true));
     assert_eq!(report["ranks"], 16);
     assert_eq!(report["collectives"][0]["members"], 16);
 }
 
-/// A collective of which neither size nor duration is known is refused by name, or takes no time, as the headline says.
+/// A collective of unknown size and duration is rejected by name, or takes no time if the option allows it, and the
+/// headline says so.
 #[test]
 fn communication_without_size_and_time_is_refused() {
     let trace = of_records("[]", &[("0", 2), ("0", 2)], false);
@@ -448,7 +450,7 @@ fn communication_without_size_and_time_is_refused() {
     let page = std::fs::read_to_string(page).expect("it was written");
     assert!(page.contains("a lower bound"));
     assert!(check_facts(&text, &page) > 10);
-    // Where all is known, the option says so.
+    // If everything is known, a note says that the option has no effect.
     let sized = convert_one(&of_operators(
         &[["aten::add", "[[8]]", r#"["float"]"#, "[]", "add"]],
         9,

@@ -1,4 +1,4 @@
-//! Predictions of a replay of a capture, against a generated job to which they happened.
+//! Predictions from replays of a capture, against a generated job in which the change really happened.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
@@ -10,7 +10,7 @@ use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, Options, Style, Truth};
 
-/// By default one of each program, from that at `turn` on.
+/// One job for each program by default, beginning with the program at index `turn`.
 fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
@@ -50,8 +50,8 @@ fn communicates(node: &Node) -> bool {
     (SEND..=COLLECTIVE).contains(&node.r#type) && !on_host(node)
 }
 
-/// Distance of the ends that a replay of `traces` predicts from those of `truth`, of the makespan, in
-/// thousandths; both count from `zero`.
+/// Largest difference between the ends that a replay of `traces` predicts and those of `truth`, in thousandths of the
+/// makespan; both are relative to `zero`.
 fn wrong_by(
     what: &str,
     traces: &[Trace],
@@ -67,7 +67,7 @@ fn wrong_by(
         MissingRankPolicy::Refuse,
     );
     let ends = log.ends();
-    // Longer transfers queue for lanes, which the schedule does not know.
+    // Longer transfers queue for lanes, which the plain schedule does not model.
     let own = if queued {
         Vec::new()
     } else {
@@ -129,7 +129,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
     }
 }
 
-/// Half the bandwidth: what is above the latency of 20 us takes twice as long.
+/// Half the bandwidth: the part of a transfer above the latency of 20 us takes twice as long.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
     for (what, options) in jobs(1) {
@@ -160,7 +160,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
     }
 }
 
-/// A rank that takes half as long again; a few gaps of the generator do not stretch.
+/// A rank that is 1.5 times slower; a few gaps of the generator do not scale.
 #[test]
 fn a_straggler_costs_as_much_as_predicted() {
     for (what, options) in jobs(2) {
@@ -191,8 +191,8 @@ fn a_straggler_costs_as_much_as_predicted() {
     }
 }
 
-/// Profilers record what streams wait for only when asked to; without that, the first kernel that uses
-/// a result says it.
+/// Profilers record the waits of streams only on request. Without them, the first kernel that uses a result shows the
+/// dependency.
 #[test]
 fn streams_wait_for_what_they_use() {
     for style in [Style::Ddp, Style::Functional] {
@@ -228,14 +228,14 @@ fn streams_wait_for_what_they_use() {
     }
 }
 
-/// Holds nothing to be asked for: the types that carry messages are in use.
+/// Needs no check beyond its use here: the node types that carry messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
     let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));
     let job = convert(base.folder.path());
     for trace in &job.traces {
         let count = |kind| trace.nodes.iter().filter(|n| n.r#type == kind).count();
-        // Four microbatches go forward and four gradients back.
+        // Four microbatches are sent forward and four gradients back.
         assert_eq!((count(SEND), count(RECEIVE)), (4, 4));
     }
 }

@@ -1,11 +1,11 @@
-//! Names of kernels are hundreds of characters long; no line of any command over captures is wider than 120 columns.
+//! Kernel names have hundreds of characters; no command prints a line wider than 120 columns for captures.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus, one_of_each};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest capture that is converted, bytes as they are stored: names are as long in small ones.
+/// Size of the largest capture to convert, in stored bytes; smaller captures have equally long names.
 const LARGEST: u64 = 250_000;
 
 /// Captures of the corpus: folders with the files of a run, and single files.
@@ -18,7 +18,7 @@ fn captures(root: &Path) -> Vec<PathBuf> {
     };
     let mut found = list(&root.join("pytorch"));
     for path in list(&root.join("gpu")) {
-        // Files that are no ranks of one run.
+        // Folders whose files are not ranks of one run.
         let is_collection = path.ends_with("tracelens") || path.ends_with("hta_misc_kineto");
         match is_collection {
             true => {

@@ -1,12 +1,12 @@
-//! Captures of the corpus that the converter refuses, and why.
+//! Captures of the corpus that the converter rejects, and the errors.
 
-/// Ends of their names, with a part of what the refusal says.
+/// Suffixes of their names, with a part of the error.
 const REFUSED: [(&str, &str); 1] = [
     // Two files of different processes.
     ("resnet_pair", "of process"),
 ];
 
-/// A part of what the refusal of a capture says; `None` if it is converted.
+/// A part of the error for a rejected capture; `None` if the capture converts.
 pub fn refusal(name: &str) -> Option<&'static str> {
     let all = REFUSED.iter();
     let mut fitting = all.filter(|(end, _)| name.ends_with(end));

@@ -1,4 +1,4 @@
-//! What the cases of the corpus ask for, and machines that suit them.
+//! Contents of the corpus's cases, and machines for them.
 
 use super::Case;
 use chakram::machine::{
@@ -8,7 +8,7 @@ use chakram::machine::{
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::units::{Bandwidth, Bytes, Span};
 
-/// The rank of a trace among the files of a case.
+/// The rank of a trace, from its file name.
 pub fn rank_of(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?
@@ -16,7 +16,7 @@ pub fn rank_of(file: &str) -> Option<u32> {
         .ok()
 }
 
-/// The sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
+/// Sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
 pub fn sizes(case: &Case) -> Vec<u32> {
     let text = std::str::from_utf8(&case["network.yml"]).expect("it is text");
     let list = text
@@ -32,7 +32,7 @@ pub fn sizes(case: &Case) -> Vec<u32> {
         .collect()
 }
 
-/// Switches of these sizes, on NPUs with memory beyond their own.
+/// A machine of switches of these sizes, with local and remote memory.
 pub fn machine(sizes: &[u32]) -> Machine {
     let bandwidth = Bandwidth::new(50e9).expect("positive");
     let latency = Span::from_ns(500);

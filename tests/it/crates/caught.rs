@@ -1,4 +1,5 @@
-//! Small manifests and sources that break a rule are caught, and those that break none are not.
+//! Small manifests and sources: those that break a rule are reported, those that do not are
+//! accepted.
 
 use super::{check, check_file, paths};
 
@@ -17,7 +18,7 @@ fn what_is_forbidden_is_caught() {
     };
     let ours = "[dependencies]\nchakram-base = { path = \"../base\" }";
     caught("trace", ours, &[]);
-    // What a crate builds on, it may use directly: `report` gets `hardware` from `engine`.
+    // A crate may use the dependencies of its dependencies: `report` gets `hardware` from `engine`.
     caught("report", "dependencies.chakram-hardware.path = ''", &[]);
     caught(
         "engine",

@@ -1,7 +1,7 @@
-//! Modules side by side do not import one another in a circle, in any crate and at any depth.
+//! Sibling modules do not import one another in a cycle, in any crate and at any depth.
 //!
-//! A module counts with everything below it. A child that names its parent, and a parent that names its child, are normal;
-//! a name that the parent re-exports from another child is that child's.
+//! A module includes everything below it. A child may name its parent, and a parent its child; a name that the parent
+//! re-exports from another child counts as that child's.
 
 use super::paths::{self, Module, Modules};
 use super::{MEMBERS, SOURCES};
@@ -13,11 +13,12 @@ struct Tree<'a> {
     modules: BTreeMap<Vec<String>, (&'a str, &'a Module)>,
 }
 
-/// Which children of a module name which others: by module, then by child, with a place for each child that is named.
+/// Imports between siblings: by parent module, then by importing child, then by imported child, with one place as an
+/// example.
 type Arrows = BTreeMap<Vec<String>, Siblings>;
 type Siblings = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Everything that `from` names, and what that names.
+/// All children that `from` imports, directly or indirectly.
 fn reached<'a>(siblings: &'a Siblings, from: &'a String) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut pending = vec![from];
@@ -29,7 +30,7 @@ fn reached<'a>(siblings: &'a Siblings, from: &'a String) -> BTreeSet<&'a String>
 }
 
 impl<'a> Tree<'a> {
-    /// Adds the module `at` with those below it, of the crate whose `lib.rs` is in `folder`.
+    /// Adds the module `at` and all modules below it, for the crate whose `lib.rs` is in `folder`.
     fn add(&mut self, sources: &'a BTreeMap<String, Modules>, folder: &str, at: &[String]) {
         let stem = if at.is_empty() {
             "lib".to_owned()
@@ -51,8 +52,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Follows a path from module `at`, and adds the modules that it leads through to `through`. Returns the module it
-    /// ends at, if it names one.
+    /// Resolves a path from module `at`, and adds each module on the way to `through`. Returns the module that the path
+    /// ends in, if it names one.
     fn follow(
         &self,
         at: &[String],
@@ -60,7 +61,7 @@ impl<'a> Tree<'a> {
         through: &mut BTreeSet<Vec<String>>,
         depth: usize,
     ) -> Option<Vec<String>> {
-        // `use toml;` names itself.
+        // Guards against `use toml;`, which names itself.
         if depth > 20 {
             return None;
         }
@@ -83,7 +84,7 @@ impl<'a> Tree<'a> {
         Some(here)
     }
 
-    /// Finds the module that `name` is in module `here`.
+    /// Resolves `name` in module `here` to a module.
     fn look_up(
         &self,
         here: &[String],
@@ -111,7 +112,8 @@ impl<'a> Tree<'a> {
         None
     }
 
-    /// Whether `name` in module `here` is a module or an import. Items of the module itself lead nowhere else.
+    /// Returns `true` if `name` in module `here` is a module or an import. The module's other items do not lead to
+    /// another module.
     fn has(&self, here: &[String], name: &String) -> bool {
         let child = [here, std::slice::from_ref(name)].concat();
         let imports = self
@@ -126,7 +128,7 @@ impl<'a> Tree<'a> {
         for (at, (file, module)) in &self.modules {
             for path in module.paths.iter().filter(|path| !path.is_test) {
                 let mut through = BTreeSet::new();
-                // A variable may have the name of a module.
+                // A variable may have a module's name.
                 let name = &path.names[0];
                 let is_child = self
                     .modules
@@ -154,7 +156,7 @@ impl<'a> Tree<'a> {
         arrows
     }
 
-    /// Finds the circles among the children of each module, with a place for each arrow in them.
+    /// Finds the cycles among the children of each module, with a place for each import in them.
     fn circles(&self) -> Vec<Circle> {
         let mut circles = Vec::new();
         for (parent, children) in self.arrows() {
@@ -187,21 +189,22 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Modules side by side that import one another.
+/// A cycle of sibling modules.
 struct Circle {
     parent: Vec<String>,
     modules: Vec<String>,
     places: Vec<String>,
 }
 
-/// Modules among whose children circles are allowed: the crate's folder, and the module's path in it.
+/// Modules whose children may form cycles: the crate's folder, and the module's path in it.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // One table says how each attribute is read into an op or a view, and written from them.
+    // One table defines how each attribute is read into an op or a view and how it is written, so readers and writers
+    // share it.
     ("src/trace", "format"),
-    // Components hand on `Effects`, which list what each component and the observer are told; a plan is checked by files
-    // that read it.
+    // Components pass on `Effects`, which lists notifications for every component and the observer; a plan is checked
+    // by files that read it.
     ("src/engine", ""),
-    // A run owns the rehearsal that replays it alone.
+    // A run owns the rehearsal that replays it in isolation.
     ("src/engine", "collectives"),
 ];
 
@@ -234,7 +237,7 @@ fn no_modules_import_one_another_in_a_circle() {
     );
 }
 
-/// The circles in a crate of these files.
+/// The cycles in a crate of these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let parsed = files.iter().map(|(name, source)| {
         let modules = paths::modules(source).expect("it is Rust");
@@ -266,7 +269,7 @@ fn a_circle_is_found_however_it_is_closed() {
     }
     assert_eq!(two("#[cfg(test)] mod tests { use crate::b::B; }"), none);
     assert_eq!(two("pub(in crate::b) struct A;"), none);
-    // A name that the parent re-exports is that of the child that has it.
+    // A name that the parent re-exports counts as the child that declares it.
     let again = |root, a| circles_of(&[("lib.rs", root), ("a.rs", a), b]);
     let root = "mod a; mod b; pub use b::B; use b as other;";
     for a in [
@@ -281,7 +284,7 @@ fn a_circle_is_found_however_it_is_closed() {
     let parent = ("a.rs", "mod c; pub use c::C; pub struct A;");
     let root = ("lib.rs", "mod a; pub use a::C; pub struct R;");
     assert_eq!(circles_of(&[root, parent, child]), none);
-    // A module counts with what is below it, and circles are found at every depth.
+    // A module includes everything below it, and cycles are found at every depth.
     let deep = [
         (
             "lib.rs",

@@ -1,9 +1,10 @@
-//! Components of the engine: their fields are their own, they know of each other what this table says, and none knows the loop.
+//! Components of the engine: their fields are private, they may use only the components in this table, and none uses
+//! the loop.
 
 use super::{root, rust_files};
 use syn::{Fields, Item, ItemStruct, Visibility};
 
-/// Each component: its type, its module, and the modules of others whose types its methods may take.
+/// Each component: its type, its module, and the other modules whose types its methods may take.
 const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Dataflow", "dataflow", &[]),
     ("Processors", "processors", &["dataflow", "lanes"]),
@@ -11,19 +12,19 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Launches", "frames", &["dataflow", "lanes"]),
     ("Feeds", "feeding", &[]),
     ("TileGroups", "tile_groups", &["dataflow", "lanes"]),
-    // Accesses are named by a node in one word.
+    // An access is identified by its node, packed into one word.
     ("Fabric", "fabric", &["dataflow"]),
     ("Messages", "messages", &["dataflow", "fabric"]),
     ("Collectives", "collectives", &["dataflow", "fabric"]),
 ];
 
-/// The module of the engine that a file is in.
+/// The engine's module that a file belongs to.
 fn module_of(file: &str) -> &str {
     let first = file.split('/').next().unwrap_or(file);
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
-/// Returns what is wrong with a component, if the struct of a module is one.
+/// Returns the violations of a component's struct; an empty list if the struct is no component.
 fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = of.ident.to_string();
@@ -47,7 +48,7 @@ fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
     faults
 }
 
-/// Returns what is wrong with a file of the engine, given as its path under `src/engine/`.
+/// Returns the violations in a file of the engine, given by its path under `src/engine/`.
 fn check(file: &str, source: &str) -> Vec<String> {
     let module = module_of(file);
     let parsed = syn::parse_file(source).expect("it compiles");

@@ -1,37 +1,37 @@
-//! The paths that a source file names, and the names that its modules declare.
+//! Paths in a source file, and names that its modules declare.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Ident, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 
-/// A path that a source names, as it is written.
+/// A path as written in the source.
 #[derive(Debug)]
 pub struct NamedPath {
     pub line: usize,
     pub names: Vec<String>,
-    /// Whether a `use` names it, where a name alone is a path too.
+    /// `true` inside a `use`, where a single name is a path too.
     pub is_import: bool,
-    /// Whether it stands in a unit test.
+    /// `true` inside a unit test.
     pub is_test: bool,
 }
 
 /// A module of a file: the file itself, or an inline module of it.
 #[derive(Debug, Default)]
 pub struct Module {
-    /// What an import calls something, and the path to it.
+    /// Imports: local name and full path.
     pub imports: BTreeMap<String, Vec<String>>,
-    /// The paths to what is imported whole.
+    /// Paths of glob imports.
     pub globs: Vec<Vec<String>>,
-    /// The modules that are declared with a semicolon, outside unit tests.
+    /// Modules declared with a semicolon outside unit tests; they have files of their own.
     pub files: Vec<String>,
     pub paths: Vec<NamedPath>,
 }
 
-/// The modules of a file by their names within it; the file itself has none.
+/// The modules of a file, by path within the file; the file itself has the empty path.
 pub type Modules = BTreeMap<Vec<String>, Module>;
 
-/// Finds the modules of `source`, and the paths that each of them names.
+/// Finds the modules of `source`, and the paths in each.
 pub fn modules(source: &str) -> Result<Modules, syn::Error> {
     let mut finder = Finder {
         at: Vec::new(),
@@ -46,7 +46,7 @@ pub fn modules(source: &str) -> Result<Modules, syn::Error> {
 struct Finder {
     at: Vec<String>,
     is_test: bool,
-    /// How many items contain the one at hand, within its module: imports inside functions give their module no names.
+    /// Nesting depth of the current item within its module: imports inside functions declare no names in the module.
     depth: usize,
     found: Modules,
 }
@@ -114,7 +114,7 @@ impl Finder {
         }
     }
 
-    /// Paths among tokens that are not parsed: arguments of macros and attributes.
+    /// Paths in unparsed tokens, such as arguments of macros and attributes.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<Ident> = Vec::new();
         let mut colons = 0;
@@ -171,7 +171,7 @@ impl<'ast> Visit<'ast> for Finder {
         self.depth = depth;
     }
 
-    /// `pub(in path)` and `pub(super)` name who may use something, not what is used.
+    /// `pub(in path)` and `pub(super)` restrict visibility; they are no uses.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

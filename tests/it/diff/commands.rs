@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const CASE: &str = "traces/data-parallel-8";
 const RANKS: u32 = 8;
 
-/// The nodes of a rank of the case.
+/// The nodes of one rank of the case.
 fn nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
     let file = chakram::trace::TraceContents::open(&path.join(format!("job.{rank}.et")));
@@ -26,7 +26,7 @@ fn nodes(rank: u32) -> Vec<Node> {
     nodes
 }
 
-/// Writes a job of the case's ranks as `change` makes them; `None` leaves a rank out.
+/// Writes a job with the case's ranks after `change`, which returns `false` to leave a rank out.
 fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
     for rank in 0..RANKS {
         let mut nodes = nodes(rank);
@@ -41,7 +41,8 @@ fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
     folder.to_owned()
 }
 
-/// Runs `chakram diff` of the case against `other`: the exit code, what it prints, and its errors.
+/// Runs `chakram diff` of the case against `other` and returns the exit code, the output and the
+/// errors.
 fn diff(other: &Path, more: &[&str]) -> (i32, String, String) {
     let other = other.to_str().unwrap();
     let output = chakram(&[&["diff", CASE, other], more].concat());
@@ -64,7 +65,7 @@ fn number<'n>(nodes: &'n mut [Node], at: usize, name: &str) -> &'n mut Option<Fi
     &mut attr.expect("the case's nodes have it").value
 }
 
-/// The first node that has this attribute.
+/// Index of the first node with this attribute.
 fn with(nodes: &[Node], name: &str) -> usize {
     let has = |node: &Node| node.attr.iter().any(|attr| attr.name == name);
     nodes.iter().position(has).expect("the case has one")
@@ -78,7 +79,7 @@ fn a_job_and_itself_do_not_differ() {
         "{text}"
     );
     assert!(text.ends_with("no differences\n"), "{text}");
-    // Other numbers and another order of records.
+    // Other node ids and another order of records.
     let folder = tempfile::tempdir().unwrap();
     let other = job(folder.path(), |_, nodes| {
         for node in nodes.iter_mut() {
@@ -104,7 +105,8 @@ fn the_same_change_in_several_ranks_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let other = job(folder.path(), |rank, nodes| {
         let at = with(nodes, "comm_size");
-        // 1,000 bytes more in all ranks but 2, which has another name instead; 7 is missing.
+        // All ranks but 2 have 1,000 bytes more; rank 2 has another name instead; rank 7 is
+        // missing.
         match rank {
             2 => nodes[at].name = "other".to_owned(),
             _ => match number(nodes, at, "comm_size") {
@@ -130,7 +132,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
         bytes["after"].as_u64().unwrap() - bytes["before"].as_u64().unwrap(),
         1000
     );
-    // Six ranks, 1,000 bytes each; the seventh in both has the same.
+    // Six ranks with 1,000 bytes each; the seventh common rank has no such change.
     assert_eq!(found["total"]["bytes"]["change"], 6000);
     assert_eq!(found["counts"]["bytes"], 6);
     assert_eq!(
@@ -147,7 +149,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
     ] {
         assert!(text.contains(expected), "{expected}:\n{text}");
     }
-    // Whoever reads a pipe gets lines whole.
+    // Output to a pipe has unbroken lines.
     let whole = "in 6 ranks (0-1, 3-6): bytes +1000 B, 100.7 MB → 100.7 MB (+0.00 %)\n";
     assert!(text.contains(whole), "{text}");
     for threads in ["1", "3"] {
@@ -167,7 +169,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
 #[test]
 fn limits_set_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
-    // Every duration of rank 0 is 3 % longer, rounded down to nanoseconds.
+    // Every duration of rank 0 is 3 % longer, rounded down to ns.
     let other = job(folder.path(), |rank, nodes| {
         for node in nodes.iter_mut().filter(|_| rank == 0) {
             for attr in node
@@ -197,7 +199,8 @@ fn limits_set_the_exit_code() {
     assert_eq!(code(&["--fail-on", "any", "--tolerance", "3%"]), 0);
     assert_eq!(code(&["--fail-on", "any", "--tolerance", "2.9%"]), 3);
     assert_eq!(code(&["--fail-on", "time", "--tolerance", "10s"]), 0);
-    // Totals are not tolerated: what was compared grew, by at most 3 %.
+    // A tolerance does not apply to totals: compared nodes differ by at most 3 %, while the total
+    // grew.
     assert_eq!(code(&["--threshold", "3%"]), 0);
     assert_eq!(code(&["--threshold", "0.1%", "--tolerance", "10s"]), 3);
 }

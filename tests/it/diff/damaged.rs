@@ -1,4 +1,4 @@
-//! Comparisons of traces that are damaged: refused, or with `--salvage` of what is sound.
+//! Comparisons of damaged traces: an error, or with `--salvage` a comparison of the readable part.
 
 use crate::commands::chakram;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn case() -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE)).unwrap()
 }
 
-/// Runs `chakram diff` of two files that hold these bytes: the exit code, what it prints, and its errors.
+/// Runs `chakram diff` of two files with these contents and returns the exit code, the output and the errors.
 fn diff(sides: [&[u8]; 2], more: &[&str]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let paths = [("a.0.et", sides[0]), ("b.0.et", sides[1])].map(|(name, bytes)| {
@@ -21,7 +21,7 @@ fn diff(sides: [&[u8]; 2], more: &[&str]) -> (i32, String, String) {
     });
     let output = chakram(&[&["diff", &*paths[0], &*paths[1]], more].concat());
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    // Where the lines of a warning break hangs on the names of files.
+    // Line breaks in a warning depend on the lengths of file names.
     let joined = |text: String| text.replace("\n    ", " ");
     let code = output.status.code().expect("it ends by itself");
     (code, joined(text(output.stdout)), text(output.stderr))
@@ -32,16 +32,16 @@ fn damage_is_an_error_of_each_side_that_has_it() {
     let whole = case();
     let cut = &whole[..whole.len() - 3];
     let mut bent = whole.clone();
-    // In the middle of the file, numbers of ten bytes and more.
+    // In the middle of the file, varints of ten bytes and more.
     let middle = whole.len() / 2;
     bent[middle..middle + 12].fill(0xff);
-    // A record that announces 80 bytes, of which there are 3.
+    // A record that claims 80 bytes, while only 3 follow.
     let noise = [80, 1, 2, 3];
     for damaged in [cut, &bent, &noise, &[]] {
         for (sides, names) in [
             ([damaged, &whole], &["a.0.et"][..]),
             ([&whole, damaged], &["b.0.et"]),
-            // The same bytes are not the same trace, for they are none.
+            // Two equal damaged files are not equal traces, because they are no traces.
             ([damaged, damaged], &["a.0.et", "b.0.et"]),
         ] {
             for format in ["text", "json", "csv"] {
@@ -63,7 +63,7 @@ fn damage_is_an_error_of_each_side_that_has_it() {
 fn what_is_sound_is_compared_and_what_is_lost_is_said() {
     let whole = case();
     let cut = &whole[..whole.len() - 3];
-    // The last node is gone.
+    // The last node is lost.
     let (code, text, error) = diff([&whole, cut], &["--salvage"]);
     assert_eq!((code, &*error), (0, ""));
     assert!(text.contains("b.0.et") && text.contains("lost: "), "{text}");
@@ -74,21 +74,21 @@ fn what_is_sound_is_compared_and_what_is_lost_is_said() {
         table.lines().count() > 1 && error.contains("bytes are lost"),
         "{table}{error}"
     );
-    // The same is lost of both, so nothing differs but something is said.
+    // Both lose the same node, so there is no difference, but there is a note.
     let (code, text, _) = diff([cut, cut], &["--salvage"]);
     assert_eq!(code, 0);
     assert!(
         text.contains("lost: ") && text.contains("no differences"),
         "{text}"
     );
-    // Of files without damage nothing is said.
+    // Undamaged files give no note.
     let (_, text, _) = diff([&whole, &whole], &["--salvage"]);
     let said: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(
         said,
         ["1 rank in both, 1 of them identical", "no differences"]
     );
-    // Where nothing is sound there is nothing to compare.
+    // Without any sound record there is no comparison.
     let (code, _, error) = diff([&[80, 1, 2, 3], &whole], &["--salvage"]);
     assert_eq!(code, 2);
     assert!(
@@ -118,7 +118,7 @@ fn a_packed_file_that_breaks_off_is_salvaged_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is cut off: an error, unless the cut is between two records.
+    /// Truncation at any byte is an error, except between two records.
     #[test]
     fn cuts_are_never_passed_over(at in 0.0..1.0_f64) {
         let whole = case();

@@ -1,4 +1,4 @@
-//! Two reports: the parts sum to the change of the makespan, and are those of the reports.
+//! Two reports: the parts sum to the change of the makespan, and agree with the reports.
 
 use crate::commands::{answer, chakram};
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn parts_sum_to_the_change_of_the_makespan() {
             assert_eq!(sum("mean_ps"), more, "{a} {b}");
             assert_eq!(sum("sum_over_npus_ps"), 8 * more, "{a} {b}");
             for part in parts {
-                // The report's own means are rounded one by one.
+                // The report rounds its means one by one.
                 let name = part["part"].as_str().unwrap();
                 for (side, report) in [("before", before), ("after", after)] {
                     let mean = whole(&report["mean_ps"][name]);

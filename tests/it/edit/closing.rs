@@ -1,4 +1,4 @@
-//! Slices of random graphs against what a few lines say of who waits for whom, and since when.
+//! Slices of random graphs, against a few lines that compute dependencies and start times.
 
 use super::rig::{count, file, nodes, whole};
 use chakram::edit::{CommunicationMatches, RankSelection, SliceTarget};
@@ -8,13 +8,14 @@ use chakram::workload::DeclaredGroups;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ids from here on are cut.
+/// Nodes with this id or a larger one are cut.
 const CUT: u64 = 1000;
 
-/// Nodes by id, each with all it waits for, directly or not; with data all the way only, if `data`.
+/// All direct and indirect dependencies of each node, by id; if `data`, only along data
+/// dependencies.
 fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     let mut behind: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-    // Until nothing changes: slow, and nobody could get it wrong.
+    // Repeats until nothing changes: slow, but obviously correct.
     loop {
         let before = behind.values().map(BTreeSet::len).sum::<usize>() + behind.len();
         for node in nodes {
@@ -32,7 +33,7 @@ fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     }
 }
 
-/// When each node starts, ns.
+/// Start of each node, ns.
 fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
     let by_id: BTreeMap<u64, &Node> = nodes.iter().map(|node| (node.id, node)).collect();
     let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -104,10 +105,12 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Luck, duration, delay, and dependencies: how far on, and whether data passes.
+/// Random number that decides about a cut, duration, delay, and dependencies: distance back, and
+/// whether it is a data dependency.
 type Drawn = (u32, u64, u64, Vec<(usize, bool)>);
 
-/// Nodes in program order whose dependencies lead back; which are cut is drawn, and more near `cut`.
+/// Nodes in program order with dependencies on earlier nodes. A random choice decides which nodes
+/// are cut, more often near `cut`.
 fn graphs() -> impl Strategy<Value = Vec<Node>> {
     let dep = (0_usize..40, any::<bool>());
     let node = (

@@ -1,4 +1,5 @@
-//! Damaged traces: nothing panics, and what can be replayed can be afterwards.
+//! Damaged traces: edits never panic, and a trace that can be replayed can be replayed after the
+//! edit.
 
 use super::rig::{case, job};
 use crate::harness::edit;
@@ -7,7 +8,7 @@ use std::sync::LazyLock;
 
 static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(beginnings);
 
-/// The first records of real traces, whole.
+/// The first complete records of real traces.
 fn beginnings() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for name in ["ddp-resnet18", "data-parallel-8", "deadlock-2", "hiermem"] {

@@ -1,4 +1,4 @@
-//! Traces by the generated types, and the program on them.
+//! Traces in the types generated from the schema, and runs of the program on them.
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
@@ -24,7 +24,7 @@ pub fn text(name: &str, value: &str) -> AttributeProto {
     attribute(name, Value::StringVal(value.to_owned()))
 }
 
-/// The value of an attribute as a whole number.
+/// The value of an integer attribute, of any integer type.
 pub fn whole(node: &Node, name: &str) -> Option<i64> {
     let attribute = node.attr.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
@@ -61,7 +61,7 @@ pub fn job(path: &Path) -> Vec<Vec<u8>> {
     files.iter().map(|file| open(&file.path)).collect()
 }
 
-/// Runs the program, which must succeed, and returns what it prints.
+/// Runs the program, which must succeed, and returns its output.
 pub fn ok(args: &[&str]) -> String {
     let output = chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -69,14 +69,14 @@ pub fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs the program, which must refuse, and returns why.
+/// Runs the program, which must fail, and returns its error.
 pub fn refused(args: &[&str]) -> String {
     let output = chakram(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A replay's report without what names the job.
+/// A replay's report without the fields that identify the job.
 pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
     let mut args = vec!["replay", traces, "--machine", machine, "--format", "json"];
     args.extend_from_slice(more);
@@ -88,7 +88,7 @@ pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
     report
 }
 
-/// A folder of traces beside the sources.
+/// A folder under `traces/`.
 pub fn case(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")

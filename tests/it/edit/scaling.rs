@@ -1,4 +1,4 @@
-//! Scaled jobs, against jobs that are made for the size.
+//! Scaled jobs, against jobs generated at the target size.
 
 use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
@@ -52,7 +52,8 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     }
 }
 
-/// Ranks that never meet are no data parallelism: copies of them have to be asked for, and only of them.
+/// Ranks that never communicate are no data parallelism: copying them needs an explicit option, and the option works
+/// only for them.
 #[test]
 fn ranks_that_exchange_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,8 +109,8 @@ fn ranks_that_exchange_nothing_are_refused() {
     }
 }
 
-/// The trace of a rank of a job with pipeline, data and tensor parallelism: rank = (pp·D + dp)·T + tp.
-/// Groups are named by their kind and the other coordinates.
+/// The trace of one rank of a job with pipeline, data and tensor parallelism, where rank = (pp·D + dp)·T + tp. A
+/// group's name consists of its kind and the other coordinates.
 fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
     let [pipeline, replicas, tensor] = sizes;
     let at = |pp: u32, dp: u32, tp: u32| (pp * replicas + dp) * tensor + tp;
@@ -172,10 +173,10 @@ fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
         let to = rank_of("comm_dst", at(pp + 1, dp, tp));
         add(5, 0, vec![to, count("comm_size", 5000)]);
     }
-    // Weights of 240,000 B in shards: an all-gather is given the shard, a reduce-scatter the whole.
+    // Sharded weights of 240,000 B: an all-gather takes the shard as its size, a reduce-scatter the whole.
     add(7, 0, call(2, 240_000 / u64::from(replicas), &groups[1].0));
     add(7, 0, call(7, 240_000, &groups[1].0));
-    // A ring along the replicas.
+    // A ring of messages along the replicas.
     let next = at(pp, (dp + 1) % replicas, tp);
     let last = at(pp, (dp + replicas - 1) % replicas, tp);
     if replicas > 1 {
@@ -201,7 +202,7 @@ fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// A job's nodes with groups by their members instead of their names.
+/// A job's nodes with groups given by members instead of names.
 fn unnamed(prefix: &str) -> Vec<Vec<Node>> {
     let traces = job(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {

@@ -1,4 +1,4 @@
-//! Slices by step, against conversions of that step alone.
+//! Slices by step, against conversions of the step alone.
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
 use crate::corpus::{corpus, one_of_each, refusal};
@@ -6,12 +6,13 @@ use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Nodes that only close a conversion: a slice ends with the last node that an annotation covers.
+/// Returns `false` for nodes that only end a conversion: a slice ends with the last node inside the
+/// step's annotation.
 fn is_work(node: &Node) -> bool {
     node.r#type > 1 && node.name != "end of the thread"
 }
 
-/// When each node starts if the rank runs by itself, ns.
+/// Start of each node if the rank runs alone, ns.
 fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     let mut ends: BTreeMap<u64, i64> = BTreeMap::new();
     let mut starts = BTreeMap::new();
@@ -26,7 +27,7 @@ fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     starts
 }
 
-/// Actions of a rank and their times, from its first node on.
+/// Actions of a rank and their times relative to its first node.
 fn schedule(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
     let starts = starts(nodes);
     let work = || nodes.iter().filter(|node| is_work(node));
@@ -60,7 +61,8 @@ fn flops(nodes: &[Node]) -> i64 {
     nodes.iter().filter_map(|node| whole(node, "num_ops")).sum()
 }
 
-/// Slices every step out of a capture, and converts it alone. Returns how many steps there were.
+/// Slices every step out of a converted capture and compares it with a conversion of that step
+/// alone. Returns the number of steps.
 fn compare(name: &str, capture: &Path) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let at = |what: &str| folder.path().join(what);
@@ -105,15 +107,16 @@ fn compare(name: &str, capture: &Path) -> usize {
             let label = format!("{name}, step {step}, rank {rank}");
             assert_eq!(collectives(&cut), collectives(&alone), "{label}");
             assert_eq!(flops(&cut), flops(&alone), "{label}");
-            // Both are the capture, to the nanosecond. Ranks are laid beside each other by estimated
-            // clocks, which may be others with fewer collectives, so each is counted from its start.
+            // Both reproduce the capture to the nanosecond. The estimated clocks that align ranks
+            // may differ if there are fewer collectives, so each rank is counted from its own
+            // start.
             let (cut, alone) = (schedule(&cut), schedule(&alone));
             let differ = cut.iter().zip(&alone).position(|(a, b)| a != b);
             assert_eq!(differ.map(|i| (&cut[i], &alone[i])), None, "{label}");
             assert_eq!(cut.len(), alone.len(), "{label}");
         }
         let replayed = replay(&arg(&cut), "dgx-h100", &["--comm", "captured"]);
-        // It ends when its last node does: as said in the metadata of the slowest rank.
+        // The replay ends with its last node, at the time in the metadata of the slowest rank.
         assert_eq!(replayed["makespan_ps"], replayed["captured_ps"], "{name}");
         replay(&arg(&cut), "dgx-h100", &[]);
     }
@@ -137,7 +140,7 @@ fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("half");
     let prefix = prefix.to_str().unwrap();
-    // Rank 1 is given other ids: up to that of the second collective of rank 0 it has only one.
+    // Rank 1 gets other ids: only one of its ids is not above that of rank 0's second collective.
     let mut traces = job(&case("data-parallel-8"));
     traces.truncate(2);
     let mut second = nodes(&traces[1]);

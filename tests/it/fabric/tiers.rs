@@ -1,11 +1,11 @@
-//! Clos networks and graphs beside other dimensions: nodes on a fabric of NICs.
+//! Clos networks and graphs combined with other dimensions: nodes on a fabric of NICs.
 
 use super::{RING_OF_MESSAGES, json, makespan, refusal, stdout};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
-/// A machine file of these dimensions, as (name, further keys).
+/// A machine file with these dimensions, each given by its name and further keys.
 fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
     let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
@@ -23,15 +23,15 @@ const NODE: (&str, &str) = (
     "shape = \"switch\"\nsize = 2\nbandwidth = \"10 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"direct\"",
 );
 
-/// Keys of a Clos network of 1 GB/s and 1 us over two nodes.
+/// Keys of a Clos network of 1 GB/s and 1 us that connects two nodes.
 fn nics(more: &str) -> String {
     format!(
         "shape = \"clos\"\nsize = 2\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"direct\"\n{more}"
     )
 }
 
-/// Two nodes of two NPUs, over rails of one switch each, over one fabric with a switch for each rail, and over one with a
-/// switch for each node; in both of these one link goes up from two NICs.
+/// Two nodes of two NPUs on three networks: rails of one switch each; one fabric with a switch for each rail; one
+/// fabric with a switch for each node. In both fabrics one uplink serves two NICs.
 fn fabrics(dir: &TempDir) -> [String; 3] {
     let of = |name: &str, more: &str| tiers(dir, name, &[NODE, ("nics", &nics(more))], "");
     [
@@ -47,7 +47,7 @@ fn fabrics(dir: &TempDir) -> [String; 3] {
     ]
 }
 
-/// 1 MB between nodes takes 1 ms at 1 GB/s, and 1 us for each link.
+/// 1 MB between nodes takes 1 ms at 1 GB/s, plus 1 us for each link.
 #[test]
 fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
     let dir = TempDir::new().unwrap();
@@ -58,13 +58,14 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
             makespan(&[RING_OF_MESSAGES, &args].concat())
         })
     };
-    // Inside a node 0.1 ms over two links, whatever the fabric.
+    // Inside a node: 0.1 ms and two links, on every fabric.
     assert_eq!(on("0,1"), [102_000_000; 3]);
-    // Along a rail two links of its switch, or up and down again between the switches of nodes.
+    // Along a rail: two links through its switch, or four links up and down between the switches of nodes.
     assert_eq!(on("0,2"), [1_002_000_000, 1_002_000_000, 1_004_000_000]);
-    // To another rail two links inside and two of the rail; or four of one fabric.
+    // To another rail: two links inside the node and two of the rail; or four of the fabric.
     assert_eq!(on("0,3"), [1_004_000_000; 3]);
-    // Each NPU to its partner on the other node and back: two messages on one link up, where nodes have a switch.
+    // Each NPU sends to its partner on the other node and receives from it: with a switch per node, two messages share
+    // one uplink.
     let stride = |machine: &String| {
         let job = [
             "generate", "p2p", "stride", "--stride", "2", "--size", "1MB", "--ranks", "4",
@@ -75,13 +76,14 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
     assert_eq!(found, [1_002_000_000, 1_002_000_000, 2_004_000_000]);
 }
 
-/// An all-reduce of 4 MB: 2 MB to the partner inside, 1 MB to the one outside, and both again. 0.2 ms + 2 us inside; outside
-/// 1 ms and two links on a rail's switch, or at half the rate over four links where both rails share a link up.
+/// An all-reduce of 4 MB: 2 MB to the partner inside the node, 1 MB to the partner outside, and both again on the way
+/// back. Inside: 0.2 ms + 2 us. Outside: 1 ms and two links through a rail's switch, or half the rate and four links if
+/// both rails share an uplink.
 #[test]
 fn collectives_go_inside_and_then_over_the_fabric() {
     let dir = TempDir::new().unwrap();
     let found = fabrics(&dir).map(|machine| {
-        // Several chunks would pass one another inside and outside.
+        // With several chunks, the phases inside and outside would overlap.
         let text = fs::read_to_string(&machine).unwrap();
         fs::write(&machine, text + "\n[collectives]\nchunks = 1\n").unwrap();
         let job = [
@@ -115,8 +117,8 @@ fn collectives_go_inside_and_then_over_the_fabric() {
     );
 }
 
-/// Messages that all leave their nodes, as those of strides from 4 to 12 do, take as long as on the Clos network alone. With one
-/// level, a rail is the switch of its dimension, and all jobs take as long.
+/// If all messages leave their nodes, as with strides from 4 to 12, they take as long as on the Clos network alone.
+/// With one level, a rail equals the switch of its dimension, and all jobs take as long.
 #[test]
 fn a_fabric_over_nodes_is_the_fabric_alone() {
     let dir = TempDir::new().unwrap();
@@ -159,8 +161,8 @@ fn a_fabric_over_nodes_is_the_fabric_alone() {
     }
 }
 
-/// A square of chips on each of two boards, and a switch over the chips of one place. From chip 0 to the opposite one of the
-/// other board: two links of the square, and two of the switch.
+/// Two boards, each a square of chips, with one switch per position that connects the boards. From chip 0 to the
+/// opposite chip on the other board: two links of the square, and two of the switch.
 #[test]
 fn boards_are_graphs_under_a_switch() {
     let dir = TempDir::new().unwrap();
@@ -191,7 +193,7 @@ fn boards_are_graphs_under_a_switch() {
     assert_eq!(dimensions[1].get("links"), None);
 }
 
-/// Links are changed by dimension: a rail whose NIC has half the rate.
+/// Links are changed by dimension: a rail with one NIC at half the rate.
 #[test]
 fn a_slow_nic_slows_what_passes_it() {
     let dir = TempDir::new().unwrap();

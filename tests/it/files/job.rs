@@ -1,4 +1,4 @@
-//! Jobs as one thing on disk: what is read, and what is not.
+//! Jobs as one unit on disk: the files that commands read, and those that they ignore.
 
 use super::{Folder, makespan, text};
 use chakram::trace::{TraceFinder, VerifyLevel};
@@ -17,7 +17,7 @@ fn read(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
-/// Ranks 1, 2 and 4 of 6 share a group, which a trace names and does not declare.
+/// Ranks 1, 2 and 4 of 6 share a group that a trace names but does not declare.
 #[test]
 fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     let folder = Folder::new();
@@ -40,7 +40,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
             direct,
             "{job}"
         );
-        // The machine is that for which the job was generated.
+        // By default the machine is the one for which the job was generated.
         assert_eq!(makespan(&folder, &["replay", job]), direct, "{job}");
         folder.ok(&["validate", job]);
     }
@@ -67,18 +67,18 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     let mut roles: Vec<_> = roles.collect();
     roles.dedup();
     assert_eq!(roles, ["trace", "job", "machine"]);
-    // Groups of --groups take the place of those of the job.
+    // Groups of --groups replace the job's groups.
     folder.write("none.json", b"{}");
     let error = folder.refused(&["replay", "s", "--groups", "none.json"]);
     assert!(error.contains("is not declared"), "{error}");
-    // Without the job's file, it is as it was.
+    // Without the job's file, the group is undeclared again.
     std::fs::remove_file(folder.at("s/job.job.json")).unwrap();
     folder.refused(&["replay", "s", "-m", "w-2d"]);
     let groups = ["replay", "s", "-m", "w-2d", "--groups", "s/job.groups.json"];
     assert_eq!(makespan(&folder, &groups), direct);
 }
 
-/// Four ranks written over eight.
+/// A job of four ranks written over one of eight.
 #[test]
 fn ranks_of_an_earlier_job_are_not_read() {
     let folder = Folder::new();
@@ -98,7 +98,7 @@ fn ranks_of_an_earlier_job_are_not_read() {
             four
         );
     }
-    // As a shell makes of s/job.*.et.
+    // The expansion of s/job.*.et by a shell.
     let all: Vec<String> = (0..8).map(|rank| format!("s/job.{rank}.et")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let replay = [&["replay"], &all[..], &MACHINE].concat();
@@ -127,7 +127,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     let replay = [&["replay", "job"], &MACHINE[..]].concat();
     let sound = makespan(&folder, &replay);
     let trace = folder.read("job.2.et");
-    // One node fewer, and a letter in a name that is another one.
+    // One node fewer, and one changed letter in a name.
     let mut other = trace.clone();
     let at = trace
         .windows(4)
@@ -163,7 +163,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     assert!(error.contains("job.2.et: it is not there"), "{error}");
     folder.write("job.2.et", &trace);
     assert_eq!(makespan(&folder, &replay), sound);
-    // A job's file that cannot be read is an error, unless it does not count.
+    // An unreadable job file is an error, unless it is not needed.
     let job = folder.read("job.job.json");
     folder.write("job.job.json", &job[..job.len() / 2]);
     let error = folder.refused(&replay);
@@ -171,16 +171,16 @@ fn traces_that_were_changed_are_refused_by_name() {
     folder.ok(&[&replay[..], &["--no-verify"]].concat());
     folder.ok(&["replay", ".", "-m", "dgx-h100", "--no-verify"]);
     folder.write("job.job.json", &job);
-    // Another form of a trace is none of those that the job's file names.
+    // The job's file lists only the original form of a trace, not a converted one.
     folder.ok(&["convert", "trace", "job.0.et", "-o", "job.0.jsonl"]);
     folder.ok(&["inspect", "job.0.jsonl"]);
-    // The program itself may write one of the traces, and says so in the job's file.
+    // The program itself may rewrite a trace, and records it in the job's file.
     folder.ok(&["convert", "trace", "job.0.jsonl", "-o", "job.2.et"]);
     assert_eq!(folder.read("job.2.et"), folder.read("job.0.et"));
     folder.ok(&replay);
 }
 
-/// Of more than 64 MiB only lengths are looked at, but where there is time.
+/// Above 64 MiB only lengths are compared, unless there is time.
 #[test]
 fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
     let folder = Folder::new();
@@ -213,7 +213,7 @@ fn a_folder_with_several_jobs_says_which() {
         error.contains("several jobs; name one: s/first, s/second\n"),
         "{error}"
     );
-    // A job's file counts though its traces are elsewhere.
+    // A job's file is used even if some traces are elsewhere.
     std::fs::remove_file(folder.at("s/second.0.et")).unwrap();
     std::fs::remove_file(folder.at("s/second.1.et")).unwrap();
     folder.refused(&[&["replay", "s"], &MACHINE[..]].concat());
@@ -242,7 +242,7 @@ fn a_job_goes_into_a_folder_under_a_name() {
     folder.refused(&["generate", "data-parallel", "--ranks", "2", "-o", ""]);
 }
 
-/// Ranks that are alike are one file under several names, unless they are not to be.
+/// Identical ranks are one file under several names, unless an option prevents it.
 #[test]
 fn links_are_made_unless_they_are_not_wanted() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Every command that makes a job of a job carries over what its file says.
+//! Every command that makes a job from a job copies the contents of its job file.
 
 use super::{Folder, makespan};
 use serde_json::Value;
@@ -7,7 +7,8 @@ fn read(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
-/// A step of two replicas of two stages of two members, with groups that have roles.
+/// A training step on two replicas of two pipeline stages of two members, with groups that have
+/// roles.
 fn training(folder: &Folder) -> u64 {
     let plan = [
         "generate",
@@ -64,7 +65,7 @@ fn a_job_of_a_job_is_a_job() {
         assert_eq!(made["roles"], job["roles"], "{name}");
         assert_eq!(made["machine"], job["machine"], "{name}");
     }
-    // A machine of the user's own is named nowhere, and with --all none is.
+    // The user's own machine file is not copied by name; with --all no machine is.
     let machine = folder.ok(&["machine", "show", "dgx-h100"]);
     folder.write("secret.toml", machine.as_bytes());
     let own = [
@@ -84,13 +85,13 @@ fn a_job_of_a_job_is_a_job() {
         assert!(said.contains("replay the job with --machine"), "{said}");
         assert_eq!(read(&folder, "bare/job.job.json")["machine"], Value::Null);
     }
-    // In the folder and with the prefix of the job itself, the other form is no other job.
+    // Another form of the traces, in the job's own folder and with its prefix, is the same job.
     folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
     assert_eq!(read(&folder, "run/job.job.json"), job);
     assert_eq!(replay("run"), direct);
 }
 
-/// Groups along data grow, and so does the machine: eight NPUs a node.
+/// Groups along the data dimension grow, and so does the machine: eight NPUs per node.
 #[test]
 fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     let folder = Folder::new();
@@ -146,7 +147,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     );
     assert_eq!(read(&folder, "c/job.job.json")["machine"], "dgx-h100x8");
     folder.ok(&["replay", "c"]);
-    // A machine file stays what it is.
+    // A machine file does not change.
     let machine = folder.ok(&["machine", "show", "dgx-h100"]);
     folder.write("my.toml", machine.as_bytes());
     let mut own = generate;

@@ -1,4 +1,4 @@
-//! Outputs that are devices, pipes, links, inputs, or one another; and disks that are full.
+//! Outputs that are devices, pipes, links, inputs, or the same file twice; and full disks.
 
 use super::{Folder, text};
 use std::fs::{self, File, Permissions};
@@ -14,7 +14,7 @@ fn fifo(folder: &Folder, name: &str) {
     assert!(made.expect("there is mkfifo").success());
 }
 
-/// A job of two ranks that are one file under two names.
+/// A job of two ranks that share one file under two names.
 fn job(folder: &Folder) {
     let pattern = ["generate", "collective", "all-reduce", "--size", "1MB"];
     folder.ok(&[&pattern[..], &["--ranks", "2", "-o", "job"]].concat());
@@ -59,13 +59,13 @@ fn links_are_followed() {
         assert!(folder.at(real).symlink_metadata().unwrap().is_file());
         assert_eq!(text(&folder.read(real)), expected);
     }
-    // Links in a circle lead nowhere.
+    // A cycle of symbolic links.
     symlink("b", folder.at("a")).unwrap();
     symlink("a", folder.at("b")).unwrap();
     folder.refused(&["model", "list", "-o", "a"]);
 }
 
-/// The device is behind a link of its own, so that a program which replaces names spoils no more than that.
+/// The device is reached through a link of the test's own, so a program that replaces the path destroys only the link.
 #[test]
 fn devices_and_pipes_are_written_to() {
     let folder = Folder::new();
@@ -102,7 +102,7 @@ fn devices_and_pipes_are_written_to() {
     assert!(child.wait().unwrap().success());
     assert_eq!(read, expected);
 
-    // A descriptor that whoever started the program opened stays theirs.
+    // A descriptor opened by the parent process remains the parent's.
     let both = File::create(folder.at("both")).unwrap();
     let mut first = folder.command(&["model", "list", "-o", "/dev/stdout"]);
     assert!(first.stdout(both).status().unwrap().success());
@@ -192,13 +192,13 @@ fn two_outputs_are_two_files() {
         assert!(!folder.at("a").exists());
     }
     folder.ok(&[&replay[..], &["c"]].concat());
-    // A folder is no file.
+    // A folder is no valid output file.
     fs::create_dir(folder.at("d")).unwrap();
     let error = folder.refused(&["model", "list", "-o", "d"]);
     assert!(error.contains("it is a folder"), "{error}");
 }
 
-/// All the commands that write a report, with what is needed for the option that names its file.
+/// All commands that write a report, with the arguments before the option that names its file.
 fn reports() -> Vec<Vec<&'static str>> {
     let all: [&[&str]; 13] = [
         &["replay", "job", "-m", "dgx-h100", "-o"],
@@ -359,7 +359,7 @@ fn closed_pipes_are_no_failures() {
     }
 }
 
-/// Files may not grow beyond 100 kB: the second rank's does.
+/// Files may not grow beyond 100 kB, which the second rank's does.
 #[test]
 fn a_job_that_does_not_fit_leaves_the_old_one() {
     let folder = Folder::new();
@@ -394,7 +394,7 @@ fn a_job_that_does_not_fit_leaves_the_old_one() {
         .collect();
     assert!(before == after, "{:?}", folder.names());
 
-    // Rank 0 is complete when rank 1 is not.
+    // Rank 0's file is complete although rank 1's is not.
     fs::remove_file(folder.at("job.1.et")).unwrap();
     symlink("/dev/full", folder.at("job.1.et")).unwrap();
     let old = folder.read("job.0.et");

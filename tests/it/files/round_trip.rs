@@ -1,10 +1,10 @@
-//! Jobs that come back from disk: `generate -o` and `replay` say the same as `generate --machine`, and so does every
-//! job that is made of one.
+//! Jobs written and read back: `generate -o` and `replay` give the same report as `generate --machine`, and so does
+//! every job derived from one.
 
 use super::{Folder, text, trace};
 use serde_json::Value;
 
-/// The report of a command, without what says where it comes from.
+/// A command's report without the fields about its source.
 fn report(folder: &Folder, args: &[&str]) -> Value {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let mut report: Value = serde_json::from_str(&json).expect("it is JSON");
@@ -18,14 +18,14 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// The first lines of a report for people, behind the title.
+/// The first lines of a text report, after the title.
 fn first_lines(folder: &Folder, args: &[&str]) -> String {
     let report = folder.ok(args);
     let lines: Vec<&str> = report.lines().skip(1).take(2).collect();
     lines.join("\n")
 }
 
-/// Generates the job into `s`, replays it from there and directly, and returns the report, which is the same.
+/// Generates the job into `s`, replays it from there and directly, requires equal reports, and returns the report.
 fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> Value {
     let run = |args: String| report(folder, &words(&args));
     let direct = run(format!("generate {job} -m {machine} {options}"));
@@ -42,7 +42,7 @@ fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> V
     direct
 }
 
-/// Models under plans: nothing was recorded, so every kernel is priced by curves or roofline, as the options say.
+/// Models under plans: there are no recorded times, so the options choose curves or roofline for every kernel.
 #[test]
 fn models_come_back_from_disk() {
     for (job, machine, options) in [
@@ -93,7 +93,7 @@ fn models_come_back_from_disk() {
     }
 }
 
-/// Patterns, which have recorded durations, or no kernels at all.
+/// Patterns with recorded durations, or without kernels.
 #[test]
 fn patterns_come_back_from_disk() {
     for (job, basis) in [
@@ -113,7 +113,8 @@ fn patterns_come_back_from_disk() {
     }
 }
 
-/// Every command that makes a job of a job keeps what a replay needs, and a machine file is found from anywhere.
+/// Every command that makes a job from a job keeps everything that a replay needs, and a machine file is found from any
+/// folder.
 #[test]
 fn what_is_made_of_a_job_replays_as_the_job() {
     let folder = Folder::new();
@@ -146,7 +147,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         for key in ["makespan_ps", "mean_ps", "kernels", "npus"] {
             let captured = |report: &Value| {
                 let mut value = report[key].clone();
-                // A slice says when its original ended.
+                // A slice records when its original ended.
                 for row in value.as_array_mut().into_iter().flatten() {
                     row["captured_ps"] = Value::Null;
                     row["difference_percent"] = Value::Null;
@@ -156,7 +157,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
             assert_eq!(captured(&back), captured(&direct), "{made}: {key}");
         }
     }
-    // From another folder, and after the whole of it has moved.
+    // From another folder, and after the whole folder was moved.
     std::fs::create_dir(folder.at("moved")).unwrap();
     for part in ["s", "my.toml"] {
         std::fs::rename(folder.at(part), folder.at(&format!("moved/{part}"))).unwrap();
@@ -168,7 +169,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
     assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
 }
 
-/// A grid that grows along data: what is scaled is what is generated at that size, but for the sizes of buckets.
+/// A grid that grows along data: the scaled job equals the job generated at that size, except for bucket sizes.
 #[test]
 fn a_scaled_job_prices_its_kernels_too() {
     let folder = Folder::new();
@@ -178,7 +179,7 @@ fn a_scaled_job_prices_its_kernels_too() {
     folder.ok(&words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
     let before = report(&folder, &words("replay s -m dgx-h100"));
     let after = report(&folder, &words("replay t -m dgx-h100"));
-    // By curves a kernel takes longer beside a collective, and collectives lie elsewhere in the scaled job.
+    // With curves a kernel takes longer while a collective runs, and collectives run at other times in the scaled job.
     let compute = |job: &str| {
         let line = format!("replay {job} -m dgx-h100 --compute roofline");
         let report = report(&folder, &words(&line));
@@ -191,7 +192,7 @@ fn a_scaled_job_prices_its_kernels_too() {
     );
 }
 
-/// A capture that is converted: recorded kernels, which no option but `--compute` changes.
+/// A converted capture: recorded kernels, which only `--compute` changes.
 #[test]
 fn a_capture_comes_back_from_disk() {
     let folder = Folder::new();
@@ -210,7 +211,7 @@ fn a_capture_comes_back_from_disk() {
     assert_eq!(captured["makespan_ps"], captured["captured_ps"]);
 }
 
-/// ASTRA-sim's traces are jobs without a job file; written again they have one, and say the same.
+/// ASTRA-sim's traces are jobs without a job file. Written again they have one, and give the same report.
 #[test]
 fn astra_sim_jobs_come_back_from_disk() {
     let folder = Folder::new();
@@ -219,7 +220,8 @@ fn astra_sim_jobs_come_back_from_disk() {
     let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
     folder.ok(&["convert", "trace", &inputs, "-o", "s/job.et"]);
     assert_eq!(replay("s"), replay(&inputs));
-    // Its system file is no machine; by its own command the written job is what the inputs are.
+    // Its system file is no machine for `replay`; with `astra-sim` the written job gives the same results as the
+    // inputs.
     let all = |prefix: &str| {
         let flag = |name: &str, file: &str| format!("--{name}={root}astra-sim-8/{file}");
         let args = [
@@ -235,7 +237,7 @@ fn astra_sim_jobs_come_back_from_disk() {
     assert_eq!(all("s/job"), all(&format!("{inputs}/all_reduce")));
 }
 
-/// A trace as text of kernels that are given by their attributes.
+/// A text trace of kernels given by their attributes.
 fn kernels(folder: &Folder, name: &str, kernels: &[&str]) {
     let nodes = (1..)
         .zip(kernels)
@@ -267,7 +269,7 @@ fn the_first_lines_count_kernels_by_their_basis() {
         lines.contains("4 kernels as recorded, 1 by roofline, 2 without a price"),
         "{lines}"
     );
-    // Independent nodes on one lane run one after another: 4 x 10 + 1 us, or side by side.
+    // Independent nodes on one lane run one after another, 4 x 10 + 1 us, or else concurrently.
     let json = report(&folder, &replay);
     let lasts = |json: &Value| json["npus"][0]["time_ps"]["compute"].as_u64().unwrap();
     assert!([10_000_000, 41_000_000].contains(&lasts(&json)), "{json}");
@@ -285,9 +287,10 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
             && error.contains("--compute scaled:0"),
         "{error}"
     );
-    // The error's proposal works.
+    // The option that the error proposes works.
     folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
-    // Half of them is not most; and arithmetic in a format without a peak is refused where most is not recorded.
+    // Half of the kernels is not most; and arithmetic in a format without a peak is an error if most kernels have no
+    // recorded duration.
     kernels(
         &folder,
         "job.0.jsonl",

@@ -1,4 +1,4 @@
-//! Names from files on their way to a terminal, and files without content.
+//! Names from files printed to a terminal, and empty files.
 
 use super::{Folder, text};
 use chakram::trace::{
@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 const GROUP: &str = "g\u{1b}]0;x\u{7}\u{202e}\u{9b}2J";
 const NAME: &str = "mm\u{1b}[35;7m\u{202e}\u{200b}\r\nnew line\u{e0041}";
 
-/// Two ranks that call a group and run a kernel, both with names that a terminal would obey.
+/// Two ranks that call a group and run a kernel, both with control sequences in their names.
 fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     for rank in 0..2 {
         let lane = [("lane.7", Field::Text(NAME))];
@@ -50,11 +50,11 @@ fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     }
 }
 
-/// Text that a terminal gets to see.
+/// Everything that the program sends to a terminal.
 fn on_terminal(folder: &Folder, args: &[&str]) -> String {
     let (mut ours, mut theirs) = (0, 0);
     let null = std::ptr::null_mut();
-    // SAFETY: two new descriptors, which nobody else has.
+    // SAFETY: both descriptors are new and have no other owner.
     let (mut ours, theirs) = unsafe {
         let opened = libc::openpty(&mut ours, &mut theirs, null, null.cast(), null.cast());
         assert_eq!(opened, 0);
@@ -65,13 +65,14 @@ fn on_terminal(folder: &Folder, args: &[&str]) -> String {
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut said = Vec::new();
-    // The end is an error: nobody has the other side any more.
+    // Reading ends with an error, because the other side is closed.
     let _ = ours.read_to_end(&mut said);
     child.wait().unwrap();
     String::from_utf8(said).unwrap()
 }
 
-/// Without the library's own list: what Unicode calls Cc, Cf, Zl or Zp, as far as these names have it.
+/// Returns `true` for control characters: those of the Unicode categories Cc, Cf, Zl or Zp that occur in these names.
+/// Independent of the library's own list.
 fn obeyed(c: char) -> bool {
     matches!(c, '\0'..='\u{9}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200b}'..='\u{200f}'
         | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0041}')
@@ -159,7 +160,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
         }
         let said = on_terminal(&folder, &args);
         assert!(!said.is_empty());
-        // Changes of colour are the program's own, and have one number.
+        // Colour changes are the program's own, and have one parameter.
         let harmful = said.match_indices(obeyed).find(|(at, c)| {
             let rest = said[*at..].trim_start_matches("\u{1b}[");
             let colour = rest.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -178,7 +179,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
         shown.contains("g\\u{1b}]0;x\\u{7}\\u{202e}\\u{9b}2J"),
         "{shown}"
     );
-    // Text goes into a file as it goes to a terminal.
+    // A report has the same text in a file as on a terminal.
     folder.ok(&[&replay[..], &["-o", "report"]].concat());
     assert_eq!(text(&folder.read("report")), folder.ok(&replay));
 }

@@ -1,4 +1,4 @@
-//! Signals that come while files are written, and files that are cut short while they are read.
+//! Signals while files are written, and files truncated while they are read.
 
 use super::{Folder, text};
 use std::fs::File;
@@ -15,9 +15,10 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Gives `command` signals that end it: shells start background jobs with SIGINT ignored, and who inherits that ignores it.
+/// Restores the default action of signals for `command`: shells start background jobs with SIGINT ignored, and child
+/// processes inherit this.
 pub(super) fn default_signals(command: &mut Command) {
-    // SAFETY: between fork and exec this may be called.
+    // SAFETY: the call is allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -28,7 +29,7 @@ pub(super) fn default_signals(command: &mut Command) {
     };
 }
 
-/// Starts the job and comes back when something was written.
+/// Starts the job and returns when some output exists.
 fn start(folder: &Folder) -> Child {
     let mut command = folder.command(&super::LONG_JOB);
     default_signals(&mut command);
@@ -44,7 +45,7 @@ fn start(folder: &Folder) -> Child {
 }
 
 fn send(child: &Child, signal: i32) {
-    // SAFETY: the child was started here and is not waited for yet, so the id is its own.
+    // SAFETY: the child was started here and is not waited for yet, so the id is still valid.
     let sent = unsafe { libc::kill(child.id() as i32, signal) };
     assert_eq!(sent, 0);
 }
@@ -66,7 +67,7 @@ fn whoever_is_interrupted_leaves_nothing() {
 fn what_is_to_be_ignored_is_ignored() {
     let folder = Folder::new();
     let mut command = folder.command(&super::LONG_JOB);
-    // SAFETY: between fork and exec this may be called.
+    // SAFETY: the call is allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGHUP, libc::SIG_IGN);
@@ -89,7 +90,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     child.wait().unwrap();
     let left = folder.names();
     assert!(!left.is_empty());
-    // A run that goes on keeps its own.
+    // Another run that continues keeps its own files.
     let mut other = start(&folder);
     let theirs = format!("-{}-", other.id());
     folder.ok(&[
@@ -103,7 +104,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     assert_eq!(folder.names(), ["job.0.et", "job.job.json"]);
 }
 
-/// A trace of nodes with names of a megabyte each, which are zeros that take no room.
+/// A trace of nodes with names of a megabyte each, all zeros, so that the sparse file takes no disk space.
 fn huge(folder: &Folder) {
     const NAME: u64 = 1 << 20;
     let varint = |mut value: u64| {

@@ -1,5 +1,5 @@
-//! Progress on a terminal: drawn on runs of more than a second, with rate and time left, cleared at the end and by signals;
-//! pipes get none of it. Long names are cut so that lines fit, whole with `--details`.
+//! Progress on a terminal: shown after one second, with rate and remaining time, cleared at the end and on signals, and
+//! never written to pipes. Long names are cut to fit the line, and complete with `--details`.
 
 use super::signals::default_signals;
 use super::{Folder, text};
@@ -11,13 +11,13 @@ use std::ptr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// A pair of connected ends: the terminal that a program gets, and the other side of it.
+/// A pseudo-terminal: the side for the program, and the controlling side.
 fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut other, mut own) = (0, 0);
-    // SAFETY: a plain structure of numbers, of which zeros are valid.
+    // SAFETY: a plain structure of numbers, for which zeros are valid.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     (size.ws_row, size.ws_col) = (24, columns);
-    // SAFETY: the pointers are valid or null; what is opened is owned below, once.
+    // SAFETY: the pointers are valid or null; each opened descriptor gets exactly one owner below.
     unsafe {
         let null = ptr::null_mut();
         let opened = libc::openpty(
@@ -32,7 +32,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
     }
 }
 
-/// A program with a stream on a terminal, and the text that appears there.
+/// A running program with one stream on a terminal, and the text received so far.
 struct Watched {
     child: Child,
     seen: Receiver<Vec<u8>>,
@@ -50,12 +50,12 @@ impl Watched {
             false => command.stdout(Stdio::null()).stderr(own),
         };
         let child = command.spawn().unwrap();
-        // The child has the only end left, so reading ends with it.
+        // The child now has the only open end, so reading ends when it exits.
         drop(command);
         let (send, seen) = channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // At the end Linux answers with an error.
+            // When the program has ended, Linux returns an error.
             while let Ok(count @ 1..) = other.read(&mut bytes) {
                 if send.send(bytes[..count].to_vec()).is_err() {
                     break;
@@ -80,7 +80,7 @@ impl Watched {
         }
     }
 
-    /// Waits for the end and returns all that was on the terminal.
+    /// Waits for the program's end and returns all text that reached the terminal.
     fn end(mut self) -> String {
         self.child.wait().unwrap();
         self.seen

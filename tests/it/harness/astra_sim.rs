@@ -1,5 +1,5 @@
-//! Any bytes as each of ASTRA-sim's files: read, or refused with a reason of a few lines that names
-//! the file and a line.
+//! Random bytes as each of ASTRA-sim's files: accepted, or rejected with an error of a few lines
+//! that names the file and a line.
 
 use chakram::astra_sim::{
     AstraNetworkFile, CommGroupFile, InputError, PerNodeFile, RemoteMemoryFile, SystemFile,
@@ -10,7 +10,7 @@ pub fn run(data: &[u8]) {
     parse_all(&String::from_utf8_lossy(data));
 }
 
-/// Every parser on `text`.
+/// Runs every parser on `text`.
 pub fn parse_all(text: &str) {
     let check = |error: InputError| {
         let error = error.to_string();

@@ -1,6 +1,6 @@
-//! Conversions of captures that are well formed and make any sense or none: whatever the bytes say becomes
-//! operators, intervals, kernels and collectives of two ranks. What converts must load and, on its own
-//! times, end when the capture ended.
+//! Conversions of well-formed captures with arbitrary content: the bytes determine operators, intervals, kernels and
+//! collectives of two ranks. A capture that converts must load, and its replay as captured must end when the capture
+//! ended.
 
 use chakram::convert::{ConvertOptions, convert_bytes};
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
@@ -11,7 +11,7 @@ use chakram::units::Time;
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::fmt::Write;
 
-/// Hands out numbers until there are none left.
+/// Returns numbers from the bytes, and 0 once they are used up.
 struct Bytes<'a>(std::slice::Iter<'a, u8>);
 
 impl Bytes<'_> {
@@ -43,7 +43,7 @@ const NAMES: [&str; 16] = [
     "nccl:coalesced",
 ];
 
-/// The arguments of an operator with their types, fitting or not.
+/// Arguments of an operator with their types, which may or may not fit.
 fn arguments(name: &str, bytes: &mut Bytes<'_>) -> (String, &'static str) {
     let storage = 10 + bytes.below(4);
     let tensor = format!("[{}, {storage}, 0, 8, 4, \"cpu\"]", 20 + bytes.below(4));
@@ -97,7 +97,7 @@ fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
              \"shapes\": [], \"types\": []}}, \"attrs\": [{{\"name\": \"rf_id\", \"type\": \"uint64\", \
              \"value\": {rf}}}]}}"
         );
-        // Mostly forward in time, in steps and lengths that nest, touch, overlap and leave gaps.
+        // Mostly forward in time, with steps and lengths that nest, touch, overlap and leave gaps.
         at += bytes.below(64);
         let back = bytes.below(3) * bytes.below(40);
         let thread = bytes.below(3);
@@ -163,7 +163,7 @@ impl Observer for Last {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Runs the body.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let mut bytes = Bytes(data.iter());
     let same = bytes.below(2) == 0;
@@ -199,7 +199,7 @@ pub fn run(data: &[u8]) {
     let options = Replay::with(|o| {
         o.comm = CommTiming::Captured;
     });
-    // A job without communication, or whose messages lack an end, may be refused; it never sticks.
+    // A job without communication, or with unmatched messages, may be rejected, but a replay never gets stuck.
     let Ok(prepared) = CompiledReplay::new(&workload, &machine, &options) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Any bytes as a trace: it is cut, anonymised, audited and scaled, or refused with a reason. What comes
-//! out of a trace that can be replayed can be, and an anonymised one tells nothing.
+//! Random bytes as a trace: sliced, anonymised, audited and scaled, or rejected with an error. If the trace can be
+//! replayed, so can every result, and an anonymised trace reveals no names.
 
 use chakram::edit::{
     CommunicationMatches, JobScaling, RankGrid, RankSelection, ScaledDimension, ShardScaling,
@@ -51,7 +51,7 @@ fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
     let Ok(part) = part else {
         return;
     };
-    // Damage may turn a message into one of a rank to itself.
+    // Damage may turn a message into one from a rank to itself.
     let unmatched = meetings.unmatched();
     let to_itself = |one: &String| one.contains("from rank 0 to rank 0 with");
     assert!(

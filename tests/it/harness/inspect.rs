@@ -1,5 +1,5 @@
-//! Any bytes as a trace to look at: what can be read is summed up, and the sums agree; nothing panics, and what
-//! replays accept has no fault.
+//! Random bytes as a trace to inspect: every readable part is summarized, and the sums agree; no input causes a panic,
+//! and a trace that replays accept has no fault.
 
 use chakram::inspect::{
     InspectedTrace, NodeFilter, NodeNeighbourhood, PathInput, RankInspection, critical_path,
@@ -36,7 +36,7 @@ pub fn run(data: &[u8]) {
     path(trace);
 }
 
-/// The tables of a summary count the same nodes.
+/// Checks that all tables of a summary count the same nodes.
 fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
     let mut job = chakram::inspect::JobInspection::default();
     job.add(RankInspection::new(
@@ -59,7 +59,7 @@ fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
     assert!(listed.into_iter().eq(trace.raw.all()));
 }
 
-/// Neighbours name each other.
+/// Checks that neighbours name each other.
 fn near(trace: &InspectedTrace<'_>) {
     let nodes = &trace.raw.nodes;
     for item in nodes.first().into_iter().chain(nodes.last()) {
@@ -80,7 +80,7 @@ fn near(trace: &InspectedTrace<'_>) {
     }
 }
 
-/// The parts of the critical path follow one another from the start to the end.
+/// Checks that the parts of the critical path follow one another from start to end.
 fn path(trace: InspectedTrace<'_>) {
     let (_, end) = trace.times.extent();
     let track = PathInput::new(trace).expect("names are short");

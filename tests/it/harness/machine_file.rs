@@ -1,4 +1,4 @@
-//! Any bytes as a machine file: refused with a reason, or a machine that keeps its promises.
+//! Random bytes as a machine file: rejected with an error, or a consistent machine.
 
 use chakram::ids::Npu;
 use chakram::machine::Machine;

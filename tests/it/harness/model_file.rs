@@ -1,4 +1,4 @@
-//! Any bytes as a model's file: refused with a reason, or a model whose parts add up.
+//! Random bytes as a model file: rejected with an error, or a model whose parts sum to the whole.
 
 use chakram::model::ModelDefinition;
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
-//! Algorithms of MSCCL: refused, or converted to scripts that the reader of scripts takes.
+//! MSCCL algorithms: rejected, or converted to scripts that the script reader accepts.
 
 use chakram::astra_sim::custom_algorithm::{self, ScriptTiming};
 use chakram::internals::{MscclAlgorithm, MscclScripts};
 
-/// Any bytes are refused or are an algorithm, whose messages have both ends.
+/// Random bytes are rejected, or are an algorithm whose messages all have both ends.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     let traces = gpus.map(|gpu| scripts.write(gpu, Vec::new()));
     let traces = traces.map(|trace| trace.expect("memory takes everything").0);
     let traces: Vec<Vec<u8>> = traces.collect();
-    // Steps may wait for one another in a circle, which nobody can carry out.
+    // Steps may wait for one another in a cycle; such an algorithm cannot run.
     let Ok(read) = custom_algorithm::read(&traces, ScriptTiming::Recorded) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Any bytes as a plan's file for one of a few models, which the first byte picks: the plan is refused with a reason, or
-//! what it comes to can be said; and if that is little, every rank's nodes are held against one another and replayed.
+//! Random bytes as a plan file for one of a few models, chosen by the first byte. The plan is rejected with an error,
+//! or it has a summary; if it is small, the nodes of all ranks are compared with one another and replayed.
 
 use chakram::engine::{
     CompiledReplay, ComputeModel, ReplayError, ReplayOptions, RooflineEfficiency,
@@ -14,14 +14,14 @@ use chakram::trace::{GroupName, NodeView, Op, Sink, TensorClass, TraceError};
 use chakram::workload::DeclaredGroups;
 use std::collections::BTreeMap;
 
-/// Operators that all passes of a plan go through, above which its nodes are not looked at; and so many more, above which
-/// nothing goes through them.
+/// Limits on the operators of all passes of a plan: above `LITTLE` its nodes are not checked, above `MORE` no pass is
+/// walked through.
 const LITTLE: u128 = 2_000;
 const MORE: u128 = 40_000;
-/// Ranks whose nodes are looked at.
+/// Maximum number of ranks for a check of nodes.
 const RANKS: u128 = 16;
 
-/// Blocks with heads that are shared, a tied head, and dropout; an encoder; convolutions; tables.
+/// A decoder with grouped heads, a tied head and dropout; an encoder; convolutions; embedding tables.
 const MODELS: [&str; 4] = [
     r#"
 name = "decoder"
@@ -110,7 +110,7 @@ operators = [{ op = "linear", outputs = 3 }, { op = "activation", function = "re
 "#,
 ];
 
-/// So many NPUs on a switch, with a peak for every format.
+/// A switch of `npus` NPUs with a peak for every format.
 fn machine(npus: u32) -> Machine {
     let text = format!(
         r#"
@@ -141,16 +141,16 @@ algorithm = "ring"
     Machine::parse(&text, "small").expect("it is a machine")
 }
 
-/// Outcome of a plan.
+/// Result of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was refused.
+    /// The plan was rejected.
     Refused,
-    /// It has too many nodes to look at them.
+    /// Too many nodes for any check.
     Long,
-    /// Its summary was found.
+    /// Only its summary was checked.
     Summed,
-    /// Every rank was held against the others.
+    /// All ranks were compared with one another.
     Held,
 }
 
@@ -175,7 +175,7 @@ pub fn run(data: &[u8]) {
     look(&model.model, &plan);
 }
 
-/// Looks at `plan` as closely as it is small.
+/// Checks `plan`, in more detail if it is small.
 pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     let operators = model
         .layers
@@ -189,7 +189,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
             plan: plan.clone(),
         })
     };
-    // As much recomputation as is needed is found by going through all passes.
+    // The as-needed policy determines the recomputation by walking all passes.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
         return End::Long;
     }
@@ -206,7 +206,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     }
     let summary = training().summary().expect("what is a job has a summary");
     assert_eq!(summary.stages.len(), plan.pipeline as usize);
-    // These schedules have a formula, but for some with backward passes in two.
+    // The bubble of these schedules has a formula, except for some with split backward passes.
     assert!(
         summary
             .bubble
@@ -228,18 +228,18 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     End::Held
 }
 
-/// Work of all ranks.
+/// Accumulated work of all ranks.
 #[derive(Default)]
 struct All {
     flops: u128,
     nodes: u64,
-    /// Bytes by (source, destination, tag): sent, received.
+    /// Bytes by (source, destination, tag): those sent, and those received.
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
     /// Collectives of each group, by rank.
     collectives: BTreeMap<String, BTreeMap<u32, Vec<String>>>,
 }
 
-/// One rank's nodes, as they come.
+/// Receives one rank's nodes in order.
 struct One<'a> {
     all: &'a mut All,
     groups: &'a DeclaredGroups,
@@ -299,7 +299,7 @@ impl Sink for One<'_> {
     }
 }
 
-/// Holds the ranks of `job` against one another, and replays them.
+/// Compares the ranks of `job` with one another, and replays them.
 fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
     let groups = job.groups();
     let mut all = All::default();
@@ -314,7 +314,7 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
         };
         job.nodes(rank, &mut one).expect("it takes every node");
         assert_eq!(one.last, job.node_count(rank));
-        // Memory that a pass leaves behind is gone; what is kept is kept.
+        // Memory that a pass uses temporarily is freed; only memory that is kept remains.
         assert_eq!(one.used[3..], [0, 0], "rank {rank}");
         let keeps = plan.trains() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];
         assert!(keeps, "rank {rank}: {:?}", one.used);
@@ -341,7 +341,7 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
     let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can be replayed");
     match prepared.run(()) {
         Ok((outcome, ())) => assert_eq!(outcome.nodes, all.nodes),
-        // Sizes may be such that no clock shows the end.
+        // Sizes may be so large that simulated time overflows.
         Err(ReplayError::TooLong) => {}
         Err(why) => panic!("{why}"),
     }

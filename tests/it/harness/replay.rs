@@ -1,5 +1,5 @@
-//! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
-//! reason is named. Nothing panics, and the same input gives the same outcome.
+//! Random bytes as the trace of one rank, or of two identical ranks: replayed to the end, or an
+//! error that names the reason. No input causes a panic, and the same input gives the same outcome.
 
 use chakram::engine::{
     CommTiming, CompiledReplay, InstanceId, ReplayError, ReplayOptions, ReplayOutcome,
@@ -12,10 +12,10 @@ use chakram::workload::{
     DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
 
-/// Traces with more nodes are left out.
+/// Traces with more nodes are skipped.
 const MOST_NODES: usize = 2000;
 
-/// Two by two NPUs of few lanes, with remote memory.
+/// Two by two NPUs with few lanes, and remote memory.
 const MACHINE: &str = r#"
 name = "small"
 
@@ -52,7 +52,7 @@ latency = "1 us"
 capacity = "1 TB"
 "#;
 
-/// Counts what it sees.
+/// Counts issued and completed nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub issued: u64,

@@ -1,5 +1,5 @@
-//! Any bytes as the traces of one rank, or of two, alike or different: they are sound, or it is said why not, the
-//! same twice. What cannot be read as a graph is unsound. Nothing panics.
+//! Random bytes as the traces of one rank, or of two equal or different ranks: sound, or rejected with the defects,
+//! both times alike. A trace that cannot be read as a graph is unsound. No input causes a panic.
 
 use chakram::validate::{
     DefectKind, DefectLog, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
@@ -7,7 +7,7 @@ use chakram::validate::{
 };
 use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
 
-/// Number of defects of a kind that are kept.
+/// Number of defects kept per kind.
 const SHOW: usize = 3;
 
 /// Runs the target on `data`.
@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
                 assert_eq!(graph.len() as u64, trace.nodes());
                 repairs(&graph, trace.findings());
             }
-            // Whose trace it is shows when ranks are held against one another.
+            // The rank of a trace is known only when ranks are compared.
             Err(error) => {
                 let text = error.to_string();
                 let own = text.contains("its own end") || text.contains("sends to itself");
@@ -53,7 +53,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Repairs that were made while the graph was built have been found.
+/// Checks that every repair made while building the graph was also found as a defect.
 fn repairs(graph: &Graph, findings: &DefectLog) {
     let repairs = graph.repairs();
     let found = [
@@ -70,7 +70,7 @@ fn repairs(graph: &Graph, findings: &DefectLog) {
     }
 }
 
-/// Holds traces of ranks 0, 1, … against one another.
+/// Compares traces of ranks 0, 1, … with one another.
 fn check(traces: &[&ValidatedTrace], options: &ValidateOptions) {
     let sources = |turn: usize| {
         let mut sources: Vec<_> = (0..).zip(traces).collect();

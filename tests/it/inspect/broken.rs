@@ -1,4 +1,4 @@
-//! Broken files, options that do not go together, and readers that go away.
+//! Broken files, options that conflict, and pipes whose reader closes.
 
 use super::{encoded, inspect, kernel, with};
 use chakram::internals::proto::Node;
@@ -11,7 +11,7 @@ fn put(folder: &Path, rank: u32, contents: &[u8]) {
     std::fs::write(folder.join(format!("job.{rank}.et")), contents).unwrap();
 }
 
-/// The exit code, what is printed, and what is said on standard error.
+/// Runs the command and returns the exit code, standard output and standard error.
 fn answer(args: &[&str]) -> (i32, String, String) {
     let output = inspect(args);
     (
@@ -25,9 +25,9 @@ fn answer(args: &[&str]) -> (i32, String, String) {
 fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    // Rank 0 is sound but for a control dependency on nobody, which replays repair. Rank 1 has a send without a
-    // peer, a kernel that waits for nobody's data, a second node 1, two on a cycle and one behind it, and breaks
-    // off within the last record. Rank 2 is empty.
+    // Rank 0 is sound except for a control dependency on a missing node, which replays repair. Rank 1 has a send
+    // without a peer, a kernel with a data dependency on a missing node, a second node 1, two nodes on a cycle and one
+    // after it, and is truncated within the last record. Rank 2 is empty.
     let mut own = kernel(1, "a", 1, &[]);
     own.ctrl_deps = vec![77];
     put(folder.path(), 0, &encoded(Vec::new(), &[own]));
@@ -51,7 +51,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     put(folder.path(), 2, &[]);
     let (code, text, warning) = answer(&[path]);
     assert_eq!(code, 0, "{warning}");
-    // Rank 2; the broken send; the break; node 1; node 99; and three nodes without times.
+    // The faults: rank 2; the broken send; the truncation; node 1; node 99; and three nodes without times.
     assert_eq!(warning, "warning: 8 faults; what could be read is shown\n");
     let place = |what: &str| {
         text.find(what)
@@ -86,7 +86,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let (code, text, warning) = answer(&[path, "--list"]);
     assert_eq!((code, text.lines().count()), (0, 1 + 8), "{text}");
     assert!(warning.starts_with("warning: 8 faults"), "{warning}");
-    // A path needs every rank.
+    // A critical path needs the traces of all ranks.
     let (code, _, error) = answer(&[path, "--critical-path"]);
     assert_eq!((code, error.contains("job.2.et")), (2, true), "{error}");
     let (code, text, _) = answer(&[path, "--critical-path", "--rank", "0-1"]);
@@ -224,7 +224,7 @@ fn attributes_of_odd_types_are_told_apart() {
     put(folder.path(), 0, &encoded(Vec::new(), &nodes));
     let path = folder.path().to_str().unwrap();
     let (_, text, _) = answer(&[path]);
-    // Twice in one node is one node.
+    // A node that has the attribute twice counts once.
     assert!(text.contains("x (double 1, string 1)"), "{text}");
     let (_, text, _) = answer(&[path, "--node", "2"]);
     assert!(text.contains("x") && !text.contains('\u{1b}'), "{text:?}");

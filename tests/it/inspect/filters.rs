@@ -1,4 +1,4 @@
-//! Filters against looking at every node with the generated types.
+//! Filters against a test of every node in the types generated from the schema.
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
 use chakram::internals::proto::Node;
@@ -6,7 +6,7 @@ use chakram::internals::proto::attribute_proto::Value as Attribute;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Facts of a node without the filters: its record, and its start and end.
+/// A node's facts, found without the filters: its record, start and end.
 struct Known {
     rank: u64,
     node: Node,
@@ -123,7 +123,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
             })
             .collect();
         assert_eq!(found, expected, "{args:?}");
-        // The summary counts the same.
+        // The summary counts the same nodes.
         let summary = json(&args);
         let selected: u64 = rows(&summary, "ranks")
             .iter()
@@ -154,7 +154,7 @@ fn lists_end_where_they_are_told_to() {
     let (some, more) = (first("3"), first("3000"));
     assert_eq!((some.len(), more.len()), (3, 3000));
     assert_eq!(some, more[..3]);
-    // The first rank has 2,658 of them.
+    // The first rank has 2,658 such nodes.
     assert_eq!(
         (number(&more[2657], "rank"), number(&more[2658], "rank")),
         (0, 1)

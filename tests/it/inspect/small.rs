@@ -7,9 +7,9 @@ use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 
 /// Rank r: a declaration of groups; a host node `prepare` of 5 us on thread 1; kernels `step0/layer0/mm` and
-/// `step0/layer1/mm` of 10 us each (20 on rank 1) on stream 7, 100 FLOPs and 40 bytes each, which wait for one
-/// another; an all-reduce of 64 bytes in group `tp` of 4 us after 6 us of waiting (none on rank 1); a send of
-/// 16 bytes to the other rank, and a receive of 16 bytes from it, 3 us each; a load of 8 bytes without time.
+/// `step0/layer1/mm` of 10 us each (20 on rank 1) on stream 7, one after the other, 100 FLOPs and 40 bytes each; an
+/// all-reduce of 64 bytes in group `tp` of 4 us after 6 us of waiting (none on rank 1); a send of 16 bytes to the other
+/// rank, and a receive of 16 bytes from it, 3 us each; a load of 8 bytes without time.
 fn job(folder: &std::path::Path) -> String {
     for rank in 0..2_u32 {
         let uint = |name: &str, value| with(name, Attribute::Uint64Val(value));
@@ -100,8 +100,8 @@ fn every_table_is_the_sum_by_hand() {
     let folder = tempfile::tempdir().unwrap();
     let path = job(folder.path());
     let document = json(&[&path]);
-    // Chain: 2, 3, 4, 5, and then 6 or 7: 5 nodes. Level 0 has 1, 2 and 8. Data dependencies: 3, 4, 5, 6, 7.
-    // Rank 0: 5 + 10 + 10 + 6 + 4 + 3 = 38 us; rank 1: 5 + 20 + 20 + 4 + 3 = 52.
+    // The longest chain is 2, 3, 4, 5 and then 6 or 7: 5 nodes. Nodes 1, 2 and 8 have no dependencies. Data
+    // dependencies: 3, 4, 5, 6, 7. Rank 0: 5 + 10 + 10 + 6 + 4 + 3 = 38 us; rank 1: 5 + 20 + 20 + 4 + 3 = 52.
     for (rank, end) in [(0, 38), (1, 52)] {
         let facts = &rows(&document, "ranks")[rank];
         let found = [
@@ -114,7 +114,7 @@ fn every_table_is_the_sum_by_hand() {
         ]
         .map(|field| number(facts, field));
         assert_eq!(found, [8, 5, 1, 5, 3, end * US], "rank {rank}");
-        // Without delays times are an estimate.
+        // Without recorded delays the times are an estimate.
         assert_eq!(facts["times"], "estimated");
     }
     let types = |name| sums(row(&document, "types", "type", name));
@@ -148,7 +148,7 @@ fn every_table_is_the_sum_by_hand() {
         ("collectives of tp", 2),
         ("sends to rank 0", 1),
         ("sends to rank 1", 1),
-        // Receives and declarations.
+        // Receives and declarations have no lane.
         ("no lane", 4),
     ] {
         assert_eq!(
@@ -175,7 +175,7 @@ fn every_table_is_the_sum_by_hand() {
         .collect();
     let one = [1, 3 * US, 0, 0, 16, 0];
     assert_eq!(messages, [(0, 1, one, one), (1, 0, one, one)]);
-    // Layers are left out of names, so that both kernels are one operator.
+    // Layer numbers are removed from names, so both kernels are one operator.
     let operator = row(&document, "operators", "name", "step*/layer*/mm");
     assert_eq!(sums(operator), types("compute"));
     let attributes: Vec<_> = rows(&document, "attributes")
@@ -233,7 +233,7 @@ fn the_text_says_the_same() {
         "metadata version 0.0.4; rank differs; schema by hand",
         "0 8 5 1 5 3 0 38.000 us",
         "1 8 5 1 5 3 0 52.000 us",
-        // Means of two ranks; all of them is 10 + 60 + 14 + 6 + 6 = 96, of which 60 is 62.5 %.
+        // Means of two ranks; the total over both is 10 + 60 + 14 + 6 + 6 = 96, and 60 is 62.5 % of it.
         "compute 4 - 30.000 us 62.5 % 20.000 us (rank 0) 40.000 us (rank 1)",
         "load 2 2 0 0.0 % equal on all",
         "all 16 2 48.000 us",
@@ -250,7 +250,7 @@ fn the_text_says_the_same() {
         text.lines().all(|line| line.chars().count() <= 100),
         "{text}"
     );
-    // One rank alone has no columns for differences; 40 of 5 + 40 + 4 + 3 + 3 = 55 us are 72.7 %.
+    // A single rank has no columns for differences; 40 of 5 + 40 + 4 + 3 + 3 = 55 us are 72.7 %.
     let text = said(&[&path, "--rank", "1"]);
     assert!(says(&text, "compute 2 - 40.000 us 72.7 %"), "{text}");
     assert!(!text.contains("RANKS"), "{text}");
@@ -302,7 +302,7 @@ fn a_node_is_shown_with_what_is_near_it() {
     for line in [
         "rank 0 node 4 step0/layer1/mm",
         "type compute on stream 7: the GPU",
-        // After 5 us of the host and 10 of the kernel before.
+        // After 5 us of host time and the 10 us of the kernel before.
         "ran 15.000 us to 25.000 us",
         "num_ops int64 100",
         "data 3 5.000 us 15.000 us 10.000 us compute step0/layer0/mm",
@@ -341,8 +341,8 @@ fn a_node_is_shown_with_what_is_near_it() {
 
 #[test]
 fn a_window_has_what_runs_within_it() {
-    // On rank 0 kernels run from 5 to 15 us and from 15 to 25, and the all-reduce from there on. What ends when
-    // a window begins, or starts when it ends, is not within; what takes no time is where it begins.
+    // On rank 0 kernels run from 5 to 15 us and from 15 to 25, and the all-reduce follows. A node that ends when a
+    // window begins, or starts when it ends, is outside; a node without duration is inside if it starts inside.
     let folder = tempfile::tempdir().unwrap();
     let path = job(folder.path());
     let within = |from: &str, to: &str| -> Vec<u64> {
@@ -355,8 +355,7 @@ fn a_window_has_what_runs_within_it() {
     };
     assert_eq!(within("15us", "25us"), [4]);
     assert_eq!(within("14999ns", "25001ns"), [3, 4, 5]);
-    // The declaration, the host's work and the load start at once; the load takes no time, nor does the
-    // declaration.
+    // The declaration, the host's work and the load start at once; the load and the declaration take no time.
     assert_eq!(within("0ns", "1ns"), [1, 2, 8]);
     assert_eq!(within("1ns", "2ns"), [2]);
 }

@@ -1,4 +1,4 @@
-//! When nodes ran: as a replay as captured has it, to the picosecond.
+//! Times of nodes: equal to a replay as captured, to the picosecond.
 
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
@@ -14,8 +14,8 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuil
 use proptest::prelude::*;
 use std::path::Path;
 
-/// Start and end of every node of every rank in a replay as captured, in the order of ids; `None` if that
-/// refuses.
+/// Start and end of every node of every rank in a replay as captured, in the order of ids; `None` if the replay rejects
+/// the traces.
 fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
@@ -72,7 +72,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     }
 }
 
-/// A node: its type, delay, wait, duration, lane, and what it waits for.
+/// A node: its type; delay, wait and duration; lane; and two choices of dependencies.
 type Line = (u8, [u64; 3], u8, u16, u16);
 
 fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): Line) -> Node {
@@ -120,13 +120,13 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Hosts, kernels, collectives of one rank and marks, on lanes with and without names, whose times are so
-    /// short that much happens at one instant: as the engine has it.
+    /// Host nodes, kernels, collectives of one rank and markers, on lanes with and without names. Their times are so
+    /// short that many events share an instant; the order must be the engine's.
     #[test]
     fn any_trace_ran_as_its_replay(lines in lines(), reversed in any::<bool>()) {
         let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| node(id, line)).collect();
         if reversed {
-            // Ids against the order of the program.
+            // Ids in reverse program order.
             let last = nodes.len() as u64 + 1;
             for node in &mut nodes {
                 node.id = last - node.id;
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// A machine of one NPU with more lanes than any of these traces.
+/// A machine of one NPU with more lanes than any of these traces needs.
 fn wide() -> String {
     "name = \"wide\"\n[npu.one]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"1 ns\"\n\
      memory_capacity = \"1 GB\"\nlanes = 64\nhost_lanes = 64\n[npu.one.peak]\nfp32 = \"1 TFLOP/s\"\n\
@@ -152,9 +152,10 @@ fn wide() -> String {
 
 #[test]
 fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
-    // All at 0: collective 1, and kernels 2 and then 3, take no time. Kernel 5 waits for 3, and kernel 4 for the
-    // collective, which ends when nothing else happens at the instant. So on their lane 5 goes first, 5 ns long,
-    // although 4 would be ready a round before it. Collective 6 takes a nanosecond, or nothing would be recorded.
+    // At time 0, collective 1 and kernels 2 and then 3 take no time. Kernel 5 waits for 3, and kernel 4 for the
+    // collective, which ends only when the instant has no other event left. So kernel 5 gets the lane first, for 5 ns,
+    // although 4 would be ready a round earlier. Collective 6 takes a nanosecond, because a job without any recorded
+    // time is an error.
     let mut nodes: Vec<Node> = [
         (2, 0, 0),
         (0, 0, 1),
@@ -179,9 +180,9 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
 
 #[test]
 fn starts_that_a_file_gives_are_used() {
-    // Three kernels of 10, 5 and 2 us that started at 1,000, 1,012 and 1,030 us: 0, 12 and 30 us after the first.
-    // The third waits for the first; but the second was the last on their lane before it, and ended at 17. So
-    // the path has 2 us of work and 13 before, 5 and 2 before, and 10: 32.
+    // Three kernels of 10, 5 and 2 us that started at 1,000, 1,012 and 1,030 us: 0, 12 and 30 us after the first. The
+    // third waits for the first, but the second ran on their lane before it and ended at 17. So the path, from its end,
+    // is 2 us of work after a delay of 13, 5 after a delay of 2, and 10: 32 us.
     let folder = tempfile::tempdir().unwrap();
     let started = |id, micros, start, data: &[u64]| Node {
         start_time_micros: start,

@@ -1,4 +1,4 @@
-//! The cases under `traces/`, counted once more by the generated types.
+//! The cases under `traces/`, counted again in the types generated from the schema.
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
 use crate::commands::says;
@@ -6,7 +6,7 @@ use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use std::collections::BTreeMap;
 
-/// Nanoseconds that a node took, without waiting.
+/// Duration of a node in ns, without waiting.
 fn ns(node: &Node) -> u64 {
     whole(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
 }
@@ -26,7 +26,7 @@ fn type_of(node: &Node) -> &'static str {
     }
 }
 
-/// The type of an attribute as the schema has it.
+/// The schema's name for an attribute's type.
 fn kind(value: &Attribute) -> &'static str {
     match value {
         Attribute::Int32Val(_) => "int32",
@@ -114,7 +114,7 @@ fn check(case: &str, files: &[String]) {
         })
         .collect();
     assert_eq!(found, attributes);
-    // Names without numbers of steps and layers are operators by themselves.
+    // A name without step and layer numbers is an operator of its own.
     let mut compared = 0;
     for ((name, of), time) in operators
         .iter()
@@ -142,7 +142,7 @@ fn check(case: &str, files: &[String]) {
         thousands(edges)
     );
     assert_eq!(text.lines().next(), Some(&head[..]));
-    // Whoever reads a pipe gets names whole.
+    // Output to a pipe has full names.
     let (_, section) = text.split_once("\nOPERATORS").expect("there are some");
     let rows = section
         .lines()
@@ -169,7 +169,7 @@ fn a_generated_job_is_counted_right() {
     check("data-parallel-8", &files);
     let text = said(&["traces/data-parallel-8"]);
     for line in [
-        // Collectives have no duration there, and nodes no delay.
+        // Collectives in these traces have no duration, and nodes no delay.
         "all-reduce 192 192 0 0.0 % equal on all",
         "stream 1 192 0 0.0 % equal on all",
         "all-reduce, all ranks 192 100.7 MB 0 0 equal on all",
@@ -200,7 +200,7 @@ fn a_converted_job_is_counted_right() {
             (number(facts, "captured_ps"), number(facts, "end_ps")),
             (ns * 1000, ns * 1000)
         );
-        // Host work is called so in lanes, which the file names.
+        // Lanes of host work are named so by the file.
         let hosts = nodes.iter().filter(|node| type_of(node) == "host").count();
         let lane = json(&["traces/ddp-resnet18", "--rank", &rank.to_string()]);
         assert_eq!(
@@ -224,7 +224,7 @@ fn the_critical_path_is_as_long_as_the_job() {
     let [path] = &rows(&document, "paths")[..] else {
         panic!("{document:#}");
     };
-    // The longest capture of the two ranks, and no gap.
+    // The end of the longer of the two ranks' captures, without a gap.
     let longest = (0..2)
         .map(|rank| parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).0)
         .flat_map(|metadata| metadata.attr)
@@ -244,7 +244,8 @@ fn the_critical_path_is_as_long_as_the_job() {
             .sum::<u64>();
     }
     assert_eq!(Some(at), longest);
-    // Each follows a node that it waits for, or one of its lane, in the records themselves.
+    // Each node of the path follows one of its dependencies, or a node on its lane, according to
+    // the records.
     let nodes: BTreeMap<u64, Node> = parsed("ddp-resnet18/job.0.et.zst")
         .1
         .into_iter()
@@ -275,7 +276,7 @@ fn the_critical_path_is_as_long_as_the_job() {
             .sum();
         assert_eq!(Some(sum), longest, "{table}");
     }
-    // Other tools' traces have no common start.
+    // Traces of other tools have no common start of ranks.
     let document = json(&["traces/data-parallel-8", "--critical-path"]);
     assert_eq!(
         (

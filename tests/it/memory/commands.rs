@@ -1,4 +1,4 @@
-//! Memory as the program shows it: texts, tables, exit codes, and pictures.
+//! Memory in the program's output: texts, tables, exit codes and timelines.
 
 use crate::commands::{answer, chakram, code, says};
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
         "{error}"
     );
     let text = String::from_utf8(required.stdout).unwrap();
-    // The report is the same in both.
+    // Both give the same report.
     assert_eq!(text, answer(&["replay", CASE]));
     for line in [
         "OUT OF MEMORY  1 of 2 ranks need more than the NPU's capacity",
@@ -38,7 +38,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
                    gradients 4.0 GB, optimizer 2.0 GB, temporary 1.0 GB";
     assert!(joined.contains(warning), "{text}");
 
-    // NPUs of 80 GB have room, and traces that say nothing cannot be asked.
+    // NPUs of 80 GB have enough memory; for traces without memory changes the question is an error.
     assert_eq!(
         code(&["replay", CASE, "-m", "dgx-h100", "--fit", "require"]),
         0
@@ -59,7 +59,7 @@ fn programs_are_told_every_number() {
     assert_eq!(row["peak_bytes_by_class"]["activations"], 6_000_000_000_u64);
     assert_eq!(row["peak_ps"], 60_000_000);
     assert_eq!(row["peak_node"]["id"], 7);
-    // Weights and what the optimizer keeps.
+    // Weights and optimizer state.
     assert_eq!(row["unfreed_bytes_by_class"]["weights"], 4_000_000_000_u64);
     assert_eq!(row["unfreed_bytes_by_class"]["activations"], 0);
     assert_eq!(row["overfreed"], Value::Null);
@@ -99,7 +99,7 @@ fn several_machines_are_compared_by_their_fullest_memory() {
     }
 }
 
-/// The counters of rank 1 after each instant at which its memory changes, in GB.
+/// The memory counters of rank 1 after each change, in GB.
 #[test]
 fn pictures_have_counters() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,8 +130,8 @@ fn pictures_have_counters() {
     assert_eq!(found, wanted);
 }
 
-/// Of each rank's ten nodes two go forward and two backward, of each micro-batch a kernel of either, a send
-/// and a receive; the rest is of no micro-batch.
+/// Of each rank's ten nodes, two micro-batches have two nodes in each direction: a kernel and a message; the other
+/// nodes belong to no micro-batch.
 #[test]
 fn nodes_are_found_by_their_labels() {
     let count = |labels: &[&str]| {

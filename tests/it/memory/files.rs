@@ -1,4 +1,4 @@
-//! Memory in files: through graphs, texts, and what rewrites traces.
+//! Memory in files: through graphs, texts, and commands that rewrite traces.
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};
@@ -8,7 +8,7 @@ use chakram::workload::{DependencyPolicy, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
-/// Four kernels, of which the second and the fourth change the same, the third something else.
+/// Four kernels; the second and the fourth make the same memory changes, the third other ones.
 fn lines() -> Vec<Line> {
     let plain = MemoryChanges::default();
     let changes = [
@@ -54,8 +54,8 @@ fn graphs_from_files_and_from_memory_are_one() {
     }
 }
 
-/// Ranks that differ only in what they allocate do not share a graph. Where any node changes memory each
-/// takes 4 bytes more, and each of the two changes that there are 80.
+/// Ranks that differ only in their allocations do not share a graph. If any node changes memory, each node takes 4
+/// bytes more, and each of the two distinct changes 80 bytes.
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[Line]| {
@@ -98,7 +98,7 @@ fn labels_make_no_other_graph() {
 
 const CASE: &str = "traces/tight-2";
 
-/// The peaks and what was missing, of the traces at a path on the machine of the case.
+/// Peak and missing memory of each rank, for the traces at a path on the case's machine.
 fn peaks(traces: &str) -> Vec<(u64, u64)> {
     let machine = format!("{CASE}/machine.toml");
     let text = answer(&["replay", traces, "-m", &machine, "--format", "json"]);
@@ -114,7 +114,7 @@ fn peaks(traces: &str) -> Vec<(u64, u64)> {
 
 const GB: u64 = 1_000_000_000;
 
-/// Text to records and back, anonymised, and scaled from one rank to three.
+/// Traces converted to text and back, anonymised, and scaled from one rank to three.
 #[test]
 fn what_rewrites_traces_keeps_what_they_say_of_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
     assert_eq!(peaks(&three), [(8, 0), (8, 0)]);
 }
 
-/// From node 6 on: the backward passes of rank 0 free activations that no node in the slice allocates.
+/// From node 6 on: the backward passes of rank 0 free activations that were allocated before the slice.
 #[test]
 fn a_slice_that_frees_what_it_lacks_says_so() {
     let folder = tempfile::tempdir().unwrap();

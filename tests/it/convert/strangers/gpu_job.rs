@@ -1,5 +1,5 @@
-//! A training job on GPUs as Kineto shows it: operators, launches, kernels, collectives on a stream of their own, and the wait
-//! for the device. It is written without the generator of other tests, so that nothing here was tuned for what is tested.
+//! A training job on GPUs as Kineto records it: operators, launches, kernels, collectives on a separate stream, and the
+//! wait for the device. It does not use the generator of other tests, so it was not tuned for the code under test.
 
 use super::super::rig::{Job, replay, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
@@ -8,20 +8,20 @@ use chakram::trace::TraceError;
 use chakram::workload::MissingRankPolicy;
 use serde_json::{Value, json};
 
-/// Stream of kernels that compute, and of those that communicate.
+/// Stream of compute kernels; the next constant is the stream of communication kernels.
 pub const COMPUTE: u64 = 7;
 pub const COMMUNICATION: u64 = 20;
-/// Collectives of a layer.
+/// Time between the collectives of successive layers.
 const LAYER_NS: u64 = 200_000;
 
-/// A rank's file while it is made.
+/// A rank's file under construction.
 struct RankFile {
     rank: u64,
     events: Vec<Value>,
-    /// Number of the next operator, and of the next launch.
+    /// Id of the next operator; the next field is that of the next launch.
     operator: u64,
     correlation: u64,
-    /// Time at which the stream that computes, and the one that communicates, is free, ns.
+    /// Times at which the compute stream and the communication stream become free, ns.
     free: [u64; 2],
 }
 
@@ -49,7 +49,7 @@ impl RankFile {
         id
     }
 
-    /// Launches a kernel for the operator `id` at `at`, which ends at `end` if that is given, and lasts 20 µs otherwise.
+    /// Launches a kernel at `at` for the operator `id`. The kernel ends at `end` if given, otherwise it lasts 20 µs.
     fn launch(&mut self, id: u64, at: u64, stream: u64, name: &str, end: Option<u64>, args: Value) {
         let correlation = self.correlation;
         self.correlation += 1;
@@ -59,7 +59,7 @@ impl RankFile {
             "args": {"External id": id, "correlation": correlation, "cbid": 211},
         }));
         let own = usize::from(stream != COMPUTE);
-        // Kernels that communicate wait for those that were launched before them.
+        // Communication kernels wait for all kernels launched before them.
         let before = self.free[..=own].iter().copied().max().unwrap_or(0);
         let from = (at + 5_000).max(before);
         let end = end.map_or(from + 20_000, |end| end.max(from + 1_000));
@@ -76,8 +76,8 @@ impl RankFile {
     }
 }
 
-/// Returns a file for each rank: in each layer a product of 20 µs and an all-reduce that ends at all ranks together,
-/// 200 µs after that of the layer before.
+/// Returns a file for each rank: in each layer a matrix product of 20 µs and an all-reduce that ends on all ranks at
+/// the same time, 200 µs after the previous layer's.
 pub fn files(ranks: u64, layers: u64) -> Vec<Value> {
     (0..ranks).map(|rank| file(rank, ranks, layers)).collect()
 }
@@ -166,12 +166,12 @@ pub fn events(file: &mut Value) -> &mut Vec<Value> {
     file["traceEvents"].as_array_mut().expect("they are a list")
 }
 
-/// Returns whether an event is of the category.
+/// Returns `true` if an event has the category.
 pub fn is(event: &Value, category: &str) -> bool {
     event["cat"] == category
 }
 
-/// Returns the time that kernels ran, ns, by the file.
+/// Returns the summed time of kernels in the files, ns.
 pub fn device_ns(files: &[Value]) -> u64 {
     let all = files
         .iter()
@@ -197,7 +197,7 @@ pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<Job, TraceError>
     try_convert(&[folder.path().to_owned()], &Conversion::default())
 }
 
-/// Converts a file for each rank.
+/// Converts one file per rank.
 pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<Job, TraceError> {
     let names: Vec<String> = (0..texts.len())
         .map(|rank| format!("kineto.{rank}.json"))
@@ -213,11 +213,12 @@ pub fn refused(converted: Result<Job, TraceError>, parts: &[&str]) {
     }
 }
 
-/// Asserts that a job of these files kept `device` ns of work, has so many collectives, and is replayed as it was captured.
+/// Asserts that these files convert to a job with `device` ns of device work and `collectives` collectives, and that
+/// its replay as captured ends when the capture did.
 pub fn hold<B: AsRef<[u8]>>(what: &str, texts: &[B], device: u64, collectives: u64) -> Job {
     let job = converted_ranks(texts).unwrap_or_else(|error| panic!("{what}: {error}"));
     let kept: u64 = job.summary.ranks.iter().map(|rank| rank.device_ns.1).sum();
-    // Times may have passed through numbers that hold quarters of a microsecond.
+    // Times may have passed through floating-point numbers with a precision of a quarter microsecond.
     assert!(
         kept.abs_diff(device) <= device / 1000,
         "{what}: {kept} of {device} ns kept"

@@ -1,5 +1,5 @@
-//! Collectives of groups that nothing names, as PyTorch 2.1 and 2.2 write them: records state how many members the group has,
-//! and each group has a stream of its own.
+//! Collectives of unnamed groups, as PyTorch 2.1 and 2.2 write them: a record states only the number of members, and
+//! each group has its own stream.
 
 use super::gpu_job::{COMMUNICATION, converted_ranks, device_ns, events, files, hold, is};
 use serde_json::{Value, json};
@@ -19,8 +19,8 @@ fn grid(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
     along.collect()
 }
 
-/// Deals the collectives of layers out to the dimensions of a grid in turn. Members of a group end within 1 µs of one another,
-/// and those of different groups 7 µs or more apart.
+/// Assigns the collectives of layers to the dimensions of a grid in turn. Members of one group end within 1 µs of one
+/// another, different groups at least 7 µs apart.
 fn deal(all: &mut [Value], sizes: &[u64], named: bool) {
     let dimensions = grid(sizes);
     for (rank, file) in (0..).zip(all) {
@@ -64,7 +64,7 @@ fn deal(all: &mut [Value], sizes: &[u64], named: bool) {
     }
 }
 
-/// Returns the groups with their numbers of collectives, in order.
+/// Returns the inferred groups with their numbers of collectives, in order.
 fn found(
     sizes: &[u64],
     layers: u64,
@@ -81,7 +81,7 @@ fn found(
         .collect();
     let texts: Vec<String> = kept.iter().map(Value::to_string).collect();
     let job = if kept.len() as u64 == ranks {
-        // A collective for each group of the dimension, in each layer.
+        // One collective for each group of the dimension in each layer.
         let groups: Vec<u64> = sizes.iter().map(|size| ranks / size).collect();
         let calls = (0..layers)
             .map(|layer| groups[layer as usize % groups.len()])
@@ -122,11 +122,11 @@ fn grids_without_names_are_told_by_streams_and_ends() {
     }
 }
 
-/// Those that are nearest in time may be absent.
+/// The members that are nearest in time may be absent.
 #[test]
 fn of_some_ranks_only_declared_groups_are_told() {
     assert_eq!(found(&[2, 2], 6, false, |rank| rank % 3 == 0), []);
-    // Sizes alone tell the groups of a grid of 4 by 2.
+    // The sizes alone determine the groups of a 4 x 2 grid.
     let all = found(&[4, 2], 6, true, |rank| rank < 4);
     assert_eq!(all[0], ((0..4).collect(), 3), "{all:?}");
 }

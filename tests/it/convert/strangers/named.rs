@@ -1,4 +1,4 @@
-//! Names of files, ids that passed through tables, and numbers that are none.
+//! File names, ids that other tools rewrote, and numbers that mean something else.
 
 use super::super::rig::{Job, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
@@ -43,12 +43,12 @@ fn ranks(files: &[(&str, &str)]) -> Vec<u32> {
     job.summary.ranks.iter().map(|rank| rank.rank).collect()
 }
 
-/// PyTorch's own recipe numbers files by their step.
+/// PyTorch's tutorial numbers files by step, not by rank.
 #[test]
 fn a_number_in_the_name_of_the_only_capture_is_not_its_rank() {
     let text = &trace("", &kernel(1000, "3"));
     assert_eq!(ranks(&[("test_trace_8.json", text)]), [0]);
-    // Names that say so, and captures that do, are believed.
+    // A name that contains the word for a rank, or a capture that states its rank, is believed.
     assert_eq!(ranks(&[("kineto.3.json", text)]), [3]);
     assert_eq!(ranks(&[("rank_3_step_8.json", text)]), [3]);
     let says = "\"distributedInfo\": {\"rank\": 5, \"world_size\": 8}, ";
@@ -72,7 +72,7 @@ fn windows_of_one_process_are_no_ranks() {
             "one by one",
         ],
     );
-    // At one time they may be ranks in containers.
+    // Files of the same time may be ranks in containers.
     let together = [
         ("trace_0.json", &*windows[0]),
         ("trace_1.json", &*windows[0]),
@@ -88,11 +88,11 @@ fn ids_that_passed_through_a_table_are_ids() {
         let rank = &job.summary.ranks[0];
         (rank.device_ns, job.traces[0].nodes.len())
     };
-    // Declaration, operator, launch, kernel and the thread's end.
+    // Nodes: declaration, operator, launch, kernel and the thread's end.
     let plain = device("3");
     assert_eq!(plain.0, (20_000, 20_000));
     assert_eq!(device("3.0"), plain);
-    // None: the kernel's operator is told by its external id, if anything.
+    // No device: only the external id can link the kernel to its operator.
     assert_eq!(device("-1").0, plain.0);
     let text = trace("", &kernel(1000, "3.5"));
     refused(

@@ -1,4 +1,4 @@
-//! Encodings, packages, and texts that are no capture.
+//! Encodings, compression, and texts that are no capture.
 
 use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
 use chakram::trace::CompressedWriter;
@@ -75,7 +75,7 @@ fn any_encoding_and_package_is_read() {
     }
 }
 
-/// A profile of thousands of numbers that JSON does not have is one remark, not thousands.
+/// A profile with thousands of invalid JSON numbers gives one note, not thousands.
 #[test]
 fn repairs_of_one_kind_are_one_remark() {
     let mut all = files(RANKS, LAYERS);
@@ -94,7 +94,7 @@ fn repairs_of_one_kind_are_one_remark() {
         let [line] = &rank.repairs[..] else {
             panic!("{:?}", rank.repairs);
         };
-        // A product and an all-reduce a layer.
+        // Each layer has a matrix product and an all-reduce.
         assert!(line.contains("`NaN`, and 3 more"), "{line}");
     }
 }
