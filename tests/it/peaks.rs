@@ -1,5 +1,5 @@
-//! Arithmetic in a number format for which a machine has no peak: refused by name where nothing else says how long
-//! it takes.
+//! Arithmetic in a number format without a peak on the machine: an error that names the format, unless the duration
+//! follows from something else.
 
 use crate::commands::{chakram, code};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
@@ -15,7 +15,7 @@ use chakram::workload::{
 /// A kernel: recorded ns, FLOPs, bytes, format.
 type Work = (u64, u64, u64, Option<Dtype>);
 
-/// Ranks that do these kernels one after another.
+/// A job in which each rank runs these kernels one after another.
 fn job(ranks: &[&[Work]]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, kernels) in (0..).zip(ranks) {
@@ -50,7 +50,7 @@ fn roofline() -> ReplayOptions {
     })
 }
 
-/// The makespan in picoseconds on a DGX A100, or why there is none.
+/// The makespan in ps on a DGX A100, or the error.
 fn replay(workload: &Workload) -> Result<u64, String> {
     let machine = Machine::preset("dgx-a100").unwrap();
     let prepared =
@@ -68,7 +68,7 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
         &[(0, 0, 2039, FP8), (0, 7, 2039, FP8), (0, 7, 0, FP8)],
         &[(0, 7, 0, FP4), (0, 7, 0, FP8)],
     ];
-    // The second kernel of rank 1 is the first that has FLOPs; with its third and the last of rank 2 there are three.
+    // The second kernel of rank 1 is the first with FLOPs; its third and the last of rank 2 make three such kernels.
     let why = replay(&job(&ranks)).unwrap_err();
     let expected = "rank 1 node 2 `k2`: it computes in fp8, and class `a100` of machine `dgx-a100` computes in fp64, \
                     fp32, tf32, fp16, bf16, int8; kernels of the job without a price: 3 in fp8, 1 in fp4\n  try: ";
@@ -79,8 +79,8 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
     );
 }
 
-/// 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format are priced: 2,039 kB in 1 us. What was recorded and
-/// cannot be priced keeps its 5 us, and what has neither takes no time; the report counts both.
+/// 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format have a price: 2,039 kB in 1 us. A recorded kernel without
+/// a price keeps its 5 us, and a kernel with neither takes no time; the report counts both.
 #[test]
 fn what_has_bytes_or_a_duration_is_not_refused() {
     let bytes = [(0, 0, 2_039_000, FP8), (0, 0, 2_039_000, None)];
@@ -93,7 +93,8 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
         .unwrap()
         .basis();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
-    // As recorded, a format does not matter where most kernels were; where it was not, the kernel is refused as well.
+    // As recorded, the format does not matter if most kernels have a recorded duration; a kernel without one is still
+    // an error.
     let ok = |kernels: &[Work]| {
         CompiledReplay::new(&job(&[kernels]), &machine, &ReplayOptions::default()).is_ok()
     };
@@ -102,7 +103,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     assert!(!ok(&[(5, 7, 0, FP8), (0, 7, 0, FP8)]));
 }
 
-/// A generated job in fp8: as many kernels are named as there are, counted in its graphs.
+/// A generated job in fp8: the error counts all such kernels of its graphs.
 #[test]
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();

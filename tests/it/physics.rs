@@ -1,16 +1,18 @@
-//! Answers of a replay, against physics worked out by other means.
+//! Results of replays, against physics computed by other means.
 //!
-//! - `rig` and `lines`: machines and traces in a few words, and a log of what an observer is told;
-//! - `oracle`: integer arithmetic and closed forms, written again from what algorithms mean;
-//! - `naive`: the same collectives message by message, as a fixpoint over explicit times;
-//! - `wires`: what bytes pass, and a bound from it;
-//! - `trains`: messages as packets over links, which serve one train after another;
-//! - `flows`: messages that are handed over at given times;
-//! - `programs`: who sends what to whom after what, for the simulator `naive`;
-//! - `fixpoint`: delays and communication that lasts as recorded, as a fixpoint over explicit times;
-//! - `doubling`: a machine file whose numbers are doubled one by one.
+//! - `rig` and `lines`: short notations for machines and traces, and a log of an observer's
+//!   notifications;
+//! - `oracle`: integer arithmetic and closed forms, derived again from the definitions of the
+//!   algorithms;
+//! - `naive`: the same collectives as single messages, by a fixpoint over explicit times;
+//! - `wires`: bytes over each link, and a bound that follows from them;
+//! - `trains`: messages as packets on links that serve one train after another;
+//! - `flows`: messages sent at given times;
+//! - `programs`: messages of each member and their prerequisites, for the simulator `naive`;
+//! - `fixpoint`: delays and communication as recorded, by a fixpoint over explicit times;
+//! - `doubling`: a machine file, and tests that double one of its numbers.
 //!
-//! The other modules are tests, one theme each.
+//! Each other module tests one theme.
 
 mod adapters;
 mod as_recorded;

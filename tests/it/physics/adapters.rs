@@ -1,10 +1,10 @@
-//! Handing activations from one group of tiles to the next through adapters, in both ways of PALM's Fig. 11.
+//! Transfer of activations from one group of tiles to the next through adapters, by both strategies of PALM's Fig. 11.
 //!
-//! Strategy 1 (Eq. 7): all-reduce in the source group, each of `a` adapters sends all bytes to one of the destination, which
-//! broadcasts them among its share of the members. Strategy 2 (Eq. 8): each share of the source reduces to its adapter,
-//! adapters send, those of the destination all-reduce, then they broadcast. The groups are 3 x 4 cores beside each
-//! other, in the order of a ring of neighbours, or the same with a thirteenth core, with which no ring of neighbours
-//! exists: a mesh is bipartite, so its cycles have even lengths.
+//! Strategy 1 (Eq. 7): all-reduce in the source group; then each of its `a` adapters sends all bytes to an adapter of
+//! the destination group, which broadcasts them among its share of the members. Strategy 2 (Eq. 8): each share of the
+//! source group reduces to its adapter, the adapters send, the destination's adapters all-reduce and then broadcast.
+//! The groups are two adjacent blocks of 3 x 4 cores, ordered as a ring of neighbours, or the same with a thirteenth
+//! core. With it no ring of neighbours exists, because a mesh is bipartite, so its cycles have even lengths.
 
 use super::lines::{Line, call, receive, send};
 use super::rig::{replay_with, try_job};
@@ -37,7 +37,7 @@ duplex = "{duplex}"
     Machine::parse(&text, "m.toml").unwrap()
 }
 
-/// A ring of neighbours over 3 x 4 cores; the thirteenth core lies beside (2, 0), behind which it comes.
+/// A ring of neighbours over 3 x 4 cores; the thirteenth core is next to (2, 0) and follows it.
 fn cores(members: u32, x: u32) -> Vec<Npu> {
     let mut ring = vec![
         [0, 0],
@@ -59,7 +59,7 @@ fn cores(members: u32, x: u32) -> Vec<Npu> {
     ring.into_iter().map(|[a, b]| Npu(a + x + b * 8)).collect()
 }
 
-/// Phases of a handover.
+/// Phases of a transfer between groups.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Sum,
@@ -69,9 +69,9 @@ enum Phase {
 }
 use Phase::{AdapterSum, Broadcast, Inter, Sum};
 
-/// Time of those `phases` of a strategy, one after another.
+/// Time of the `phases` of a strategy, one after another.
 fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phase]) -> u64 {
-    // Shares of members that follow one another, as equal as they can be; the first of each is its adapter.
+    // Shares of consecutive members, as equal as possible; the first member of each is its adapter.
     let first = |share: u32| share * members / adapters;
     let shares: Vec<Vec<u32>> = (0..adapters)
         .map(|share| (first(share)..first(share + 1)).collect())
@@ -147,8 +147,8 @@ fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phas
 
 const ALL: [Phase; 4] = [Sum, Inter, AdapterSum, Broadcast];
 
-/// Eq. 7 and 8: with one adapter the phases follow one another as a whole. With several a share may begin its broadcast
-/// before the last has its bytes, and messages meet, so the sum is a bound.
+/// Eq. 7 and 8: with one adapter each phase starts when the previous one has ended everywhere. With several, one share
+/// may start its broadcast before the last has its bytes, and messages contend, so the sum is only a bound.
 #[test]
 fn a_handover_takes_the_sum_of_its_phases() {
     for duplex in ["full", "half"] {
@@ -163,7 +163,8 @@ fn a_handover_takes_the_sum_of_its_phases() {
             let one = |phase| time(duplex, strategy, members, adapters, &[phase]);
             let sum: u64 = ALL.map(one).iter().sum();
             let all = time(duplex, strategy, members, adapters, &ALL);
-            // Members of a ring of neighbours end a sum together; of others some begin the next phase before the last.
+            // Members of a ring of neighbours end a reduction together; in other groups some begin the next phase
+            // earlier.
             if adapters == 1 && members == 12 {
                 assert_eq!(all, sum, "{duplex} {strategy} {members}");
             } else {
@@ -178,10 +179,11 @@ fn a_handover_takes_the_sum_of_its_phases() {
     }
 }
 
-/// The paper has strategy 1 ahead where the source is a ring of neighbours, and strategy 2 where it is none. With links that
-/// carry both directions at once the second is not so: a thirteenth core adds two links to one step, and the sum over all
-/// takes 2.5 % longer. Where both directions share a link, what comes back meets what goes on, the sum takes twice as long,
-/// and strategy 2 is ahead, with most adapters' sums and shares in balance at six of them.
+/// In the paper, strategy 1 is faster if the source is a ring of neighbours, and strategy 2 if it is not. With
+/// full-duplex links the second claim fails: a thirteenth core adds two links to one step, and the all-reduce takes 2.5
+/// % longer. If both directions share a link, messages in opposite directions contend, the all-reduce takes twice as
+/// long, and strategy 2 is faster. Its best number of adapters is six, where the time of the adapters' all-reduce and
+/// that of the shares balance.
 #[test]
 fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     let counts = [1, 2, 3, 4, 6, 12];
@@ -197,7 +199,7 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
         first,
         "a ring of neighbours goes one way round"
     );
-    // Shares of three: the broadcast is shorter the more adapters there are, until their messages share links.
+    // Shares of three: more adapters make the broadcast shorter, until their messages share links.
     assert_eq!(first.1, 4);
     let [first, second] = [1, 2].map(|strategy| best("full", strategy, 13));
     assert!(first.0 < second.0, "{first:?} {second:?}");
@@ -209,13 +211,14 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
         |found: f64, ratio: f64| assert!((found / ratio - 1.0).abs() < 0.02, "{found} {ratio}");
     near(sum("full", 13) / sum("full", 12), 1.025);
     near(sum("half", 13) / sum("half", 12), 2.03);
-    // The paper has 3.08 and 1.23, of sizes, rings and trees that are not published.
+    // The paper reports 3.08 and 1.23, for sizes, rings and trees that it does not publish.
     near(second.0 as f64, 4.655e6);
 }
 
-/// The table in `docs/validation/tiles.md`: microseconds of a handover by the number of adapters. In a ring strategy 1 gets better with
-/// more adapters up to shares of three; where strategy 2 is ahead, in thirteen with links of half duplex, it is best with six and
-/// worse with more, for the sum among adapters grows, as the paper says of its Fig. 12.
+/// The table in `docs/validation.md`: microseconds of a transfer by the number of adapters. In a ring, strategy 1
+/// improves with more adapters until shares have three members. Where strategy 2 is faster, with thirteen cores and
+/// half-duplex links, it is best with six adapters and worse with more, because the all-reduce among adapters grows, as
+/// the paper says about its Fig. 12.
 #[test]
 fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let counts = [1, 2, 3, 4, 6, 12];

@@ -1,4 +1,4 @@
-//! Communication that lasts as recorded or captured: who waits for whom, and until when.
+//! Communication timed as recorded or as captured: which ranks wait for which, and until when.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
@@ -24,7 +24,7 @@ fn recorded(ranks: &[Vec<Line>]) -> Replay {
     run(ranks, CommTiming::Recorded)
 }
 
-/// A member that computes first, then takes its part.
+/// A member that computes first, then joins the collective.
 struct Member {
     start: u64,
     lasts: u64,
@@ -54,7 +54,7 @@ fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
         if kind.has_root() {
             node = node.root(1);
         }
-        // Waits of the capture are no matter.
+        // Waits of the capture do not count.
         node = node.waited(77);
         let node = if of.eager { node.eager() } else { node };
         vec![kernel(of.start), node]
@@ -71,8 +71,8 @@ const WITHOUT_ROOT: [K; 5] = [
 ];
 const WITH_ROOT: [K; 4] = [K::Broadcast, K::Scatter, K::Reduce, K::Gather];
 
-/// They start at 0, 500 and 900 ns, so all parts begin at 900 ns: 900 + 10, 900 + 20, 900 + 30. Rank 0
-/// waited for 900 ns and rank 1 for 400, all of it for rank 2.
+/// The members start at 0, 500 and 900 ns, so all parts begin at 900 ns: 900 + 10, 900 + 20, 900 + 30. Rank 0 waited
+/// 900 ns for rank 2, and rank 1 waited 400.
 #[test]
 fn without_a_root_everyone_waits_for_everyone() {
     for kind in WITHOUT_ROOT {
@@ -95,9 +95,9 @@ fn without_a_root_everyone_waits_for_everyone() {
     }
 }
 
-/// The same starts with the root at rank 1: it waits for all and ends at 900 + 20; rank 0 waits for
-/// the root only, 500 + 10; rank 2 comes after it and waits for nobody, 900 + 30. For the root rank 0
-/// waited 500 ns, for rank 2 the root waited 400.
+/// The same starts with the root at rank 1: it waits for all and ends at 900 + 20; rank 0 waits only for the root and
+/// ends at 500 + 10; rank 2 comes after the root and does not wait: 900 + 30. Rank 0 waited 500 ns for the root, and
+/// the root waited 400 ns for rank 2.
 #[test]
 fn with_a_root_the_others_wait_for_the_root() {
     for kind in WITH_ROOT {
@@ -112,8 +112,8 @@ fn with_a_root_the_others_wait_for_the_root() {
     }
 }
 
-/// An eager root ends at 500 + 20, and the others are none the wiser. Its own part is the longest in
-/// one case, so the collective ends after all have come and gone.
+/// An eager root ends at 500 + 20, and the others are unaffected. In one case its own part is the longest, so the
+/// collective ends after every member has come and gone.
 #[test]
 fn an_eager_root_leaves_before_the_others_come() {
     for kind in WITH_ROOT {
@@ -132,7 +132,7 @@ fn an_eager_root_leaves_before_the_others_come() {
     }
 }
 
-/// An eager member goes when it comes, first or last; the others wait for it as before.
+/// An eager member starts when it arrives, first or last; the others wait for it as before.
 #[test]
 fn an_eager_member_waits_for_nobody() {
     for kind in WITHOUT_ROOT {
@@ -140,7 +140,7 @@ fn an_eager_member_waits_for_nobody() {
         let replay = recorded(&members(kind, &of));
         assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
     }
-    // With a root at rank 1: rank 0 does not even wait for that.
+    // With its root at rank 1, rank 0 does not even wait for the root.
     for kind in WITH_ROOT {
         let of = [eager(0, 10), member(500, 20), member(900, 30)];
         let replay = recorded(&members(kind, &of));
@@ -148,7 +148,7 @@ fn an_eager_member_waits_for_nobody() {
     }
 }
 
-/// All come at once: nobody waited.
+/// All members arrive at the same time, so none waits.
 #[test]
 fn members_that_come_together_wait_for_nobody() {
     let replay = recorded(&members(
@@ -160,9 +160,9 @@ fn members_that_come_together_wait_for_nobody() {
     assert_eq!((record.waited, record.waited_for), (Span::ZERO, None));
 }
 
-/// Rank 0's stream serves the collective and a kernel behind it. The member holds its lane from its
-/// start at 0, but the group gathers, because it shares the lane: so the kernel of 50 ns that is ready
-/// meanwhile goes first. An eager member does not gather, and the kernel waits for it.
+/// Rank 0's stream runs the collective and then a kernel. Because the group shares the lane with other work, it first
+/// waits until all members are ready, without occupying the lane, so the kernel of 50 ns runs first. An eager member
+/// takes the lane at once, and the kernel waits for it.
 #[test]
 fn who_is_eager_needs_no_turn() {
     let rank = |is_eager: bool| {
@@ -178,8 +178,8 @@ fn who_is_eager_needs_no_turn() {
     assert_eq!(replay.end(1, 1), 910_000);
 }
 
-/// Two all-reduces behind each other on an eager rank, of which the other rank makes the second ready
-/// first: turns are counted for the eager rank too, and both collectives come to their end.
+/// Two successive all-reduces on an eager rank; the other rank is ready for the second one first. Turns are counted for
+/// the eager rank too, so both collectives complete.
 #[test]
 fn eager_members_are_counted_in_turns() {
     let node = |ns| call(K::AllReduce, 8).lasts(ns);
@@ -188,14 +188,14 @@ fn eager_members_are_counted_in_turns() {
         vec![node(10).delayed(700), node(20).delayed(100)],
     ];
     let replay = recorded(&ranks);
-    // Rank 0's first lane serves both: the second collective from 0 to 20, the first from 300 to 310.
+    // Rank 0's first lane runs both: the second collective from 0 to 20, the first from 300 to 310.
     assert_eq!((replay.end(0, 1), replay.end(0, 2)), (310_000, 20_000));
-    // Everyone is ready for the second at 100, so it may overtake: 100 + 20; the first at 700 + 10.
+    // Both ranks are ready for the second collective at 100, so it may overtake: 100 + 20; the first ends at 700 + 10.
     assert_eq!((replay.end(1, 1), replay.end(1, 2)), (710_000, 120_000));
 }
 
-/// Rank 0 of 3 has no trace. Where it is the root it comes with the last of the others, at 900 ns, so
-/// both wait until then; and where it is not, rank 1, the root, waits for rank 2.
+/// Rank 0 of 3 has no trace. If it is the root, it arrives with the last of the others, at 900 ns, so both wait until
+/// then; if rank 1 is the root, rank 1 waits for rank 2.
 #[test]
 fn the_missing_come_with_the_last() {
     let rank = |root, ns, lasts| {
@@ -215,12 +215,12 @@ fn the_missing_come_with_the_last() {
     assert_eq!(ends(2), [910_000, 930_000]);
 }
 
-/// A message of which the sender's half lasts 10 ns and the receiver's 25, from rank 0 at `sent` to
-/// rank 1 at `posted`: when both halves end.
+/// Ends of both halves of a message from rank 0, ready at `sent`, to rank 1, ready at `posted`. The sender's half lasts
+/// 10 ns and the receiver's 25.
 fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
     let half = send(1, 64).after(&[1]).lasts(10).waited(3);
     let half = if is_eager { half.eager() } else { half };
-    // A receive cannot end before it has what it waits for, whatever the trace says of it.
+    // A receive cannot end before its dependencies, even if the trace marks it as eager.
     let other = receive(0, 64).after(&[1]).lasts(25).eager();
     let replay = recorded(&[vec![kernel(sent), half], vec![kernel(posted), other]]);
     assert_eq!(replay.outcome.messages, 0);
@@ -229,7 +229,7 @@ fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
 
 #[test]
 fn the_halves_of_a_message_meet() {
-    // Both begin at the later start, 400 ns.
+    // Both halves begin at the later start, 400 ns.
     assert_eq!(message(100, 400, false), [410_000, 425_000]);
     assert_eq!(message(400, 100, false), [410_000, 425_000]);
     assert_eq!(message(400, 400, false), [410_000, 425_000]);
@@ -241,7 +241,7 @@ fn an_eager_send_ends_whether_or_not_it_is_received() {
     assert_eq!(message(400, 100, true), [410_000, 425_000]);
 }
 
-/// The other end of these has no trace: it starts with the end that has one.
+/// The peer of these messages has no trace: it starts together with the end that has one.
 #[test]
 fn messages_from_and_to_nowhere_last_as_recorded() {
     let lines = [
@@ -257,8 +257,8 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
     }
 }
 
-/// Each ends at its own start + wait + duration, whatever the others do: 0 + 900 + 10, 500 + 400 + 20,
-/// and 700 + 0 + 30 though it came last. The waits sum to 1,300 ns.
+/// Each part ends at its own start + wait + duration, independent of the others: 0 + 900 + 10, 500 + 400 + 20, and 700
+/// + 0 + 30 although it came last. The waits sum to 1,300 ns.
 #[test]
 fn as_captured_nobody_waits_for_another_rank() {
     for kind in [K::AllReduce, K::Broadcast] {
@@ -277,7 +277,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         );
         assert_eq!((replay.outcome.recorded, replay.outcome.messages), (1, 0));
     }
-    // A receive that ends before its message is sent, as clocks that differ may have it.
+    // A receive that ends before its message is sent, as clocks that differ can record it.
     let ranks = [
         vec![kernel(800), send(1, 64).after(&[1]).lasts(10).waited(5)],
         vec![receive(0, 64).lasts(20).waited(100)],
@@ -286,7 +286,8 @@ fn as_captured_nobody_waits_for_another_rank() {
     assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
 }
 
-/// Collectives on the lane of a kernel: in the model their members gather, as captured they do not.
+/// Collectives on a kernel's lane: modelled collectives wait for all members before they take the lane, captured ones
+/// do not.
 #[test]
 fn as_captured_nobody_gathers() {
     let rank = |ns| {
@@ -301,15 +302,14 @@ fn as_captured_nobody_gathers() {
 
 const MS: u64 = 1_000_000;
 
-/// Rank 0 comes to an all-reduce `slack` before rank 1 does. Released 10 ms late, it comes 10 ms -
-/// slack after it, if that is more than nothing; by so much the all-reduce ends later on both, and with
-/// it all that follows.
+/// Rank 0 reaches an all-reduce `slack` before rank 1. Released 10 ms late, it arrives 10 ms - slack after rank 1, if
+/// this is positive; the all-reduce and everything after it then end later by this time on both ranks.
 #[test]
 fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
     let late = 10 * MS;
     for slack in [0, 3 * MS, 10 * MS, 25 * MS] {
-        // Rank 0 computes for 1 ms, rank 1 for 1 ms and the slack; then they all-reduce, 2 ms of
-        // transfer, and rank 1 computes on for 5 ms.
+        // Rank 0 computes for 1 ms, rank 1 for 1 ms and the slack; then both all-reduce with 2 ms of transfer, and rank
+        // 1 computes for another 5 ms.
         let node = || call(K::AllReduce, 1 << 20).after(&[1]).lasts(2 * MS);
         let first = [kernel(MS), node()];
         let second = [kernel(MS + slack), node(), kernel(5 * MS).after(&[2])];
@@ -331,7 +331,7 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
     }
 }
 
-/// Two ranks that send first, each in its own time: neither send can end before it is received.
+/// Two ranks that both send first and have recorded times: neither send can end before its receive is posted.
 #[test]
 fn sends_that_wait_for_each_other_are_named() {
     let rank = |peer| {
@@ -351,7 +351,7 @@ fn sends_that_wait_for_each_other_are_named() {
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why = "rank 1 to receive 64 bytes with tag 0, rank 1 node 2 `n2` waits for 1 dependency";
     assert_eq!(stuck.waiting[0].why, why);
-    // Eager ones go, and so does everything as captured: 5 + 5 ns.
+    // Eager sends complete, and so does everything as captured: 5 + 5 ns.
     let eager: Vec<_> = ranks
         .iter()
         .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
@@ -360,8 +360,8 @@ fn sends_that_wait_for_each_other_are_named() {
     assert_eq!(run(&ranks, CommTiming::Captured).ends(), [10_000, 10_000]);
 }
 
-/// Ranks 1 and 2 of a broadcast from rank 0 wait for rank 0 alone, which waits for a message from
-/// behind rank 1's part.
+/// Ranks 1 and 2 of a broadcast from rank 0 wait only for rank 0, which waits for a message that rank 1 sends after its
+/// part.
 #[test]
 fn only_those_that_a_member_waits_for_are_named() {
     let node = || call(K::Broadcast, 8).root(0).lasts(5);
@@ -386,7 +386,8 @@ fn only_those_that_a_member_waits_for_are_named() {
     );
 }
 
-/// Communication that was not recorded cannot be replayed as recorded; recorded in part, it is, with a warning.
+/// Communication without any recorded duration cannot be replayed as recorded; if part of it was recorded, the replay
+/// runs with a warning.
 #[test]
 fn without_durations_there_is_nothing_to_replay() {
     let machine = ring_of(2);
@@ -418,7 +419,7 @@ fn without_durations_there_is_nothing_to_replay() {
         let wanted = "2 communication nodes take no time: the trace has no duration for them";
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");
 
-        // Nothing to last as anything.
+        // A job without communication.
         let workload = job(&vec![vec![kernel(10)]; 2], &[]);
         CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
     }

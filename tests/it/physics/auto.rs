@@ -1,4 +1,4 @@
-//! `auto` against the algorithms by name, in replays and in what the report says.
+//! `auto` against the algorithms by name, in replays and in the report.
 
 use super::lines::{Line, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
@@ -9,7 +9,7 @@ use chakram::topology::{DimensionShape, SwitchingMode};
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
 
-/// Every rank does `lines`.
+/// Every rank runs `lines`.
 fn all_do(ranks: u32, lines: &[Line]) -> Workload {
     job(&vec![lines.to_vec(); ranks as usize], &[])
 }
@@ -26,9 +26,9 @@ fn wired(dims: &[Dim]) -> bool {
     dims.iter().any(|dim| dim.shape == DimensionShape::Ring)
 }
 
-/// Where every two NPUs have a way of their own, what is chosen is not slower than any one name in all
-/// dimensions. On a ring of n up to n/2 messages share a wire; `auto` counts that and the contention-free
-/// network does not, so there it may take that many times as long as the best.
+/// If every two NPUs have a direct path, `auto` is not slower than any single algorithm in all dimensions. On a ring of
+/// n, up to n/2 messages share a wire. `auto` accounts for this and the contention-free network does not, so there it
+/// may be slower than the best by this factor.
 #[test]
 fn no_name_is_much_faster() {
     let slow = |dim: Dim| Dim {
@@ -64,7 +64,7 @@ fn no_name_is_much_faster() {
                     replay(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL)).ps()
                 });
                 let best = named.into_iter().min().unwrap();
-                // Rings of 4 and 8 wires.
+                // Rings of 4 and 8 NPUs.
                 let factor = if wired(&dims) { dims[0].size / 2 } else { 1 };
                 let most = best * u64::from(factor);
                 assert!(found <= most, "{kind} of {bytes} B: {found} and {best}");
@@ -73,8 +73,9 @@ fn no_name_is_much_faster() {
     }
 }
 
-/// In one group, all-gathers of 9 B and of 90 MB among 8 in a ring: 4 links and 7 bytes' time against 7
-/// links; 32 times 11.25 MB against 7 times. A machine that names an algorithm says that.
+/// In one group, all-gathers of 9 B and of 90 MB among 8 in a ring: the small one costs 4 links and 7 bytes' time with
+/// `direct` against 7 links with `ring`; the large one 32 times 11.25 MB against 7 times. If the machine names an
+/// algorithm, the report names it, too.
 #[test]
 fn the_report_says_what_was_used() {
     let dims = [dim(
@@ -100,7 +101,7 @@ fn the_report_says_what_was_used() {
     assert_eq!(said(&both, &machine(&dims)), ["halving_doubling 8 (d0)"]);
     let one = all_do(8, &[large]);
     assert_eq!(said(&one, &auto(&dims)), ["auto: ring 8 (d0)"]);
-    // Among 6, a ring stands in for it.
+    // Among 6 members a ring is used instead.
     let dims = [dim(
         DimensionShape::Ring,
         6,
@@ -109,8 +110,8 @@ fn the_report_says_what_was_used() {
     assert_eq!(said(&all_do(6, &[small]), &machine(&dims)), ["ring 6 (d0)"]);
 }
 
-/// Ring of 8 and 16 B: halving and doubling would be two stages of 3,500 ns and 0.56, recursive doubling is
-/// one; direct is two of 2,000 and more.
+/// Ring of 8 and 16 B: halving-doubling would take two stages of 3,500 ns and 0.56, recursive doubling one stage, and
+/// direct two of 2,000 and more.
 #[test]
 fn a_small_all_reduce_is_one_stage() {
     let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];

@@ -1,4 +1,4 @@
-//! Bytes in are bytes out: counted from the programs themselves.
+//! Bytes sent equal bytes received: counted from the programs themselves.
 
 use super::rig::cases;
 use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition};
@@ -17,19 +17,19 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
     CollectivePrimitive::Scatter,
 ];
 
-/// State of the members of a line when all had done all they could.
+/// State of a line's members when no member can continue.
 struct Line {
-    /// Messages that reached each member, and those it expects.
+    /// Messages that reached each member; the next field has the expected numbers.
     received: Vec<u32>,
     expected: Vec<u32>,
-    /// Bytes sent and received by each, times n, since shares are n-ths.
+    /// Bytes sent and received by each member, times n, because shares are n-ths.
     sent_n: Vec<u64>,
     received_n: Vec<u64>,
-    /// Whether every program came to its end.
+    /// `true` if every program ended.
     ended: bool,
 }
 
-/// Runs the programs of all members without time, in rounds, as far as they go.
+/// Runs the programs of all members without a clock, in rounds, until none can continue.
 fn line(
     algorithm: CollectiveAlgorithm,
     primitive: CollectivePrimitive,
@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!(sum(&line.sent_n), sum(&line.received_n));
     }
 
-    /// With a buffer of S, of which S/n is a member's share:
+    /// With a buffer of S, where a member's share is S/n:
     #[test]
     fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
         use CollectivePrimitive as P;
@@ -114,27 +114,28 @@ proptest! {
         let m = u64::from(n);
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             let of = |primitive| line(algorithm, primitive, n, root, s);
-            // Reduce-scatter and all-gather, an all-reduce: 2 (n - 1) / n S out of and into each.
+            // Reduce-scatter and all-gather, or an all-reduce: each member sends and receives 2 (n
+            // - 1) / n S.
             let (scatter, gather) = (of(P::ReduceScatter), of(P::AllGather));
             for i in 0..n as usize {
                 prop_assert_eq!(scatter.sent_n[i] + gather.sent_n[i], 2 * (m - 1) * s);
                 prop_assert_eq!(scatter.received_n[i] + gather.received_n[i], 2 * (m - 1) * s);
             }
-            // All-to-all: n - 1 shares from each, which a ring passes on 1, 2, … n - 1 times.
+            // All-to-all: n - 1 shares from each, which a ring forwards 1, 2, … n - 1 times.
             let shares = if algorithm == CollectiveAlgorithm::Ring { m * (m - 1) / 2 } else { m - 1 };
             prop_assert!(of(P::AllToAll).sent_n.iter().all(|&sent| sent == shares * s));
-            // Everyone but the root gets all of S in a broadcast; everyone but the root gives all of
-            // it in a reduce.
+            // In a broadcast every member but the root receives all of S; in a reduce every member
+            // but the root sends all of S.
             let (spread, sum) = (of(P::Broadcast), of(P::Reduce));
             for i in 0..n as usize {
                 let all = if i == root as usize { 0 } else { m * s };
                 prop_assert_eq!(spread.received_n[i], all);
                 prop_assert_eq!(sum.sent_n[i], all);
             }
-            // The root gets or gives the n - 1 shares of the others.
+            // The root receives or sends the n - 1 shares of the others.
             prop_assert_eq!(of(P::Gather).received_n[root as usize], (m - 1) * s);
             prop_assert_eq!(of(P::Scatter).sent_n[root as usize], (m - 1) * s);
-            // Bytes that enter a member in a scatter and do not leave it are its share.
+            // In a scatter, a member keeps the bytes of its share and forwards the rest.
             let scatter = of(P::Scatter);
             for i in (0..n as usize).filter(|&i| i != root as usize) {
                 prop_assert_eq!(scatter.received_n[i] - scatter.sent_n[i], s);

@@ -1,4 +1,4 @@
-//! The number of chunks that is chosen where a machine states none, against replays of every number that could be stated.
+//! The chosen number of chunks, if the machine gives none, against replays with every possible number.
 
 use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
@@ -12,7 +12,7 @@ use chakram::workload::Workload;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
-/// Every number up to 6, and beyond with steps of at most a third: what a test has time for.
+/// Every number up to 6, and larger ones with steps of at most a third: enough for a regular test run.
 const SAMPLE: [u32; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 21, 28, 37, 50, 75, 128];
 
 const UNSTATED: ChunkPipeline = ChunkPipeline {
@@ -25,7 +25,7 @@ fn makespan(machine: &Machine, pipeline: ChunkPipeline, job: &Workload) -> u64 {
     replay(job, &machine).outcome.makespan.0
 }
 
-/// Time with the chosen number over the least with one of `stated`, and that number.
+/// Time with the chosen number divided by the best time with a number in `stated`, and the best number.
 fn excess_over(
     stated: impl IntoIterator<Item = u32>,
     machine: &Machine,
@@ -72,7 +72,7 @@ const SIZES: [u64; 6] = [1, 1_000, 100_000, 1_000_000, 30_000_000, 1_000_000_000
 proptest! {
     #![proptest_config(cases(20))]
 
-    /// Along one dimension and several, in every order of dimensions.
+    /// Along one and several dimensions, in every order of dimensions.
     #[test]
     fn what_is_chosen_takes_at_most_two_percent_longer_than_any_other_number(
         dims in dims(&[A::Ring, A::Direct, A::HalvingDoubling, A::Pairwise], 1..=3),
@@ -86,7 +86,7 @@ proptest! {
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }
 
-    /// Members of trees end one after another, so there is no closed form.
+    /// Members of trees end one after another, so trees have no closed form.
     #[test]
     fn trees_are_pipelined(
         algorithm in prop::sample::select(vec![A::Tree, A::DoubleBinaryTree]),
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Against every number from 1 to 128: what is between those of the sample is no better.
+/// Against every number from 1 to 128: numbers between those of the sample are no better.
 fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
     for (dims, kind, bytes) in cases_of {
         let job = job(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);
@@ -157,9 +157,10 @@ fn no_number_of_many_shapes_is_better() {
     every_number(&all);
 }
 
-/// `auto` takes a tree in as many chunks as it needs where that is faster than any other algorithm: no name with a chosen number
-/// is more than 2 % faster. Among 32 a double tree takes 2 MB up and down sooner than a ring, whose 62 steps of 1 us take 62 us
-/// besides. Of members that are no power of two the formula of binomial trees is a bound.
+/// `auto` chooses a tree with a suitable number of chunks if this is faster than any other algorithm: no single
+/// algorithm with a chosen number of chunks is more than 2 % faster. Among 32 a double tree moves 2 MB up and down
+/// faster than a ring, whose 62 steps of 1 us add 62 us. If the number of members is no power of two, the formula of
+/// binomial trees is only a bound.
 #[test]
 fn auto_weighs_trees_in_their_chunks() {
     let mut trees = 0;
@@ -190,7 +191,7 @@ fn auto_weighs_trees_in_their_chunks() {
     assert!(trees >= 1, "{trees}");
 }
 
-/// Around a ring of 8 chunks one behind the other only add latency: 14 steps of 1 MB / 8 at 50 GB/s and 500 ns are 14 x 3 us.
+/// On a ring of 8, chunks one after another only add latency: 14 steps of 1 MB / 8 at 50 GB/s and 500 ns are 14 x 3 us.
 #[test]
 fn one_dimension_takes_one_chunk() {
     let machine = Machine::load("Ring(8):50GB/s:500ns").unwrap();
@@ -200,8 +201,9 @@ fn one_dimension_takes_one_chunk() {
     assert_eq!(best, 1);
 }
 
-/// The ports of two trees carry 2 S up and down, in so many chunks that latency hides: 1 GB among 128 at 50 GB/s takes a
-/// little more than 40 ms, as around a ring. One chunk goes over 7 levels both ways, twice at all but the last: 26 x 20 ms.
+/// The ports of two trees carry 2 S up and down, in enough chunks to hide latency: 1 GB among 128 at 50 GB/s takes a
+/// little more than 40 ms, as on a ring. A single chunk crosses 7 levels in each direction, twice at all levels but the
+/// last: 26 x 20 ms.
 #[test]
 fn a_double_tree_is_about_as_fast_as_a_ring() {
     let job = job(K::AllReduce, 1_000_000_000, 128, 0);

@@ -21,7 +21,7 @@ fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     job.workload().unwrap()
 }
 
-/// (closed form allowed, message by message), in picoseconds.
+/// Times in ps: with closed forms allowed, and with messages.
 fn both(
     shape: DimensionShape,
     algorithm: CollectiveAlgorithm,
@@ -46,7 +46,7 @@ fn every_collective_takes_what_its_closed_form_says() {
                     let dim = dim(shape, n, algorithm);
                     let bytes = match kind {
                         CollectiveKind::Barrier => 0,
-                        // No multiple of most n, and odd so that no share ends in half a picosecond.
+                        // Not divisible by most n, and odd, so that no share takes a half picosecond.
                         _ => 1_000_003,
                     };
                     let root = n * 2 / 3;
@@ -59,9 +59,9 @@ fn every_collective_takes_what_its_closed_form_says() {
     }
 }
 
-/// n = 8 and 80,000 B at 50 GB/s and 500 ns per link. A share is 10,000 B: s = 200 ns. The buffer
-/// takes t = 1,600 ns. A link of a ring has 25 GB/s, on which they take 400 and 3,200 ns; a ring sends half of a
-/// share each way.
+/// n = 8 and 80,000 B at 50 GB/s and 500 ns per link. A share is 10,000 B: s = 200 ns. The whole buffer takes t = 1,600
+/// ns. A ring's link has 25 GB/s, where these take 400 and 3,200 ns; the ring algorithm sends half of a share in each
+/// direction.
 #[test]
 fn eight_members_by_hand() {
     use CollectiveAlgorithm::{
@@ -72,7 +72,7 @@ fn eight_members_by_hand() {
     let table = [
         // 2 x 7 steps of 500 + 200 ns.
         (DimensionShape::Ring, Ring, K::AllReduce, 80_000, 9_800_000),
-        // 2 x 7 steps of 1,000 + 200 ns: up to the switch and down.
+        // 2 x 7 steps of 1,000 + 200 ns: one link to the switch and one from it.
         (
             DimensionShape::Switch,
             Ring,
@@ -80,14 +80,14 @@ fn eight_members_by_hand() {
             80_000,
             16_800_000,
         ),
-        // 7 steps of 700 ns; the size of an all-gather is the shard's.
+        // 7 steps of 700 ns; the size of an all-gather is that of a shard.
         (DimensionShape::Ring, Ring, K::AllGather, 10_000, 4_900_000),
         // 8 x 7 / 2 = 28 steps of 700 ns.
         (DimensionShape::Ring, Ring, K::AllToAll, 80_000, 19_600_000),
-        // 8 shares leave the root in 1,600 ns; 7 links of 500 ns; 6 members pass on in 200 ns.
+        // 8 shares leave the root in 1,600 ns; 7 links of 500 ns; 6 members forward in 200 ns each.
         (DimensionShape::Ring, Ring, K::Broadcast, 80_000, 6_300_000),
         (DimensionShape::Ring, Ring, K::Reduce, 80_000, 6_300_000),
-        // 7 shares leave or arrive back to back, the last 7 links away: 7 x 700 ns.
+        // 7 shares leave or arrive one after another; the last crosses 7 links: 7 x 700 ns.
         (DimensionShape::Ring, Ring, K::Gather, 10_000, 4_900_000),
         (DimensionShape::Ring, Ring, K::Scatter, 80_000, 4_900_000),
         // 7 links of 500 ns.
@@ -138,12 +138,11 @@ fn eight_members_by_hand() {
             80_000,
             1_900_000,
         ),
-        // First bytes of members 1 … 4 places behind: 0 + 500, 400 + 1,000, 800 + 1,500, 1,200 + 2,000 ns, each
-        // of which is served before the next comes, until 3,600. Of 5 … 7, from the other side: 1,600 + 1,500,
-        // 2,000 + 1,000, 2,400 + 500 ns, from 2,900 on served until 4,100.
+        // First bytes from the members 1 … 4 positions before: 0 + 500, 400 + 1,000, 800 + 1,500, 1,200 + 2,000 ns;
+        // each is received before the next arrives, until 3,600. From members 5 … 7 before, on the other side: 1,600 +
+        // 1,500, 2,000 + 1,000, 2,400 + 500 ns, received from 2,900 until 4,100.
         (DimensionShape::Ring, Direct, K::AllToAll, 80_000, 4_100_000),
-        // The copy that leaves k-th is there at 3,200 k + 500 min(k, 8 - k) ns: at most
-        // 7 x 3,200 + 500.
+        // The k-th copy arrives at 3,200 k + 500 min(k, 8 - k) ns: at most 7 x 3,200 + 500.
         (
             DimensionShape::Ring,
             Direct,
@@ -151,12 +150,12 @@ fn eight_members_by_hand() {
             80_000,
             22_900_000,
         ),
-        // First bytes at 500, 1,000, 1,500 and 2,000 ns from one side, and but for the last from the other; each is
-        // served in 400 ns, before the next comes.
+        // First bytes arrive at 500, 1,000, 1,500 and 2,000 ns from one side, and at the first three times from the
+        // other; each is received in 400 ns, before the next.
         (DimensionShape::Ring, Direct, K::Gather, 10_000, 2_400_000),
-        // Nothing to send but word from the opposite member: 4 x 500 ns.
+        // Only the opposite member's notification counts: 4 x 500 ns.
         (DimensionShape::Ring, Direct, K::Barrier, 0, 2_000_000),
-        // 1,000 + 800, 1,000 + 400, 1,000 + 200 ns, and back.
+        // 1,000 + 800, 1,000 + 400, 1,000 + 200 ns, and the same back.
         (
             DimensionShape::Switch,
             Halving,
@@ -174,7 +173,7 @@ fn eight_members_by_hand() {
         ),
         // 1, 2 and 4 links.
         (DimensionShape::Ring, Halving, K::Barrier, 0, 3_500_000),
-        // 3 x (500 + 1,600) ns, in each of which the last to be told tells on.
+        // 3 x (500 + 1,600) ns, in each of which the last notified member notifies the next.
         (
             DimensionShape::FullyConnected,
             Halving,
@@ -221,7 +220,7 @@ fn eight_members_by_hand() {
             80_000,
             4_900_000,
         ),
-        // The same stands in for halving and doubling.
+        // The ring replaces halving-doubling here.
         (
             DimensionShape::FullyConnected,
             Halving,
@@ -229,8 +228,8 @@ fn eight_members_by_hand() {
             80_000,
             4_900_000,
         ),
-        // Up: leaves' 500 + 2 x 1,600 ns, of which the second waits for the first; again; 500 + 1,600 ns
-        // from the top to the root: 9,500 ns. Down: 500 + 1,600, then twice 500 + 2 x 1,600 ns.
+        // Up: two leaves send, 500 + 2 x 1,600 ns, the second after the first; the next level takes the same; 500 +
+        // 1,600 ns from the top to the root: 9,500 ns. Down: 500 + 1,600, then twice 500 + 2 x 1,600 ns.
         (
             DimensionShape::FullyConnected,
             Tree,
@@ -252,9 +251,9 @@ fn eight_members_by_hand() {
             80_000,
             9_500_000,
         ),
-        // 1 and 2 links below the top, which is 4 from the root: 3,500 + 5 x 3,200 ns.
+        // The levels are 1 and 2 links below the top, and the top is 4 links from the root: 3,500 + 5 x 3,200 ns.
         (DimensionShape::Ring, Tree, K::Broadcast, 80_000, 19_500_000),
-        // A ring gathers for it.
+        // A gather uses the ring instead.
         (DimensionShape::Ring, Tree, K::Gather, 10_000, 4_900_000),
     ];
     for (shape, algorithm, kind, bytes, want) in table {
@@ -272,8 +271,8 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
                 let machine = machine(&[dim]);
                 let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
                 let outcome = replay(&one(kind, bytes, 6, 0), &machine).outcome;
-                // All but a ring's neighbours are one, two or three links apart on a ring; a root is
-                // served apart, and members of a tree end one after another.
+                // In a ring only neighbours are one link apart, others two or three; a root's port is limited
+                // separately, and members of a tree end one after another.
                 let mut stages = oracle::phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
                     CollectiveAlgorithm::Ring => true,

@@ -1,4 +1,4 @@
-//! Groups with the same members are different groups: names tell them apart, in replays and in `validate`.
+//! Groups with the same members are different groups: names distinguish them, in replays and in `validate`.
 
 use super::lines::{Line, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
-/// Verdict of `validate` on the same traces.
+/// Result of `validate` on the same traces.
 fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks
         .iter()
@@ -29,7 +29,7 @@ fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     chakram::validate::job(&members, &options)
 }
 
-/// Every network, by closed form and in messages.
+/// All network models, by closed form and with messages.
 fn ways() -> Vec<ReplayOptions> {
     let networks = [
         NetworkModel::ContentionFree,
@@ -41,11 +41,11 @@ fn ways() -> Vec<ReplayOptions> {
     ways
 }
 
-/// Two on a fabric, 475,000 B at 20 ps/B and one link of 500 ns: a broadcast takes 9.5 + 0.5 = 10 us. Rank 1 comes
-/// after 80 us to the broadcast of the first group, of which it is the root; rank 0 is there at once. That of the
-/// second group, from rank 0, needs neither: it is over at 10 us, and the 100 us of compute behind it at 110. That of
-/// the first is over at 90. If both groups were one, the second would be the second of that group, and rank 1 would
-/// take it, though its bytes are there, behind the first: 80 + 100 = 180 us.
+/// Two NPUs on a fabric, 475,000 B at 20 ps/B and one link of 500 ns: a broadcast takes 9.5 + 0.5 = 10 us. Rank 1, the
+/// root, joins the first group's broadcast after 80 us; rank 0 joins at once, so it ends at 90. The second group's
+/// broadcast, from rank 0, is independent: it ends at 10 us, and the 100 us of compute after it at 110. If both groups
+/// were one, the second broadcast would be the group's second operation, and rank 1 would take it after the first,
+/// although its bytes have arrived: 80 + 100 = 180 us.
 #[test]
 fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     let broadcast = |group: Option<&'static str>, root| {
@@ -64,7 +64,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         ]
     };
     let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
-    // Two names; a name and none, which is all ranks; the same the other way round.
+    // Two names; a name and no name, which is the group of all ranks; and the reverse.
     for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
         let ranks = ranks(first, second);
         for options in ways() {
@@ -74,12 +74,12 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         }
         assert_eq!(validated(&ranks, &PAIR).tally().errors, 0);
     }
-    // One name twice is one group on one lane: 90 + 10 + 100 us.
+    // The same name twice is one group on one lane: 90 + 10 + 100 us.
     let one = replay(&job(&ranks(Some("1"), Some("1")), &PAIR), &machine);
     assert_eq!(one.ps(), 200_000_000);
 }
 
-/// Two groups of the same ranks, a collective of each: rank 0 first of the one, rank 1 first of the other.
+/// Two groups of the same ranks with one collective each: rank 0 calls the first group first, rank 1 the second.
 fn crossed(dependent: bool) -> Vec<Vec<Line>> {
     let after: &[u64] = if dependent { &[1] } else { &[] };
     let (one, two) = (
@@ -100,7 +100,7 @@ fn their_orders_may_differ_from_rank_to_rank() {
         replay_with(&job(&independent, &PAIR), &machine, &options);
     }
     assert_eq!(validated(&independent, &PAIR).tally().errors, 0);
-    // On one stream too: the members of such groups start together.
+    // The same on one stream: members of such groups start together.
     let mut streamed = independent;
     for line in streamed.iter_mut().flatten() {
         line.lane = Some(7);
@@ -108,7 +108,7 @@ fn their_orders_may_differ_from_rank_to_rank() {
     for options in ways() {
         replay_with(&job(&streamed, &PAIR), &machine, &options);
     }
-    // If each waits for the one before it, that is a circle, and found as one.
+    // If each waits for the one before it, there is a cycle, and the error reports it.
     let dependent = crossed(true);
     let workload = job(&dependent, &PAIR);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
@@ -124,7 +124,7 @@ fn their_orders_may_differ_from_rank_to_rank() {
     );
 }
 
-/// Who disagrees is told of the group by its name, since its members do not tell it from others.
+/// An error about disagreeing ranks names the group, because its members do not identify it.
 #[test]
 fn disagreements_name_the_group() {
     let mut ranks = crossed(false);
@@ -139,14 +139,14 @@ fn disagreements_name_the_group() {
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
 
-/// Program of a rank: calls of three groups, each behind a kernel of its own, on streams or on none. The calls of a
-/// group have the same kinds on all ranks, and ranks have orders of their own among groups.
+/// Program of each rank: calls of three groups, each after its own kernel, on streams or without. The calls of a group
+/// have the same kinds on all ranks, but each rank interleaves the groups in its own order.
 #[derive(Clone, Debug)]
 struct ParallelismPlan {
     ranks: u32,
-    /// Of each group, the kinds of its collectives.
+    /// Kinds of collectives for each group.
     calls: [Vec<K>; 3],
-    /// For each rank: delays of its calls, and numbers that shuffle them.
+    /// For each rank: delays of its calls, and random numbers that shuffle them.
     late: Vec<Vec<(u64, usize)>>,
     streams: bool,
 }
@@ -179,8 +179,8 @@ fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
 }
 
 impl ParallelismPlan {
-    /// The makespan with these members of groups `a` and `b`, among `all` ranks of the job. Group `c` has all
-    /// ranks but the last, or the first alone.
+    /// The makespan with these members of groups `a` and `b`, in a job of `all` ranks. Group `c` has all ranks but the
+    /// last, or only the first.
     fn time(
         &self,
         [a, b]: [&[u32]; 2],
@@ -229,8 +229,8 @@ impl ParallelismPlan {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// The law: in what order members of one of two equal groups are declared, and whether idle ranks make both of
-    /// them less than all, changes nothing.
+    /// The law: results do not depend on the declared order of members in one of two equal groups, nor on idle ranks
+    /// outside both groups.
     #[test]
     fn equal_groups_are_as_any_two_groups(
         plan in any_plan(),

@@ -1,4 +1,4 @@
-//! Collectives from scripts, in our own manner: as traces for each member of the group.
+//! Collectives from scripts: one trace for each member of the group.
 //!
 //! On every network a byte takes 20 ps and a link 500 ns.
 
@@ -13,7 +13,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};
 use chakram::workload::{MissingRankPolicy, Workload};
 
-/// Carries out `kind` by a trace for each position.
+/// Implements `kind` by one trace for each position.
 fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
     let scripts = read(&files, ScriptTiming::Recorded).unwrap();
@@ -31,21 +31,21 @@ fn with(custom: &CustomCollective, options: ReplayOptions) -> ReplayOptions {
     })
 }
 
-/// Models in which messages follow one another over a link, and a send is over when its last byte has left.
+/// Models in which messages follow one another over a link, and a send completes when its last byte has left.
 fn models() -> impl Iterator<Item = NetworkModel> {
-    // Where messages have a link at once, what a member sends before the last has left shares it; where a transfer holds
-    // its route, a send ends when the transfer does.
+    // In the fair-sharing model, messages that a member sends concurrently share a link; in the exclusive model a
+    // transfer occupies its whole route, and the send ends with the transfer.
     let others = [NetworkModel::FairSharing, NetworkModel::Exclusive];
     let models = NetworkModel::CHOICES.iter().map(|(model, ..)| *model);
     models.filter(move |model| !others.contains(model))
 }
 
-/// A ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share` bytes to the next,
-/// what it received in the round before.
+/// A ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share` bytes to the next, namely
+/// the bytes received in the round before.
 fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
     let member = |p: u32| {
         let rounds = (0..2 * (n - 1)).flat_map(|round| {
-            // Nodes count from 1: 2 round + 1 sends and 2 round + 2 receives.
+            // Node ids count from 1: node 2 round + 1 sends, node 2 round + 2 receives.
             let before: Vec<u64> = (round > 0)
                 .then_some(2 * u64::from(round))
                 .into_iter()
@@ -58,12 +58,12 @@ fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
     (0..n).map(member).collect()
 }
 
-/// Every rank of `n` does `lines`.
+/// All `n` ranks run `lines`.
 fn everybody(n: u32, lines: &[Line]) -> Workload {
     job(&vec![lines.to_vec(); n as usize], &[])
 }
 
-/// Every member has one link, and a ring of them goes one way.
+/// A ring with one link per member, in one direction.
 fn rings(n: u32) -> [Dim; 1] {
     [dim(
         DimensionShape::FullyConnected,
@@ -72,13 +72,12 @@ fn rings(n: u32) -> [Dim; 1] {
     )]
 }
 
-/// A line of two by two, direct.
+/// A 2 x 2 grid of lines, direct.
 fn grid() -> [Dim; 2] {
     [dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
 
-/// 6 rounds of 500 ns and 1,000 B, which is 3.12 us, as the machine's own ring takes it; from equal starts,
-/// and from others.
+/// 6 rounds of 500 ns and 1,000 B, so 3.12 us, like the machine's own ring; for equal and for different start times.
 #[test]
 fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 1000));
@@ -101,7 +100,7 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     }
 }
 
-/// Never by closed form, and only where kind and number of members fit.
+/// A script never has a closed form, and is used only if kind and number of members match.
 #[test]
 fn others_keep_the_algorithm_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 50));
@@ -115,7 +114,7 @@ fn others_keep_the_algorithm_of_the_machine() {
         &machine,
         &with(&own, ReplayOptions::default()),
     );
-    // Nothing is proved of scripts.
+    // No closed form is proved for scripts.
     assert_eq!((replay.outcome.closed, replay.outcome.stepwise), (0, 1));
     for other in [call(K::AllReduce, 4000), call(K::AllGather, 4000)] {
         let workload = everybody(8, &[other]);
@@ -148,7 +147,8 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     }
 }
 
-/// Algorithm in which position 0 sends to position 1 after 1 us; the others wait for 3 and 7 us, and a node that does nothing.
+/// An algorithm in which position 0 sends to position 1 after 1 us; positions 2 and 3 wait for 3 and 7 us in a node
+/// that does nothing.
 fn uneven() -> [Vec<Line>; 4] {
     [
         vec![kernel(1000), send(1, 1000).after(&[1])],
@@ -166,7 +166,7 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
     let own = custom(K::AllToAll, &uneven());
     for model in models() {
         let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, over(model)));
-        // Rank 3 has the first script: 1 us and 1,000 B; rank 2 has all 0.5 us later.
+        // Rank 3 has the first script: 1 us and 1,000 B; rank 2 has all bytes 0.5 us later.
         assert_eq!(
             replay.ends(),
             [7_000_000, 3_000_000, 1_520_000, 1_020_000],
@@ -184,15 +184,15 @@ fn where_there_is_a_root_positions_count_from_it() {
         let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, stepwise()));
         replay.ends()
     };
-    // The root sends to the next member of all: 2 to 3. Backwards it is 2 to 1.
+    // The root sends to the next rank: 2 to 3. In reverse order, 2 to 1.
     let ends = run(call(K::Broadcast, 64).root(2));
     assert_eq!(ends, [3_000_000, 7_000_000, 1_020_000, 1_520_000]);
     let ends = run(call(K::Broadcast, 64).root(2).group("back"));
     assert_eq!(ends, [3_000_000, 1_520_000, 1_020_000, 7_000_000]);
 }
 
-/// Two at once: each has ports of its own, or the second waits 20 ns for the first; and three in a row, in one
-/// run that is used again.
+/// Two concurrent collectives: each has its own ports, or the second waits 20 ns for the first; and three in
+/// succession, in one run that is reused.
 #[test]
 fn several_are_under_way_at_once() {
     let one = [vec![send(1, 1000)], vec![receive(0, 1000)]];
@@ -222,7 +222,7 @@ fn several_are_under_way_at_once() {
     }
 }
 
-/// Rank 2 of 4 alone, after 300 ns: the others come with it.
+/// Only rank 2 of 4 has a trace and starts after 300 ns; the others start with it.
 #[test]
 fn the_missing_play_too() {
     let own = custom(K::AllReduce, &ring(4, 1000));
@@ -236,7 +236,7 @@ fn the_missing_play_too() {
     }
 }
 
-/// A message that is there before its receiver begins is taken as that begins; one of a late sender is waited for.
+/// A message that arrives before its receiver begins is received when it begins; a late sender's message is waited for.
 #[test]
 fn members_begin_when_they_come() {
     let scripts = [
@@ -274,8 +274,8 @@ fn sizes_are_those_of_the_scripts() {
     }
 }
 
-/// Along two dimensions a member sends at once, along one in turn: position 0 of two by two sends 1,000 B to
-/// each of the others, and across both dimensions last. Sends to 1 and 3 leave through the same port.
+/// A member sends concurrently along different dimensions and in turn along one: position 0 of two by two sends 1,000 B
+/// to each of the others, the message across both dimensions last. Sends to 1 and 3 leave through the same port.
 #[test]
 fn each_dimension_has_its_port() {
     let scripts = [
@@ -297,8 +297,8 @@ fn each_dimension_has_its_port() {
     }
 }
 
-/// On a ring position 0 sends to either side at once, where fully connected it sends to one after the other. 1,000 B take
-/// 20 ns.
+/// On a ring, position 0 sends to both sides concurrently; if fully connected, to one after the other. 1,000 B take 20
+/// ns.
 #[test]
 fn each_side_of_a_ring_has_its_port() {
     let scripts = [
@@ -318,8 +318,8 @@ fn each_side_of_a_ring_has_its_port() {
     }
 }
 
-/// Two receives of one tag and size become ready in the other order than they stand: each takes the
-/// message whose send stands where it does.
+/// Two receives of one tag and size become ready in reverse program order: each still gets the message of the send at
+/// the same position in program order.
 #[test]
 fn the_first_receive_takes_the_first_send() {
     let scripts = [
@@ -329,7 +329,7 @@ fn the_first_receive_takes_the_first_send() {
             kernel(5000).after(&[1]),
             send(1, 1000).after(&[2]),
         ],
-        // The first receive is ready at 9 us, the second at once; a kernel is behind the second.
+        // The first receive is ready at 9 us, the second at once; a kernel follows the second.
         vec![
             kernel(9000),
             receive(0, 1000).after(&[1]),
@@ -341,7 +341,7 @@ fn the_first_receive_takes_the_first_send() {
     let workload = everybody(2, &[call(K::Barrier, 0)]);
     for model in models() {
         let replay = replay_with(&workload, &machine(&rings(2)), &with(&own, over(model)));
-        // The second message leaves from 5.02 us on and is there at 5.54 us, and then the kernel runs.
+        // The second message leaves from 5.02 us and arrives at 5.54 us; then the kernel runs.
         assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");
     }
 }

@@ -1,11 +1,10 @@
-//! Who ends with what: programs carried out with sets in place of bytes, messages delayed at random.
+//! Data that each member ends with: programs run on sets instead of bytes, with random message delays.
 //!
-//! A buffer has a part for each member of a line, in an all-to-all one for each pair, and a member has of
-//! each part the set of those whose data is in it. What a message is meant to carry is written here
-//! once more; the programs say how much that is, to whom it goes and when. A message carries what its
-//! sender has of it when it leaves, so one that leaves too early, or goes to the wrong member, is missed
-//! in the end. Members begin when they like and messages take any time, but those between two members
-//! keep their order.
+//! A buffer has a part for each member of a line, in an all-to-all one for each pair. For each part, a member stores
+//! the set of members whose data it has. This test states independently which parts a message should carry; the
+//! programs state its size, receiver and time. A message carries its sender's data at the time when it leaves, so if it
+//! leaves too early, or goes to the wrong member, data is missing at the end. Members begin at random times and
+//! messages take random times, but messages between two members keep their order.
 
 use super::programs::halved;
 use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -25,7 +24,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
     CollectivePrimitive::Scatter,
 ];
 
-/// A line that does something.
+/// A line and its collective.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     algorithm: CollectiveAlgorithm,
@@ -36,7 +35,7 @@ struct Line {
     seed: u64,
 }
 
-/// Parts, and who is in each.
+/// Parts, each with the set of members whose data it has.
 type Load = Vec<(usize, u64)>;
 
 #[derive(Clone, Default)]
@@ -45,13 +44,13 @@ struct Member {
     taken: u32,
     credits: u32,
     arrived: u32,
-    /// Messages that it does not listen to yet: steps that it must have taken first, and what they carry.
+    /// Messages that arrived early: the number of steps that the member must take first, and their data.
     early: Vec<(u32, Load)>,
-    /// Who is in what it has of each part.
+    /// For each part, the set of members whose data this member has.
     has: Vec<u64>,
 }
 
-/// Event at a member: it may act, or a message comes.
+/// Event at a member: it may act, or a message arrives.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Act,
@@ -74,7 +73,7 @@ impl Line {
         from % self.n * self.n + to % self.n
     }
 
-    /// Parts that the member `index` has before.
+    /// Parts that the member `index` has at the beginning.
     fn start(&self, index: usize) -> Vec<u64> {
         use CollectivePrimitive as P;
         let own = 1 << index;
@@ -89,7 +88,7 @@ impl Line {
             .collect()
     }
 
-    /// Whether the member `index` has what it should have after.
+    /// Returns `true` if the member `index` has the data that it should have at the end.
     fn is_done(&self, index: usize, has: &[u64]) -> bool {
         use CollectivePrimitive as P;
         let n = self.n;
@@ -106,7 +105,7 @@ impl Line {
         }
     }
 
-    /// The members that hang on `index` in a binomial tree, itself included.
+    /// The subtree of `index` in a binomial tree, itself included.
     fn below(&self, index: usize) -> Vec<usize> {
         let tree = halved(self.n as u32);
         let mut found = vec![(index + self.n - self.root) % self.n];
@@ -118,13 +117,13 @@ impl Line {
         found.iter().map(|x| (x + self.root) % self.n).collect()
     }
 
-    /// The parts that message `i` from `index` to `to` is meant to carry.
+    /// The parts that message `i` from `index` to `to` should carry.
     fn parts_of(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
         use CollectiveAlgorithm as A;
         use CollectivePrimitive as P;
         let n = self.n;
         let back = |k: usize| (index + 2 * n - k) % n;
-        // Members that agree with `with` in the lowest `bits` bits.
+        // Members whose lowest `bits` bits equal those of `with`.
         let agree = |with: usize, bits: usize| -> Vec<usize> {
             (0..n)
                 .filter(|p| (p ^ with) & ((1 << bits) - 1) == 0)
@@ -132,13 +131,14 @@ impl Line {
         };
         let bits = n.trailing_zeros() as usize;
         match (self.algorithm, self.primitive) {
-            // Part p sets out behind its owner, and goes round to it.
+            // Part p starts at the member after its owner, and goes around to the owner.
             (A::Ring, P::ReduceScatter) => vec![back(i + 1)],
             (A::Ring, P::AllGather | P::Gather) => vec![back(i)],
             (A::Ring, P::Broadcast | P::Reduce) => vec![i],
             (A::Ring, P::Scatter) => vec![(self.root + n - 1 - i) % n],
             (A::Ring, P::AllToAll) => {
-                // For distance n-1 its own and what n-2 others sent on, then for n-2, and so on.
+                // For distance n-1 first its own part and then those that n-2 others forward, then for distance n-2,
+                // and so on.
                 let (mut k, mut hop) = (n - 1, i);
                 while hop >= k {
                     (k, hop) = (k - 1, hop - k);
@@ -156,7 +156,7 @@ impl Line {
         }
     }
 
-    /// Parts that message `i` of `index` carries; a part that is summed up elsewhere is given away.
+    /// Parts that message `i` of `index` carries; a part that is reduced elsewhere leaves its sender.
     fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> Load {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
@@ -175,12 +175,12 @@ impl Line {
         parts.into_iter().map(take).collect()
     }
 
-    /// Puts what a message carried to what its receiver has.
+    /// Adds a message's data to the receiver's.
     fn unload(&self, load: Load, has: &mut [u64]) {
         for (part, set) in load {
             match has[part] & set {
                 0 => has[part] |= set,
-                // All of it comes back down a tree.
+                // The whole buffer comes back down a tree.
                 _ => {
                     let back =
                         self.primitive == CollectivePrimitive::AllReduce && set == self.all();
@@ -200,7 +200,7 @@ impl Line {
         }
     }
 
-    /// Carries it out, and checks who has what.
+    /// Runs the collective, and checks every member's data.
     fn run(&self) {
         let stage = CollectiveStage {
             phase: 0,
@@ -216,7 +216,7 @@ impl Line {
                 ..Member::default()
             })
             .collect();
-        // By time, and then in the order in which they were made.
+        // By time, then by order of creation.
         let mut events = BinaryHeap::new();
         let mut made = 0_u64;
         let mut plan = |events: &mut BinaryHeap<_>, at: u64, to: usize, event: Event| {
@@ -258,7 +258,7 @@ impl Line {
                 *arrives = (now + dice.delay()).max(*arrives);
                 let heard = step.recv_posted;
                 plan(&mut events, *arrives, to, Event::Message { heard, load });
-                // Sometimes it needs a while before it goes on.
+                // Sometimes a member pauses before it continues.
                 let pause = dice.delay();
                 if pause > 100 {
                     plan(&mut events, now + pause, index, Event::Act);
@@ -280,14 +280,14 @@ impl Line {
     }
 }
 
-/// A buffer that is no multiple of most sizes.
+/// A buffer size that most group sizes do not divide.
 const BYTES: u64 = 1_000_003;
 
 /// Random numbers by xorshift.
 struct Dice(u64);
 
 impl Dice {
-    /// Mostly short, now and then so long that whole rounds go by.
+    /// Mostly short, sometimes longer than whole rounds.
     fn delay(&mut self) -> u64 {
         for (left, by) in [(true, 13), (false, 7), (true, 17)] {
             self.0 ^= if left { self.0 << by } else { self.0 >> by };

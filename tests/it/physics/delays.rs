@@ -1,4 +1,4 @@
-//! Delays: time of the host between the end of what a node waits for and its being ready.
+//! Delays: host time between the end of a node's dependencies and the node's becoming ready.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
@@ -16,8 +16,8 @@ fn ring_of(n: u32) -> Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring)])
 }
 
-/// From its release at 100 ns rank 0 takes 5 ns until its first kernel, of 10 ns. The second waits for
-/// that and for a kernel of 40 ns, and is ready 7 ns after the later of the two.
+/// Rank 0 is released at 100 ns and has 5 ns of delay before its first kernel, of 10 ns. The second kernel waits for
+/// the first and for a kernel of 40 ns, and is ready 7 ns after the later of the two ends.
 #[test]
 fn delays_count_from_the_last_dependency_or_the_release() {
     let lines = [
@@ -29,12 +29,12 @@ fn delays_count_from_the_last_dependency_or_the_release() {
     let workload = builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap();
     let replay = replay(&workload, &ring_of(1));
     assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
-    // 100 + 40 + 7, and 20 more.
+    // Start 100 + 40 + 7, and 20 for the kernel.
     assert_eq!([replay.start(0, 3), replay.end(0, 3)], [147_000, 167_000]);
 }
 
-/// A node that is delayed asks for no lane yet: a kernel of a higher id that is ready at once goes
-/// first, and the delayed one, ready at 30 ns, when that is over.
+/// A delayed node does not request a lane yet: a kernel with a higher id that is ready at once runs first, and the
+/// delayed one, ready at 30 ns, when the first has ended.
 #[test]
 fn a_delayed_node_holds_no_place_on_its_lane() {
     let lines = vec![kernel(10).delayed(30).on(1), kernel(100).on(1)];
@@ -42,8 +42,8 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
 }
 
-/// A kernel ends at 500 ns and so does a delay: what follows the one and what follows the other are
-/// ready in the same round, and the lower id goes first, whichever of the two is delayed.
+/// A kernel and a delay both end at 500 ns: the nodes after them become ready in the same round, and the lower id goes
+/// first, whichever of the two is delayed.
 #[test]
 fn the_end_of_a_delay_goes_by_content() {
     for flip in [false, true] {
@@ -58,8 +58,8 @@ fn the_end_of_a_delay_goes_by_content() {
     }
 }
 
-/// Members that are delayed by 0 and 1,000 ns arrive so far apart. On a ring of two a barrier is one
-/// message each way, of 500 ns; rank 0's leaves when it comes, rank 1's at 1,000 ns.
+/// Members delayed by 0 and 1,000 ns arrive 1,000 ns apart. On a ring of two a barrier is one message of 500 ns in each
+/// direction; rank 0's leaves when it arrives, rank 1's at 1,000 ns.
 #[test]
 fn a_delayed_member_arrives_late() {
     let ranks = [
@@ -71,8 +71,8 @@ fn a_delayed_member_arrives_late() {
     assert_eq!(replay.log.records[0].waited.0, 1_000_000);
 }
 
-/// A delay of 100 ns, of which a kernel on another lane covers 60; then a kernel of 50 ns, and 25 ns
-/// until a node that does nothing: compute 110, host 65, and they sum to the makespan.
+/// A delay of 100 ns, 60 of it covered by a kernel on another lane; then a kernel of 50 ns, and a delay of 25 ns before
+/// a node that does nothing: compute 110 and host 65 sum to the makespan.
 #[test]
 fn delays_are_time_of_the_host() {
     let nothing = super::lines::line(chakram::trace::Op::NoOp);
@@ -92,8 +92,8 @@ fn delays_are_time_of_the_host() {
     assert_eq!(time.finish, report.outcome.makespan);
 }
 
-/// Two ranks that receive before they send, each after a delay: when nothing is left to happen, the
-/// delays are over, and the circle is the one that it would be without.
+/// Two ranks that receive before they send, each after a delay: when no event is left, the delays are over, and the
+/// reported cycle is the same as without them.
 #[test]
 fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     let rank = |peer, ns| {
@@ -119,7 +119,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     assert_eq!(why, [waits(1), waits(0)]);
 }
 
-/// More than 213 days is more than can be told apart, in a delay too.
+/// Time is limited to 213 days, for delays too.
 #[test]
 fn absurd_delays_are_an_error() {
     let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);
@@ -129,8 +129,8 @@ fn absurd_delays_are_an_error() {
     assert_eq!(end, Err(ReplayError::TooLong));
 }
 
-/// Kernels and collectives behind some of the nodes before them, with delays of few values, so that
-/// much happens at once.
+/// Kernels and collectives that depend on some earlier nodes, with delays of few distinct values, so that many events
+/// share an instant.
 fn any_line(before: u64) -> impl Strategy<Value = Line> {
     let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);

@@ -1,4 +1,4 @@
-//! The same input gives the same output, and what is unrelated changes nothing.
+//! The same input gives the same output, and unrelated work changes nothing.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
@@ -39,7 +39,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
     }
 }
 
-/// The events of the instances below `n`.
+/// The events of instances with an index below `n`.
 fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
     let mut events = log.events.clone();
     events.retain(|event| event.2 < n);
@@ -48,7 +48,7 @@ fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
 
 const N: usize = 5;
 
-/// Ranks 0 to 4 make two all-reduces of their row; ranks 5 to 9, in the row outside, do `others`.
+/// Ranks 0 to 4 run two all-reduces in their row; ranks 5 to 9, in the other row, run `others`.
 fn two_rows(late: &[u64], others: &[Vec<Line>]) -> Vec<Vec<Line>> {
     let member = |&ns: &u64| {
         let first = call(K::AllReduce, 5000).group("row");
@@ -67,11 +67,11 @@ fn row(dims: &[Dim], late: &[u64], others: &[Vec<Line>]) -> Vec<(u64, bool, u32,
     of_first(&replay(&workload, &machine(dims)).log, N as u32)
 }
 
-/// Messages back and forth between pairs of the other row, and collectives of all of it.
+/// Messages back and forth between pairs of the other row, and collectives of the whole row.
 fn others(delays: &[u64], rounds: u64) -> Vec<Vec<Line>> {
     let rank = |r: usize| {
         let mut lines = vec![kernel(delays[r])];
-        // 5 with 6, 7 with 8; 9 has no partner.
+        // Pairs 5-6 and 7-8; 9 has no partner.
         let peer = [6, 5, 8, 7, 9][r];
         for round in 0..rounds {
             let last = lines.len() as u64;
@@ -95,8 +95,8 @@ fn idle() -> Vec<Vec<Line>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Contract 2 of the engine: an unrelated event reorders nothing. Many starts coincide, and on
-    /// a ring the first bytes of different senders come to a port at once.
+    /// Contract 2 of the engine: an unrelated event never reorders others. Many starts coincide,
+    /// and on a ring the first bytes of different senders reach a port at the same instant.
     #[test]
     fn strangers_change_nothing(
         late in prop::collection::vec(prop_oneof![Just(0_u64), Just(520), 0_u64..3000], N),
@@ -112,9 +112,9 @@ proptest! {
 }
 
 /// Two ranks, fully connected, direct: a barrier takes one link, 500 ns. At 500 ns a kernel ends as
-/// well, and after it one that takes no time. What follows the barrier (node 4) and what follows
-/// the kernels (node 5) share a lane and are both ready at 500 ns, in the same round; so the lower
-/// id goes first, whether messages or a closed form carried the barrier.
+/// well, and after it one that takes no time. The node after the barrier (4) and the node after the
+/// kernels (5) share a lane and are both ready at 500 ns, in the same round; so the lower id goes
+/// first, whether the barrier ran as messages or by closed form.
 #[test]
 fn a_closed_form_in_place_of_messages_reorders_nothing() {
     let rank = vec![
@@ -132,8 +132,8 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
     }
 }
 
-/// A kernel or a collective of all ranks, behind some of the nodes before it. Times are few, so that
-/// much happens at once.
+/// A kernel or a collective of all ranks that depends on some earlier nodes. Few distinct times are
+/// used, so many events share an instant.
 fn any_line(before: u64) -> impl Strategy<Value = Line> {
     let kernel = (
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),

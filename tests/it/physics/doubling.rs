@@ -1,4 +1,4 @@
-//! A machine file, and what changes when one of its numbers does.
+//! A machine file, and the effect of doubling one of its numbers.
 
 use super::lines::Line;
 use super::rig::{Log, job};
@@ -7,7 +7,7 @@ use chakram::machine::Machine;
 use chakram::workload::Workload;
 use std::collections::BTreeSet;
 
-/// 4 NPUs. Each number format has a rate of its own, so none can stand for another.
+/// 4 NPUs. Each number format has its own rate, so a wrong format gives a wrong result.
 pub const MACHINE: &str = r#"name = "keys"
 [npu.a]
 memory_bandwidth = "1000 GB/s"
@@ -45,7 +45,7 @@ latency = "2000 ns"
 capacity = "90 GB"
 "#;
 
-/// The makespan in picoseconds, or why there is none.
+/// The makespan in ps, or the error.
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = ReplayOptions::with(|o| {
@@ -56,12 +56,12 @@ fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     Ok(outcome.makespan.0)
 }
 
-/// The lines of the file that were changed, counted from 0.
+/// The changed lines of the file, counted from 0.
 #[derive(Default)]
 pub struct Keys(pub BTreeSet<usize>);
 
-/// Replays `ranks` as the file says and with `old => new` done to it; expects these makespans, the
-/// first of which may be a refusal with this text.
+/// Replays `ranks` on the machine file, and again after the replacement `old => new`. Expects these
+/// makespans; the first may be an error that contains this text.
 #[track_caller]
 pub fn doubled(
     keys: &mut Keys,

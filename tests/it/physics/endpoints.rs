@@ -1,5 +1,5 @@
-//! Memories as endpoints of the network: at NPUs of any machine, several of them at different places, sharing links with one
-//! another, with messages, and with collectives that were answered by closed form.
+//! Memories as endpoints of the network: attached to NPUs of any machine, several at different places, sharing links
+//! with one another, with messages, and with collectives in closed form.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::loads::{self, access, load};
@@ -39,7 +39,7 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
     loads::machine(4, (shape, 200_000_000_000, 100, "ring"), &tables)
 }
 
-/// The answer, which is the same message by message.
+/// Replays with closed forms and with messages, requires equal results, and returns one.
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let replay = |stepwise| {
@@ -56,8 +56,8 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay 
     closed
 }
 
-/// 40 kB take 200 ns of a memory and 400 ns of a link. NPU 1 of a line is one link from the memory at NPU 0, and two from that
-/// at NPU 3: 50 + 400 ns, and 100 ns for each link. A memory's own NPU needs the memory only.
+/// 40 kB occupy a memory for 200 ns and a link for 400 ns. NPU 1 of a line is one link from the memory at NPU 0, and
+/// two from the memory at NPU 3: 50 + 400 ns, and 100 ns for each link. The memory's own NPU uses no link.
 #[test]
 fn memories_are_as_far_as_their_places() {
     let machine = four(
@@ -80,18 +80,19 @@ fn memories_are_as_far_as_their_places() {
             }
         }
     }
-    // Of several ports the nearest: NPU 2 is as far from that at NPU 3 as NPU 1 from that at NPU 0.
+    // The nearest of several ports is used: NPU 2 is as far from the port at NPU 3 as NPU 1 from the port at NPU 0.
     let machine = four("mesh", &[("remote_memory", "0,3")]);
     let ranks = vec![vec![load(40_000)]; 4];
     let found = run(&job(&ranks, &[]), &machine, NetworkModel::ContentionFree);
     assert_eq!(found.ends(), [250_000, 550_000, 550_000, 250_000]);
 }
 
-/// NPUs 1 and 2 load 40 kB from NPU 0 at once, over the link from 0 to 1. In ns: the first has the memory until 200, the link
-/// from 50 until 450, and all of it at 550. The second has the memory from 200 on, waits for the link from 250 until 450, has it
-/// until 850, the next from 550 until 950, and all of it at 1,050. `ports`: the sides of NPU 0 and of the receiver, so the same.
-/// `exclusive` holds memory and links together: until 550, and 50 + 2 × 100 + 400 after that. `fair_sharing` gives each half of
-/// the link, so both have left after 800, and are there 150 and 250 later.
+/// NPUs 1 and 2 load 40 kB from NPU 0 at once, over the link from 0 to 1. In ns: the first load occupies the memory
+/// until 200, the link from 50 until 450, and ends at 550. The second occupies the memory from 200, waits for the link
+/// from 250 until 450, occupies it until 850 and the next link from 550 until 950, and ends at 1,050. `ports`: the
+/// ports of NPU 0 and of the receiver give the same. `exclusive` occupies memory and links together: until 550, and
+/// then for 50 + 2 × 100 + 400. `fair_sharing` gives each load half of the link, so both have left after 800, and
+/// arrive 150 and 250 later.
 #[test]
 fn loads_share_memories_and_links() {
     let machine = four("mesh", &[("remote_memory", "0")]);
@@ -110,9 +111,10 @@ fn loads_share_memories_and_links() {
     }
 }
 
-/// Max-min shares of a link of 100 B/ns and a memory of 200 B/ns. NPU 1 loads 20 kB from NPU 0 while NPU 0 sends it 40 kB over
-/// the same link: 50 B/ns each, so the load has left after 400 ns and is there after 150 more; 20 kB of the message are left, and
-/// take 200 ns: it is there at 700. Stores come over the other direction of the link, and what meets is in the memory.
+/// Max-min shares of a link of 100 B/ns and a memory of 200 B/ns. NPU 1 loads 20 kB from NPU 0 while NPU 0 sends it 40
+/// kB over the same link: 50 B/ns each, so the load has left after 400 ns and arrives 150 later; the remaining 20 kB of
+/// the message take 200 ns, and it arrives at 700. Stores use the other direction of the link, so they contend only in
+/// the memory.
 #[test]
 fn loads_and_messages_share_links_fairly() {
     let machine = four("mesh", &[("remote_memory", "0")]);
@@ -126,8 +128,8 @@ fn loads_and_messages_share_links_fairly() {
     assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
 }
 
-/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at once. Their links would carry 100 B/ns, and the memory has 200 / 3 B/ns for each:
-/// all have left after 600 ns. A store takes part in that, as loads and stores have one memory.
+/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at once. Their links would carry 100 B/ns, and the memory has 200 / 3 B/ns for
+/// each: all have left after 600 ns. A store takes the same share, because loads and stores use the same memory.
 #[test]
 fn fair_shares_of_a_memory() {
     let machine = four("mesh", &[("remote_memory", "1")]);
@@ -141,11 +143,12 @@ fn fair_shares_of_a_memory() {
     }
 }
 
-/// A ring all-reduce of 40 kB goes both ways round, six steps of 5 kB each, which take 50 ns of a link and 100 ns on their way:
-/// 900 ns in closed form. NPU 1 begins to load 40 kB from NPU 0 at 350 ns, over a link that the all-reduce uses: it has the
-/// memory until 550, and the link from 400 until 800, so that the load ends at 900. The steps that NPU 0 sends to NPU 1 from 450
-/// on go every 50 ns from 800 on: the last has left at 950, when NPU 0 ends, and is there at 1,050. NPU 1 sent what follows the
-/// first of them at 950 and 1,000: NPU 2 ends at 1,150. It passed on the first of these at 1,100: NPU 3 ends at 1,250.
+/// A ring all-reduce of 40 kB runs in both directions, in six steps of 5 kB, each with 50 ns on a link and 100 ns of
+/// latency: 900 ns in closed form. NPU 1 begins to load 40 kB from NPU 0 at 350 ns, over a link that the all-reduce
+/// uses: it occupies the memory until 550 and the link from 400 until 800, so the load ends at 900. The steps that NPU
+/// 0 should send to NPU 1 from 450 leave at 800 and every 50 ns after that: the last has left at 950, when NPU 0 ends,
+/// and arrives at 1,050. NPU 1 sends the steps that follow the first of them at 950 and 1,000, so NPU 2 ends at 1,150.
+/// NPU 2 forwards the first of these at 1,100, so NPU 3 ends at 1,250.
 #[test]
 fn loads_take_closed_forms_back() {
     let machine = four("ring", &[("remote_memory", "0")]);
@@ -161,15 +164,15 @@ fn loads_take_closed_forms_back() {
     assert_eq!(found.end(1, 3), 900_000);
     let reduced = [0, 1, 2, 3].map(|rank| found.end(rank, 1));
     assert_eq!(reduced, [950_000, 1_050_000, 1_150_000, 1_250_000]);
-    // From NPU 0 to NPU 0 no link is used, and the closed form stands.
+    // A load by NPU 0 from its own memory uses no link, so the closed form remains valid.
     ranks[0] = std::mem::take(&mut ranks[1]);
     ranks[1] = vec![reduce];
     let found = run(&job(&ranks, &[]), &machine, NetworkModel::Links);
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
-/// Bytes over the links of four NPUs, in kB, with their dimension and ends; and the rows of dimensions and memories: their names,
-/// bytes of all links, and bytes of an NPU.
+/// Bytes over the links of four NPUs, in kB, with the links' dimension and ends; and the rows of dimensions and
+/// memories: name, bytes over all links, and bytes per NPU.
 fn counted(
     ranks: &[Vec<Line>],
     machine: &Machine,
@@ -194,9 +197,10 @@ fn counted(
     (rows.collect(), dimensions.collect())
 }
 
-/// On a line whose memory lies at NPU 0, NPU 2 loads 10 kB over two links, NPU 1 stores 30 kB over one, NPU 0 loads 50 kB over none,
-/// and sends 20 kB to NPU 1. The memory's link has the 90 kB of loads and stores, which take 450 ns; others have 100 B/ns.
-/// NPU 3 loads 20 kB from a memory of its own. Per NPU: a quarter of the 70 kB of all links, of the 90 kB, and of the 20.
+/// On a line with its memory at NPU 0, NPU 2 loads 10 kB over two links, NPU 1 stores 30 kB over one, NPU 0 loads 50 kB
+/// over none, and sends 20 kB to NPU 1. The memory's link carries the 90 kB of loads and stores in 450 ns; other links
+/// have 100 B/ns. NPU 3 loads 20 kB from a memory of its own. Per NPU: a quarter of the 70 kB over all links, of the 90
+/// kB, and of the 20 kB.
 #[test]
 fn loads_and_stores_are_counted_on_links() {
     let machine = four(
@@ -230,8 +234,8 @@ fn loads_and_stores_are_counted_on_links() {
     }
 }
 
-/// A pool beyond a switch: NPU 1 loads 10 kB from it over the link from the switch, and NPU 2 stores 30 kB over that to it. There
-/// is no link of the memory's own.
+/// A pool behind a switch: NPU 1 loads 10 kB over the link from the switch, and NPU 2 stores 30 kB over the link to it.
+/// The memory has no link of its own.
 #[test]
 fn loads_through_a_dimension_are_counted_on_its_links() {
     let pool = "attachment = \"pool\"\nbandwidth = \"100 GB/s\"\nlatency = \"0\"\nthrough = \"d\"\nchunk = \"1 kB\"";
@@ -254,7 +258,7 @@ fn loads_through_a_dimension_are_counted_on_its_links() {
     }
 }
 
-/// Takes no events: the end of an access is known when it begins.
+/// Accepts no events, because the end of an access is known when it begins.
 struct NoEvents;
 
 impl EventScheduler for NoEvents {
@@ -278,8 +282,9 @@ fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// Alone an access takes the time of its path under every model: latencies of all links and of the memory, a segment on all
-    /// but the slowest, and its bytes at the rate of that. Where devices wait for segments each link rounds by itself.
+    /// A single access takes the time of its path under every model: the latencies of all links and of the memory, one
+    /// segment on each link but the slowest, and all bytes at the slowest rate. If devices store whole segments, each
+    /// link rounds separately.
     #[test]
     fn alone_accesses_take_their_path(
         dims in dimensions(),
@@ -321,7 +326,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(60))]
 
-    /// Whatever loads and stores come in between, closed forms and messages give one answer.
+    /// With any concurrent loads and stores, closed forms and messages give the same result.
     #[test]
     fn closed_forms_beside_loads_are_messages(
         shape in prop::sample::select(vec!["ring", "mesh", "switch", "fully_connected"]),
@@ -350,7 +355,7 @@ proptest! {
     }
 }
 
-/// Memories do not move what machines without them answer: endpoints lie behind the NPUs.
+/// Adding memories does not change results that do not use them, because they are endpoints of their own.
 #[test]
 fn npus_keep_their_numbers() {
     let machine = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);

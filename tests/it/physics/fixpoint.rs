@@ -1,8 +1,8 @@
-//! Delays and communication that lasts as recorded or captured, without events: the start and end of
-//! every node follow from those of others, and repeating the rules from nothing settles them.
+//! Delays and communication as recorded or captured, without events: start and end of every node follow from those of
+//! other nodes, and applying the rules repeatedly converges.
 //!
-//! Jobs are random, but every collective follows the one before it in its group and every lane is one
-//! node's own, so that neither turns nor lanes decide anything.
+//! Jobs are random, but every collective depends on the previous one of its group and every node has its own lane, so
+//! neither turns nor lanes have an effect.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};
@@ -13,22 +13,21 @@ use chakram::trace::{CollectiveKind as K, GroupName, Op};
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
-/// Ranks of the largest job.
+/// Maximum number of ranks.
 const RANKS: usize = 4;
 
-/// Next operation of all ranks, in numbers that leave most of them unused.
+/// Description of the next operation of all ranks. Most jobs use only a part of its numbers.
 #[derive(Clone, Debug)]
 struct Item {
     what: u32,
     kind: K,
     root: usize,
-    /// For each rank: duration, delay, wait, whether it is eager, and which of its last nodes the
-    /// node waits for.
+    /// For each rank: duration, delay, wait, eagerness, and a choice of recent nodes as dependencies.
     parts: Vec<(u64, u64, u64, bool, u32)>,
 }
 
 fn item() -> impl Strategy<Value = Item> {
-    // Few values, so that much happens at once.
+    // Few distinct values, so that many events share an instant.
     let ns = || prop::sample::select(vec![0_u64, 0, 10, 20, 30, 500, 777]);
     let part = (ns(), ns(), ns(), prop::bool::weighted(0.3), 0_u32..8);
     let parts = prop::collection::vec(part, RANKS);
@@ -47,7 +46,7 @@ const PAIR: &str = "pair";
 /// The lines of `n` ranks.
 fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0).on(-1)]; n];
-    // The last collective of each rank in the group of all and in the pair.
+    // For each rank, the last collective in the group of all and in the pair.
     let mut last = vec![[None; 2]; n];
     for (tag, item) in (0..).zip(items) {
         let mut add = |rank: usize, line: Line, group: Option<usize>| {
@@ -64,7 +63,7 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
                 last[rank][group] = Some(id);
             }
             let line = line.after(&after).lasts(ns).delayed(delay).waited(wait);
-            // Receives have no lane.
+            // Receives occupy no lane.
             let line = match line.op {
                 Op::Message { receive: true, .. } => line,
                 _ => line.on(id as i64),
@@ -88,7 +87,7 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
             6 => {
                 let node = call(item.kind, 0).group(PAIR);
                 let ends = [0, n - 1];
-                // Of two ranks the pair is all of them.
+                // In a job of two ranks the pair is the group of all.
                 let chain = usize::from(n > 2);
                 let root = ends[item.root % 2] as u32;
                 let node = if item.kind.has_root() {
@@ -109,10 +108,10 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
     ranks
 }
 
-/// A node: its rank and its place in the rank's lines.
+/// A node: its rank and its index in the rank's lines.
 type At = (usize, usize);
 
-/// The nodes that `at` shares a collective or a message with, itself included.
+/// The nodes of the collective or message that `at` belongs to, itself included.
 fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();
@@ -122,7 +121,7 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     match line(at).op {
         Op::Collective { group, .. } => {
             let same = |&other: &At| matches!(line(other).op, Op::Collective { group: g, .. } if g == group);
-            // The k-th of the group on each rank.
+            // The group's k-th call on each rank.
             let nth = |other: At| {
                 nodes()
                     .filter(same)
@@ -144,7 +143,7 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     }
 }
 
-/// When every node ends, in nanoseconds.
+/// End of every node, in ns.
 fn ends(ranks: &[Vec<Line>], release: &[u64], comm: CommTiming) -> Vec<Vec<u64>> {
     let shape = || ranks.iter().map(|lines| vec![0_u64; lines.len()]).collect();
     let (mut starts, mut ends): (Vec<Vec<u64>>, Vec<Vec<u64>>) = (shape(), shape());
@@ -209,7 +208,7 @@ proptest! {
         let machine = machine(&[dim(DimensionShape::Ring, n as u32, Ring)]);
         let communicates = |line: &Line| !matches!(line.op, Op::Compute { .. });
         let all = ranks.iter().flatten().filter(|line| communicates(line));
-        // Where nothing was recorded, the replay is refused; a test of its own holds that.
+        // Without any recorded time the replay is an error; another test checks this.
         prop_assume!(all.clone().count() == 0 || all.clone().any(|line| line.ns + line.wait_ns > 0));
         let world = |line: &&Line| matches!(line.op, Op::Collective { group: GroupName::World, .. });
         let pair = |line: &&Line| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });

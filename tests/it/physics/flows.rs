@@ -1,4 +1,4 @@
-//! Messages that are handed over at given times, each on a lane of its own.
+//! Messages sent at given times, each on its own lane.
 
 use super::lines::{Line, kernel, receive, send};
 use super::rig::{Dim, job, over, replay_with};
@@ -7,10 +7,10 @@ use chakram::machine::Machine;
 use chakram::topology::DimensionShape;
 use proptest::prelude::*;
 
-/// A message.
+/// A message from one NPU to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// When it is handed over, in nanoseconds.
+    /// Time at which it is sent, in ns.
     pub ns: u64,
     pub from: u32,
     pub to: u32,
@@ -26,7 +26,7 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
     }
 }
 
-/// When each of `flows` has left and arrived, in picoseconds, when a machine replays them.
+/// Times in ps at which each of `flows` has left and has arrived, in a replay on a machine.
 pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
     let npus = machine.topology().npus();
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
@@ -47,7 +47,7 @@ pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64;
     ids.into_iter().map(|both| both.map(end)).collect()
 }
 
-/// When each of `flows` has arrived.
+/// Arrival time of each of `flows`, in ps.
 pub fn arrivals(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<u64> {
     let ends = ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
@@ -72,7 +72,7 @@ pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
     )
 }
 
-/// From 1 B to 4 MB, small as likely as large.
+/// From 1 B to 4 MB, uniform in the number of digits.
 pub fn bytes() -> impl Strategy<Value = u64> {
     (0..23_u32)
         .prop_flat_map(|bits| 1_u64 << bits..=1 << (bits + 1))

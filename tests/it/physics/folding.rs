@@ -1,5 +1,5 @@
-//! Closed forms where operations meet: taken, unfolded when touched, and in the end as if nothing had been
-//! folded.
+//! Closed forms with contending operations: used, replaced by a simulation when another operation touches them, and
+//! always with the same result as messages.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
@@ -18,14 +18,14 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// Completions and their times, in an order of its own.
+/// Completions and their times, in an order independent of the engine's.
 fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
     let mut events = replay.log.events.clone();
     events.sort_unstable();
     events
 }
 
-/// With closed forms, which is the same as without.
+/// A replay with closed forms; its result must equal the one without.
 #[track_caller]
 pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what: &str) -> Replay {
     let folded = replay_with(workload, machine, &options(network, false));
@@ -41,8 +41,8 @@ pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what:
     folded
 }
 
-/// Four members of a switch, 20 ps/B and 500 ns a link; an all-reduce by ring of 40,000 B: 6 steps of 1,000
-/// ns + 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
+/// Four members of a switch, 20 ps/B and 500 ns a link; a ring all-reduce of 40,000 B takes 6 steps of 1,000 ns +
+/// 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
 fn four() -> Machine {
     machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)])
 }
@@ -67,14 +67,15 @@ fn whoever_is_alone_is_answered_at_once() {
     }
 }
 
-/// A message of 5,000 B from rank 0 to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce from 2,400 to
-/// 2,600 ns (step 2), so the message leaves before, from 2,300 to 2,400, and the step after it, at once.
-/// At rank 2's port step 1 is in from 2,200 to 2,400 and step 2 is from 3,400 to 3,600; the message from
-/// 3,300 to 3,400. Nothing is late, but it had to be asked. At 2,350 ns it holds the port until 2,450: step 2 of
-/// rank 0 is 50 ns late, and so is everything behind it around the ring; rank 2 receives the message from
-/// 3,350 to 3,450 and its step 2 50 ns late. Rank 0's delay goes around: step 3 of rank 1, 4 of rank 2, 5
-/// of rank 3. Member m ends with the receipt of its predecessor's step 5: only rank 0's is late by rank 0's delay,
-/// and rank 3's by rank 2's, which goes on from its own step 3: 4 of rank 3, 5 of rank 0.
+/// A message of 5,000 B from rank 0 to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce from 2,400 to 2,600
+/// ns (step 2), so the message leaves before it, from 2,300 to 2,400, and the step right after it. At rank 2's port,
+/// step 1 enters from 2,200 to 2,400 and step 2 from 3,400 to 3,600; the message enters from 3,300 to 3,400. No step is
+/// late, but the simulation was needed to know this. A message at 2,350 ns occupies the port until 2,450: step 2 of
+/// rank 0 is 50 ns late, and so is everything after it around the ring; rank 2 receives the message from 3,350 to 3,450
+/// and its step 2 is 50 ns late. Rank 0's delay propagates around the ring: step 3 of rank 1, 4 of rank 2, 5 of rank 3.
+/// Rank 2's delay propagates from its own step 3: 4 of rank 3, 5 of rank 0. A member ends when it receives its
+/// predecessor's step 5, and two of these are late: rank 3's, from the first delay, and rank 0's, from the second. So
+/// ranks 0 and 1 end late.
 #[test]
 fn a_message_unfolds_what_it_touches() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -92,15 +93,15 @@ fn a_message_unfolds_what_it_touches() {
             end(&run(2350)),
             [ALONE + 50_000, ALONE + 50_000, ALONE, ALONE]
         );
-        // After the end it is nobody's business.
+        // A message after the end affects nothing.
         let late = run(7200);
         assert_eq!((late.outcome.closed, late.outcome.unfolded), (1, 0));
     }
 }
 
-/// Rank 0 also joins a collective of its own, which is over as soon as both are settled, and then sends 5,000
-/// B to rank 2 at the same instant. The first step of the all-reduce left when that was settled, so the
-/// message follows from 200 to 300 ns, comes to rank 2 by 1,300 ns, between its steps, and holds nothing up.
+/// Rank 0 also joins a collective of which it is the only member. It ends at once, and rank 0 then sends 5,000 B to
+/// rank 2 at the same instant. The first step of the all-reduce has already taken the port, so the message follows from
+/// 200 to 300 ns, reaches rank 2 by 1,300 ns, between two steps, and delays none.
 #[test]
 fn what_follows_a_settlement_leaves_behind_it() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -115,9 +116,10 @@ fn what_follows_a_settlement_leaves_behind_it() {
     }
 }
 
-/// Ranks 0 and 2 begin an all-reduce of 5,000 B at 1,200 ns, when they have their second step of the large one to
-/// send. That leaves in the round, and what is settled after it from 1,400 to 1,450 ns, is there by 2,450,
-/// and leaves again until 2,650, behind the third step: until 3,650. Nothing holds the large one up.
+/// Ranks 0 and 2 begin an all-reduce of 5,000 B at 1,200 ns, when their second step of the large one is ready to send.
+/// This step leaves first; the small all-reduce's message follows from 1,400 to 1,450 ns, arrives by 2,450, and the
+/// next one leaves after the large one's third step, until 2,650, and arrives by 3,650. The large all-reduce is not
+/// delayed.
 #[test]
 fn what_is_settled_leaves_behind_the_rounds_before() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -138,7 +140,7 @@ fn what_is_settled_leaves_behind_the_rounds_before() {
     }
 }
 
-/// Rows of a grid have their own links: each is answered; their columns meet nobody else's either.
+/// Rows of a grid have their own links, so each row has a closed form; the columns do not contend with them either.
 #[test]
 fn groups_that_share_no_link_stay_folded() {
     let grid = machine(&[
@@ -168,14 +170,14 @@ fn groups_that_share_no_link_stay_folded() {
             (6, 0, 0)
         );
     }
-    // Half a ring is not closed: the way from its last to its first goes over the others' links.
+    // Half a ring does not close: the path from its last to its first member uses the other members' links.
     let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
     let ring = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
     let outcome = both(&half, &ring, NetworkModel::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
-/// A plain generator of numbers.
+/// A simple random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -191,7 +193,7 @@ impl Dice {
     }
 }
 
-/// Collectives of rows, columns and all, and messages between any two, at moments that often agree.
+/// Collectives of rows, columns and all, and messages between any two, at times that often coincide.
 fn random(dice: &mut Dice) -> (Workload, Machine) {
     let shapes = [
         DimensionShape::Ring,
@@ -295,7 +297,7 @@ fn folding_changes_nothing() {
             }
         }
     }
-    // Both happen, often.
+    // Both outcomes occur often.
     assert!(
         closed > cases / 4 && unfolded > cases / 4,
         "{closed} closed, {unfolded} unfolded, {stepwise} stepwise"

@@ -1,8 +1,7 @@
-//! Where a group lies decides which dimensions carry it.
+//! A group's members determine which dimensions carry its collectives.
 //!
-//! The machine of these tests is 4 x 3: a ring of 4 inside (10 ps/B on each link, 100 ns per link, algorithm
-//! ring), a switch of 3 outside (40 ps/B, 1,000 ns per link, algorithm direct). NPU n is at
-//! (n mod 4, n / 4).
+//! The tests use a 4 x 3 machine: a ring of 4 inside (10 ps/B on each link, 100 ns per link, algorithm ring), a switch
+//! of 3 outside (40 ps/B, 1,000 ns per link, algorithm direct). NPU n is at (n mod 4, n / 4).
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, replay};
@@ -20,7 +19,7 @@ pub fn four_by_three() -> [Dim; 2] {
     [inner.of_links(), outer]
 }
 
-/// 12 ranks of which `members` do `node` as the group "g".
+/// 12 ranks; `members` run `node` as the group "g".
 pub fn among(members: &[u32], node: &Line) -> (Vec<Vec<Line>>, Vec<u32>) {
     let mut ranks = vec![vec![kernel(0)]; 12];
     for &member in members {
@@ -34,9 +33,9 @@ fn run(members: &[u32], node: Line) -> Replay {
     replay(&job(&ranks, &[("g", &members)]), &machine(&four_by_three()))
 }
 
-/// Columns 1 and 3 of rows 0 and 2. Inside, 2 members two links apart: one message of 60,000 B in
-/// 200 + 600 ns; outside, 2 members: one of 30,000 B in 2,000 + 1,200 ns. An all-reduce does both
-/// twice: 2 x (800 + 3,200) ns. The order in which the group names its members is no matter.
+/// Columns 1 and 3 of rows 0 and 2. Inside, 2 members two links apart: one message of 60,000 B in 200 + 600 ns;
+/// outside, 2 members: one of 30,000 B in 2,000 + 1,200 ns. An all-reduce does both twice: 2 x (800 + 3,200) ns. The
+/// order of members in the group does not matter.
 #[test]
 fn a_sub_grid_uses_both_dimensions() {
     for members in [[1, 3, 9, 11], [11, 1, 9, 3]] {
@@ -45,8 +44,8 @@ fn a_sub_grid_uses_both_dimensions() {
     }
 }
 
-/// Row 1 is a ring of 4: 6 steps of 100 + 150 ns, with half of 30,000 B each way. Column 2 hangs on the switch: reduce-scatter and
-/// all-gather of 2 messages of 40,000 B each: 2 x (2,000 + 2 x 1,600) ns.
+/// Row 1 is a ring of 4: 6 steps of 100 + 150 ns, with half of 30,000 B in each direction. Column 2 is connected by the
+/// switch: reduce-scatter and all-gather of 2 messages of 40,000 B each: 2 x (2,000 + 2 x 1,600) ns.
 #[test]
 fn a_group_in_one_dimension_uses_that_one() {
     assert_eq!(
@@ -59,10 +58,10 @@ fn a_group_in_one_dimension_uses_that_one() {
     );
 }
 
-/// Three of the ring's four: 0 to 1 and 1 to 2 are one link, 2 to 0 are two. A reduce-scatter of
-/// 120,000 B takes two steps of 40,000 B in 400 ns. First: 1 and 2 have it at 500, 0 at 600 ns.
-/// Second: 0 to 1 leaves at 600, is there at 1,100; 1 to 2 leaves at 500, at 1,000; 2 to 0 leaves
-/// at 500, at 1,100. All second messages have left by 1,000.
+/// Three members of the ring of four: 0 to 1 and 1 to 2 are one link, 2 to 0 are two. A reduce-scatter of 120,000 B
+/// takes two steps of 40,000 B in 400 ns. First step: 1 and 2 have received at 500, 0 at 600 ns. Second: 0 to 1 leaves
+/// at 600 and arrives at 1,100; 1 to 2 leaves at 500 and arrives at 1,000; 2 to 0 leaves at 500 and arrives at 1,100.
+/// All second messages have left by 1,000.
 #[test]
 fn a_part_of_a_ring_closes_over_more_links() {
     let replay = run(&[0, 1, 2], call(K::ReduceScatter, 120_000));
@@ -70,11 +69,10 @@ fn a_part_of_a_ring_closes_over_more_links() {
     assert_eq!(replay.outcome.stepwise, 1);
 }
 
-/// NPUs 5 = (1, 1), 0 = (0, 0) and 1 = (1, 0) fill no grid: one line, in the group's order, with
-/// the algorithm of the switch, direct, over real paths. 5 to 0 crosses a ring link and two switch
-/// links: 2,100 ns at 40 ps/B; 0 to 1 one ring link: 100 ns at 10 ps/B; 1 to 5 two switch links:
-/// 2,000 ns at 40 ps/B. A reduce-scatter of 120,000 B sends 40,000 B to each: 1,600 ns at 40 ps/B,
-/// 400 ns at 10.
+/// NPUs 5 = (1, 1), 0 = (0, 0) and 1 = (1, 0) fill no sub-grid, so they are one line in the group's order that uses the
+/// switch's algorithm, direct, over the real paths. 5 to 0 crosses a ring link and two switch links: 2,100 ns at 40
+/// ps/B; 0 to 1 one ring link: 100 ns at 10 ps/B; 1 to 5 two switch links: 2,000 ns at 40 ps/B. A reduce-scatter of
+/// 120,000 B sends 40,000 B to each: 1,600 ns at 40 ps/B, 400 ns at 10.
 ///
 /// 5 sends to 0 (leaves 0 to 1,600, first byte 2,100), then to 1 (1,600 to 3,200, first byte
 /// 3,600). 0 sends to 1 (0 to 400, first byte 100), then to 5 (400 to 2,000, first byte 2,500).
@@ -92,8 +90,8 @@ fn an_irregular_group_is_one_line_over_real_paths() {
     assert_eq!(replay.outcome.messages, 6);
 }
 
-/// A broadcast in that line from rank 0, which is its second member: 120,000 B to 1 first, in
-/// 100 + 1,200 ns; then to 5, leaving from 1,200 to 6,000 ns and there 2,100 ns later.
+/// A broadcast in that line from rank 0, which is its second member: 120,000 B to 1 first, in 100 + 1,200 ns; then to
+/// 5, leaving from 1,200 to 6,000 ns and arriving 2,100 ns later.
 #[test]
 fn a_root_inside_an_irregular_group_starts_at_its_place() {
     let replay = run(&[5, 0, 1], call(K::Broadcast, 120_000).root(0));
@@ -114,9 +112,8 @@ fn a_group_of_one_takes_no_time() {
     }
 }
 
-/// With mask 01 every row is a ring of its own: 6 x (100 + 150) ns; with 10 every column:
-/// 2 x (2,000 + 2 x 1,600) ns; with both, rows and then columns of what is left, 30,000 B:
-/// 1,500 + 2 x (2,000 + 2 x 400) ns.
+/// With mask 01 every row is a separate ring: 6 x (100 + 150) ns; with 10, every column: 2 x (2,000 + 2 x 1,600) ns;
+/// with both, rows and then columns with the remaining 30,000 B: 1,500 + 2 x (2,000 + 2 x 400) ns.
 #[test]
 fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
     for (mask, lines, ps) in [
@@ -134,15 +131,15 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
     }
 }
 
-/// A mask inside a group: columns 1 and 3 of rows 0 and 2, along rows only: 2 x (200 + 600) ns.
+/// A mask for a group: columns 1 and 3 of rows 0 and 2, along rows only: 2 x (200 + 600) ns.
 #[test]
 fn a_mask_cuts_a_group_too() {
     let replay = run(&[1, 3, 9, 11], call(K::AllReduce, 120_000).dimensions(0b01));
     assert_eq!((replay.ps(), replay.outcome.closed), (1_600_000, 2));
 }
 
-/// Dimensions beyond the 32 that a mask can name never take part. Of 36 dimensions, 31 and 35 have two
-/// NPUs; one collective crosses dimension 31, and one crosses none.
+/// A mask has 32 bits; dimensions beyond never take part. Of 36 dimensions, 31 and 35 have two NPUs; one collective
+/// crosses dimension 31, and one crosses none.
 #[test]
 fn dimensions_that_no_mask_can_name_stay_out() {
     let dims: Vec<Dim> = (0..36)

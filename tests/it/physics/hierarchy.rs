@@ -1,4 +1,4 @@
-//! Collectives over several dimensions: the sum of their phases, with buffers that shrink.
+//! Collectives over several dimensions: the sum of their phases, whose buffers shrink.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
@@ -17,7 +17,7 @@ fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
     }
 }
 
-/// With a closed form where there is one, and message by message.
+/// Times by closed form, where there is one, and with messages.
 fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let mut options = CollectivePattern::new(kind, bytes, ranks);
@@ -44,17 +44,18 @@ fn three_dimensions_by_hand() {
         faster(dim(DimensionShape::Switch, 3, Ring), 40, 1000),
     ];
     let table = [
-        // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; 60,000 B are left:
-        // 500 + 30,000 x 0.02 = 1,100 ns; 30,000 B: 2 x (2,000 + 10,000 x 0.04) = 4,800 ns.
+        // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; then with 60,000 B: 500 + 30,000 x
+        // 0.02 = 1,100 ns; then with 30,000 B: 2 x (2,000 + 10,000 x 0.04) = 4,800 ns.
         (K::ReduceScatter, 240_000, 8_000_000),
-        // The same way back; its size is the shard of 10,000 B.
+        // The same phases in reverse; the size is that of a shard, 10,000 B.
         (K::AllGather, 10_000, 8_000_000),
         (K::AllReduce, 240_000, 16_000_000),
         // All 240,000 B in every dimension: 6 x 700 = 4,200; 500 + 2,400 = 2,900;
         // 3 x (2,000 + 80,000 x 0.04) = 15,600 ns.
         (K::AllToAll, 240_000, 22_700_000),
-        // From outside: 3 shares of 80,000 B in 3,200 ns each, 2 x 2,000, 1 x 3,200 = 16,800 ns;
-        // 500 + 4,800 = 5,300; 4 shares of 60,000 B in 600 ns, 3 x 100, 2 x 600 = 3,900 ns.
+        // From the outermost dimension: 3 shares of 80,000 B in 3,200 ns each, 2 x 2,000, 1 x 3,200
+        // = 16,800 ns; 500 + 4,800 = 5,300; 4 shares of 60,000 B in 600 ns, 3 x 100, 2 x 600 =
+        // 3,900 ns.
         (K::Broadcast, 240_000, 26_000_000),
         (K::Reduce, 240_000, 26_000_000),
         // 24 shards of 10,000 B. Inside 3 x (100 + 100) = 600 ns; then parts of 40,000 B:
@@ -92,8 +93,8 @@ fn any_dim() -> impl Strategy<Value = Dim> {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// The sum over phases is exact for any stack whose members start together, and so is the
-    /// simulator of these tests. 60^3 bytes are multiples of all products of sizes.
+    /// For members that start together, the sum over phases is exact on any stack of dimensions,
+    /// and so is these tests' simulator. All products of sizes divide 60^3 bytes.
     #[test]
     fn phases_add_up(
         dims in prop::collection::vec(any_dim(), 1..=3),

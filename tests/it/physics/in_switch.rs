@@ -1,5 +1,4 @@
-//! Loads that switches gather and stores that they reduce, from traces on: what they take, and who is
-//! refused.
+//! Loads gathered by switches and stores reduced by switches, from traces: their times, and rejected jobs.
 
 use super::lines::{Line, kernel, line};
 use super::rig::{job, replay};
@@ -34,7 +33,7 @@ capacity = "1 GB"
     Machine::parse(&text, "four.toml").unwrap()
 }
 
-/// 2 groups of 10 GB/s behind 2 switches; nodes 40 and NPUs 8 GB/s; chunks of 20 kB.
+/// 2 memory groups of 10 GB/s behind 2 switches; nodes 40 and NPUs 8 GB/s; chunks of 20 kB.
 fn pool() -> Machine {
     machine(
         r#"attachment = "hierarchical"
@@ -59,15 +58,15 @@ fn access(store: bool, bytes: u64, in_switch: bool) -> Line {
 
 #[test]
 fn every_npu_gets_the_bytes_of_all() {
-    // w = 100 kB: 400 kB from the groups' 20 GB/s take 20 us, through a node's 40 GB/s 10 us, into an
-    // NPU at 8 GB/s 50 us, which is longest. A round of chunks is 2 x 2 x 20 kB = 80 kB: 4 us of the groups
-    // and 2 us of a node come on top, and 0.3 us: 56.3 us.
+    // w = 100 kB: 400 kB take 20 us at the groups' 20 GB/s, 10 us through a node's 40 GB/s, and 50 us into an NPU at 8
+    // GB/s, which is longest. A round of chunks is 2 x 2 x 20 kB = 80 kB, which adds 4 us at the groups and 2 us at a
+    // node, plus 0.3 us of latency: 56.3 us.
     for store in [false, true] {
         let ranks = vec![vec![access(store, 100_000, true)]; 4];
         assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 56_300_000);
     }
-    // Each for itself: 100 kB: 20 us of the groups, 5 us of a node, 12.5 us of a port. A round brings an
-    // NPU 20 kB: 1 us of a node, 2.5 us of a port.
+    // Separate loads of 100 kB: 20 us at the groups, 5 us at a node, 12.5 us at a port. A round brings each NPU 20 kB:
+    // 1 us at a node, 2.5 us at a port.
     let ranks = vec![vec![access(false, 100_000, false)]; 4];
     assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 23_800_000);
 }
@@ -110,10 +109,10 @@ fn all_npus_must_do_the_same() {
     refused(&ranks, &pool(), &pieces);
     ranks[2] = vec![access(false, 100, true)];
     refused(&ranks, &pool(), &["rank 0 node 2", "no more of rank 2"]);
-    // A load where the others store.
+    // One rank loads while the others store.
     ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
     refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
-    // Other nodes in between are nothing to it; ranks that are missing are.
+    // Other nodes in between do not matter; missing ranks do.
     ranks[2] = vec![
         kernel(5),
         both(100).remove(0),
@@ -128,7 +127,7 @@ fn all_npus_must_do_the_same() {
 
 #[test]
 fn memory_must_hold_what_all_move() {
-    // 300 MB of each of 4 NPUs are 1.2 GB.
+    // 300 MB for each of 4 NPUs are 1.2 GB.
     let ranks = vec![vec![access(false, 300_000_000, true)]; 4];
     refused(&ranks, &pool(), &["1.2 GB", "holds 1.0 GB"]);
     let ranks = vec![vec![access(false, 300_000_000, false)]; 4];

@@ -1,4 +1,5 @@
-//! Launches and feeds: steps that repeat, jobs that share a machine, requests over time, and processors that choose.
+//! Launches and feeds: repeated steps, jobs that share a machine, requests over time, and core arrays that choose the
+//! next job.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 const NS: u64 = 1000;
 
-/// Beginnings and ends of launches, in picoseconds, and what processors said.
+/// Starts and ends of launches, in ps, and the notifications of processors.
 #[derive(Debug, Default, PartialEq)]
 struct LaunchLog {
     began: Vec<(u64, u64)>,
@@ -56,14 +57,14 @@ fn compiled<'a>(
     CompiledReplay::new(workload, machine, &ReplayOptions::with(change)).unwrap()
 }
 
-/// 20 ps a byte and 500 ns a link.
+/// A ring with 20 ps per byte and 500 ns per link.
 fn ring(npus: u32) -> Dim {
     dim(DimensionShape::Ring, npus, Ring)
 }
 
 /// Rank 0 computes for 10 ns and sends 100 bytes, which leave in 2 ns; they arrive 500 ns later at rank 1, which then
-/// computes for 30 ns. Rank 0 is done with step k, from 0, after 12 (k + 1) ns, and never waits. Rank 1 ends step 0 at
-/// 12 + 500 + 30 = 542 ns; the messages of later steps are there by then, so each takes 30 ns more.
+/// computes for 30 ns. Rank 0 ends step k, counted from 0, after 12 (k + 1) ns, and never waits. Rank 1 ends step 0 at
+/// 12 + 500 + 30 = 542 ns; the messages of later steps have arrived by then, so each step takes 30 ns more.
 #[test]
 fn steps_overlap_where_their_dependencies_allow() {
     let workload = job(
@@ -74,7 +75,7 @@ fn steps_overlap_where_their_dependencies_allow() {
         &[],
     );
     let machine = machine(&[ring(2)]);
-    // A send is over when its last byte has left, and under `exclusive` when its route is free again.
+    // A send completes when its last byte has left, and under `exclusive` when its route is free again.
     let models = NetworkModel::CHOICES.iter().map(|(network, ..)| *network);
     for network in models.filter(|one| *one != NetworkModel::Exclusive) {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
@@ -93,8 +94,9 @@ fn steps_overlap_where_their_dependencies_allow() {
     }
 }
 
-/// Every step ends with a collective of all, so nothing overlaps: three steps take three times one. A ring of 4 with
-/// 400 bytes takes 2 · 3 steps of 100 bytes, each 100 · 20 ps + 500 ns = 502 ns; with 10 ns before it 3022 ns.
+/// Every step ends with a collective of all ranks, so steps do not overlap: three take three times as long as one. A
+/// ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes, each 100 · 20 ps + 500 ns = 502 ns; with 10 ns before it
+/// 3022 ns.
 #[test]
 fn steps_that_end_together_follow_one_another() {
     let call = call(CollectiveKind::AllReduce, 400).after(&[1]);
@@ -115,8 +117,9 @@ fn steps_that_end_together_follow_one_another() {
     }
 }
 
-/// Two jobs on the same two NPUs: each has lanes of its own, and they meet at the port of NPU 0. Of 1000 bytes each
-/// the first leaves in 20 ns and the second in the 20 ns after; both travel 500 ns. Alone each takes 520 ns.
+/// Two jobs on the same two NPUs: each has its own lanes, and they contend at NPU 0's port. Each message has 1000
+/// bytes; the first leaves in 20 ns and the second in the 20 ns after; both have 500 ns of latency. Alone each takes
+/// 520 ns.
 #[test]
 fn jobs_that_share_a_port_wait_for_one_another() {
     let workload = job(&[vec![send(1, 1000)], vec![receive(0, 1000)]], &[]);
@@ -137,12 +140,13 @@ fn jobs_that_share_a_port_wait_for_one_another() {
     }
 }
 
-/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2, over NPU 1, and job B 1000 bytes from NPU 1 to 2. A link
-/// has half of what an NPU sends, so it takes 40 ns for 1000 bytes. A's first byte is at NPU 1 after 500 ns, when B's
-/// message has left the link long ago: neither waits, and both take what they take alone, 1040 and 540 ns. With 50,000
-/// bytes, B holds the link from 1 to 2 until 2000 ns and A comes at 500 ns: A's message passes it from 2000 ns on, for
-/// another 2000, and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone. Shared fairly, each has half of
-/// that link, so both have left after twice as long as alone: 80 and 4000 ns, 1000 and 500 ns before they are there.
+/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2, over NPU 1, and job B 1000 bytes from NPU 1 to 2. A link has
+/// half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first byte reaches NPU 1 after 500 ns, long after B's
+/// message has left the link: neither waits, and both take as long as alone, 1040 and 540 ns. With 50,000 bytes, B
+/// occupies the link from 1 to 2 until 2000 ns and A reaches it at 500 ns: A's message crosses it from 2000 ns for
+/// another 2000, and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone. With fair sharing, each
+/// has half of that link, so both need twice as long to leave as alone, 80 and 4000 ns, and arrive 1000 and 500 ns
+/// later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
@@ -172,10 +176,11 @@ fn jobs_that_share_a_link_wait_for_one_another() {
     }
 }
 
-/// Launches that cross: the first is ready for its collective on rank 0 at 10 ns and on rank 1 at 100 ns, the second at
-/// 50 ns on both, and all use one stream. First ready, first served would give the stream of rank 1 to the second,
-/// which waits for rank 0, whose stream the first holds and waits for rank 1. By serial the second waits: the first
-/// takes its stream until 100 + 2 · (50 · 20 ps + 500 ns) = 1102 ns, and the second 1002 ns more.
+/// Two launches whose order differs between ranks: the first is ready for its collective on rank 0 at 10 ns and on rank
+/// 1 at 100 ns, the second at 50 ns on both, and all use one stream. First come, first served would deadlock: the
+/// second launch would hold rank 1's stream and wait for rank 0, whose stream the first launch holds while it waits for
+/// rank 1. In serial order the second waits: the first occupies its stream until 100 + 2 · (50 · 20 ps + 500 ns) = 1102
+/// ns, and the second 1002 ns more.
 #[test]
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
@@ -209,7 +214,7 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
     assert_eq!(log.ended, [(0, 1102 * NS), (1, 2104 * NS)]);
 }
 
-/// A plain generator: a linear congruential one, of which the upper bits are taken.
+/// A linear congruential generator whose upper bits are used.
 struct Random(u64);
 
 impl Random {
@@ -220,10 +225,10 @@ impl Random {
     }
 }
 
-/// Requests with services of their own, one launch each.
+/// Requests with random service times, one launch each.
 struct Requests {
     program: u32,
-    /// Arrival and service, the next one last.
+    /// Arrival and service time; the last entry is the next request.
     waiting: Vec<(Time, Span)>,
     launched: u64,
     ends: Vec<u64>,
@@ -267,8 +272,8 @@ fn requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
     all
 }
 
-/// Lindley: a request ends its service after it has come and the one before it has ended. Services are 1 us in the mean
-/// and gaps 1.25 us, so the NPU is busy for 0.8 of the time and queues come and go.
+/// Lindley's recursion: a request's service starts when it has arrived and the one before it has ended. The mean
+/// service time is 1 us and the mean gap 1.25 us, so the NPU is busy for 0.8 of the time and queues form and drain.
 #[test]
 fn requests_at_random_times_follow_lindley() {
     let workload = job(&[vec![kernel(1)]], &[]);
@@ -296,7 +301,7 @@ fn requests_at_random_times_follow_lindley() {
     assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
 }
 
-/// One server for each NPU that takes the shortest job that waits, when the one before has ended.
+/// One server per NPU that takes the shortest waiting job when the previous one has ended.
 #[derive(Default)]
 struct ShortestFirst {
     waiting: Vec<ProcessorJob>,
@@ -338,8 +343,8 @@ impl ProcessorModel for ShortestFirst {
 }
 
 /// Launches of two jobs each, at 0, 1 and 2 us, with prices 5, 3 and 1 us by launch. The server is free at 0 and takes
-/// launch 0. At 5 its second job comes, beside launches 1 and 2: the shortest goes first, twice launch 2 (5-6, 6-7),
-/// then twice launch 1 (7-10, 10-13), then launch 0 (13-18).
+/// launch 0. At 5 its second job arrives, while launches 1 and 2 wait: the shortest goes first, twice launch 2 (5-6,
+/// 6-7), then twice launch 1 (7-10, 10-13), then launch 0 (13-18).
 #[test]
 fn a_processor_chooses_at_the_borders_of_jobs() {
     let line: Vec<Line> = vec![kernel(1), kernel(1).after(&[1])];
@@ -384,7 +389,7 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
     assert_eq!(ended, [(2, 7), (1, 13), (0, 18)]);
 }
 
-/// A rank that its feed never releases, and one that waits for it: both are named with their launch.
+/// A rank that its feed never releases, and a rank that waits for it: the error names both with their launch.
 #[test]
 fn stuck_launches_are_named() {
     let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
@@ -417,8 +422,8 @@ fn stuck_launches_are_named() {
     assert_eq!(text, expected);
 }
 
-/// The k-th of launches at given times has tag k, and the order in which the times are given does not matter. A job
-/// before and another beside them change nothing where they share nothing.
+/// With given launch times, the k-th launch has tag k, and the order in which the times are given does not matter.
+/// Other jobs, earlier or concurrent, change nothing if they share no resource.
 #[test]
 fn launches_at_given_times() {
     let workload = job(&[vec![kernel(10)]], &[]);
@@ -428,7 +433,7 @@ fn launches_at_given_times() {
     let mut log = LaunchLog::default();
     let mut feed = TimedLaunches::new(0, times());
     run_launches(&[at(0)], &mut [&mut feed], None, &mut log).unwrap();
-    // 16 waits for 15 to end at 25, 30 for that at 35.
+    // The launch at 16 waits for the launch at 15, which ends at 25; the one at 30 for the end at 35.
     let ends = [(0, 10), (1, 25), (2, 35), (3, 45)].map(|(serial, at)| (serial, at * NS));
     assert_eq!(log.ended, ends);
     let mut beside = LaunchLog::default();

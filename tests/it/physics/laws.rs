@@ -1,24 +1,25 @@
-//! Laws of reports and networks, on random machines and jobs: where the time of an NPU goes, against a sweep over what an
-//! observer was told; and that no network model with contention is faster than the one without, unless a port serves messages
-//! of an operation in another order.
+//! Laws of reports and networks, on random machines and jobs: the attribution of an NPU's time, against a sweep over an
+//! observer's notifications; and that no network model with contention is faster than the one without, unless a port
+//! serves messages of an operation in another order.
 //!
 //! Ten thousand of each: `cargo test --release --test it physics::laws -- --ignored`.
 //!
 //! # The law of contention
 //!
-//! Let the order in which messages enter each port, and the order of each lane, be given. Without contention, times are then the
-//! least solution of constraints t_i >= t_j + d: a message leaves after what it waits for and after the message before it at its
-//! port, and enters after its first byte and after the message before it. Every model with contention keeps all of these, and
-//! more. So if its messages enter in the same order, each of its times is at least that without contention, by induction along
-//! the order. Where rates are shared that is not so: a stream occupies its receiver's port from the moment when it leaves, and the
-//! latency of its way follows, so messages of different latencies that meet at the port without contention may pass it at
-//! different times.
+//! Suppose that the order of messages at each port and of nodes on each lane is given. Without contention, times are
+//! then the least solution of constraints t_i >= t_j + d: a message leaves after its dependencies and after the
+//! previous message at its port, and enters after its first byte and after the previous message. Every model with
+//! contention keeps all these constraints and adds others. So if its messages enter in the same order, each of its
+//! times is at least that without contention, by induction along the order. This does not hold if rates are shared: a
+//! stream occupies its receiver's port from the moment when it leaves, and the latency is added afterwards. So messages
+//! of different latencies that coincide at the port without contention may pass it at different times.
 //!
-//! Where the order differs nothing follows, because ports serve what comes first and that need not be best: on a line of
-//! three, the root at the end sends chunk 0 to its neighbour, which passes it on, and chunk 1 past it to the other end, which
-//! passes it back. At that end both meet. If the chunk that has to go on waits for the one that has arrived for good,
-//! everything ends 10 us later, a third. A segment's time decides, which one model waits for and another does not. Those are Graham's
-//! anomalies of list schedules (1969): less work or contention may end later.
+//! If the order differs, no bound follows, because ports serve messages first come, first served, which need not be
+//! optimal: on a line of three, the root at the end sends chunk 0 to its neighbour, which forwards it, and chunk 1 past
+//! the neighbour to the other end, which sends it back. Both meet at that end. If the chunk that must go on waits for
+//! the chunk that has arrived, everything ends 10 us later, a third of the time. The order depends on the time of one
+//! segment, which one model includes and another does not. These are Graham's anomalies of list schedules (1969): less
+//! work or contention may end later.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{self, Dim, Replay, job, machine_of, replay_with};
@@ -40,7 +41,7 @@ use chakram::workload::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Draw(u64);
 
 impl Draw {
@@ -60,7 +61,7 @@ impl Draw {
         of[self.below(of.len())]
     }
 
-    /// So many of `0..ranks`, in order.
+    /// `count` random members of `0..ranks`, sorted.
     fn members(&mut self, ranks: u32, count: usize) -> Vec<u32> {
         let mut all: Vec<u32> = (0..ranks).collect();
         while all.len() > count {
@@ -106,7 +107,7 @@ fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
 
 const BYTES: [u64; 5] = [1, 5_000, 40_000, 1_000_000, 8_000_000];
 
-/// The names of groups, which a job declares.
+/// Names of the groups that a job declares.
 const GROUPS: [&str; 2] = ["1", "2"];
 
 fn called(draw: &mut Draw, group: usize, members: &[u32]) -> Line {
@@ -118,7 +119,7 @@ fn called(draw: &mut Draw, group: usize, members: &[u32]) -> Line {
     }
 }
 
-/// A random job whose nodes follow one another on each rank, but for receives that are posted early.
+/// A random job whose nodes run one after another on each rank, except for receives that are posted early.
 struct RandomJob {
     ranks: Vec<Vec<Line>>,
     groups: Vec<Vec<u32>>,
@@ -136,7 +137,7 @@ impl RandomJob {
             ranks: vec![Vec::new(); ranks as usize],
             groups,
         };
-        // The last node of each rank's chain, and receives that nothing waits for yet.
+        // The last node of each rank's chain, and receives without dependents so far.
         let mut last: Vec<Vec<u64>> = vec![Vec::new(); ranks as usize];
         for _ in 0..steps {
             let mut add = |rank: u32, line: Line, early: bool| {
@@ -144,7 +145,7 @@ impl RandomJob {
                 let before = &mut last[rank as usize];
                 let id = lines.len() as u64 + 1;
                 if early {
-                    // It is posted with what it follows, and what comes next but one waits for it.
+                    // A receive has the same dependencies as its predecessor, and the node after the next waits for it.
                     lines.push(line.after(&before[..before.len().min(1)]));
                     before.push(id);
                 } else {
@@ -209,28 +210,28 @@ const MODELS: [NetworkModel; 5] = [
     CONTENDED[3],
 ];
 
-/// A message of an operation: its sender, which of the sender's operations it is of, its turn at its receiver, and how many such
-/// there were before.
+/// Identity of a message: its sender, the index of its operation among the sender's, its turn at its receiver, and the
+/// number of earlier such messages.
 type MessageName = (Npu, u32, (u32, u64), u32);
 
-/// A side of a port: NPU, dimension, side of the NPU, and whether messages leave.
+/// A side of a port: NPU, dimension, side of the NPU, and `true` for the sending direction.
 type PortSide = (Npu, usize, u32, bool);
 
-/// The messages of each operation in the order in which they pass each port.
+/// For each port, the order of each operation's messages.
 type PortOrder = BTreeMap<PortSide, BTreeSet<Vec<MessageName>>>;
 
-/// A network that notes which message passes which port.
+/// A network that records which message passes which port.
 struct NotedNetwork<'a, N> {
     network: N,
     topology: &'a Topology,
-    /// By port, the operation that opened it.
+    /// The operation that opened each port.
     opened: BTreeMap<u32, u32>,
     operations: u32,
     next_port: u32,
-    /// The last operation of each sender, and its number among those of the sender.
+    /// The last operation of each sender, and its index among the sender's operations.
     last: BTreeMap<Npu, (u32, u32)>,
     counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
-    /// By op, the message in flight, its receiver and its operation.
+    /// For each op the message in flight, its receiver and its operation.
     in_flight: BTreeMap<OpIndex, (MessageName, Npu, u32)>,
     passed: BTreeMap<(PortSide, u32), Vec<MessageName>>,
 }
@@ -266,7 +267,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
     fn open(&mut self, count: u32) -> PortRange {
         self.operations += 1;
         let range = match N::SHARED {
-            // All share the ports, which tell operations apart here.
+            // Operations share all ports; separate port ranges only identify the operation here.
             true => PortRange::new(self.next_port, count),
             false => self.network.open(count),
         };
@@ -328,7 +329,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
     }
 }
 
-/// Returns the order of messages at ports under `model`, message by message, and the makespan.
+/// Returns the order of messages at ports under `model`, with messages simulated, and the makespan.
 fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (PortOrder, u64) {
     fn run<N: NetworkBackend>(
         prepared: &CompiledReplay<'_>,
@@ -350,9 +351,9 @@ fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (P
     }
 }
 
-/// Least makespan under a contended model that the law allows beside `free` ps without contention. Times of rates that are
-/// shared are rounded once for each change of rates, to the picosecond. Where messages of several chunks or operations meet,
-/// ports may serve them in another order, and end earlier: of 10,000 single operations and 10,000 jobs by a third at most.
+/// Least makespan that the law allows under a model with contention, if it is `free` ps without. Shared rates are
+/// rounded to the picosecond at each change of rates. Where messages of several chunks or operations meet, ports may
+/// serve them in another order and end earlier: in 10,000 single operations and 10,000 jobs, by at most a third.
 fn least(free: u64, found: &Replay, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
@@ -388,7 +389,7 @@ fn check_models(
     for model in CONTENDED {
         let found = replay_with(workload, machine, &over(model));
         let message = alone && free.log.records.is_empty();
-        // On a mesh, messages of a group also meet on links between other members.
+        // On a mesh, messages of a group also contend on links between other members.
         let in_order = match model {
             NetworkModel::Ports => true,
             NetworkModel::FairSharing => false,
@@ -396,9 +397,9 @@ fn check_models(
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
         let is_faster = found.ps() < least(free.ps(), &found, false);
-        // Streams that share a port are there when they leave, whatever the latency of their ways.
+        // Streams that share a port occupy it when they leave, whatever the latency of their paths.
         let explained = || {
-            // With ideal switching messages do not say of which chunk they are, so chunks that change places are not seen.
+            // With ideal switching a message does not identify its chunk, so swapped chunks are not detected.
             if model == NetworkModel::FairSharing || chunks > 1 && ideal {
                 return true;
             }
@@ -475,20 +476,21 @@ fn ordered(seed: u64) -> Vec<String> {
     check_models((seed, false), &machine, &job.workload(), &told)
 }
 
-/// Parts of an NPU's time: compute, transfer, waiting of collectives, waiting of messages, other.
+/// Parts of an NPU's time: compute, transfer, waiting in collectives, waiting for messages, other.
 type Parts = [u64; 5];
 
-/// A rank and one of its nodes.
+/// A rank and the index of one of its nodes.
 type RankNode = (u32, u32);
 
-/// Where the time of each rank goes, from issue and end of its nodes alone.
+/// Attribution of each rank's time, from the issue and end of its nodes alone.
 fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     let events = &replay.log.events;
     let mut times: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
     for &(at, completed, rank, node) in events {
         times.entry((rank, node)).or_default()[usize::from(completed)] = at;
     }
-    // The k-th send from one rank to another meets the k-th receive, the k-th call of a group those of its members.
+    // The k-th send from one rank to another matches the k-th receive, the k-th call of a group the members' k-th
+    // calls.
     let mut begins: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let mut halves: BTreeMap<(u32, u32), [Vec<RankNode>; 2]> = BTreeMap::new();
     let mut calls: BTreeMap<(String, usize), Vec<(u32, u32)>> = BTreeMap::new();
@@ -571,7 +573,7 @@ fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     parts.collect()
 }
 
-/// The parts of every NPU against the sweep.
+/// Compares the parts of every NPU's time with the sweep.
 fn attributed(seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let (_, machine) = machine(&mut draw);
@@ -588,7 +590,7 @@ fn attributed(seed: u64) -> Vec<String> {
             row.time.parts.map(|part| part.0);
         let [computes, transfers, waits, stalls, other] = *expected;
         let found = [compute, communication, bubble, memory + host + idle];
-        // No group has a role, so every message is between stages.
+        // Groups have no role, so every message counts as between pipeline stages.
         if found != [computes, transfers + waits, stalls, other] {
             broken.push(format!(
                 "{seed}: rank {} {found:?}, swept {expected:?}",
@@ -634,7 +636,8 @@ fn hold(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
     );
 }
 
-/// 5 kB over two links of 6 ps/B: 30 ns, 24.576 for a segment of 4,096 B at the device between them, and 20 of latency.
+/// 5 kB over two links of 6 ps/B: 30 ns for the bytes, 24.576 ns for a segment of 4,096 B at the device between the
+/// links, and 20 ns of latency.
 #[test]
 fn a_message_waits_for_its_segment_in_every_model() {
     let ring = Dim {
@@ -661,8 +664,8 @@ fn a_message_waits_for_its_segment_in_every_model() {
     }
 }
 
-/// Reduces and gathers of groups that are no sub-grid, which took one port over all dimensions: 1,140 us, 2,160 and 100.1
-/// against 640, 1,280 to 1,522 and 60.6 to 71.1 of the other models.
+/// Reduces and gathers of groups that are no sub-grid. A bug once gave them a single port for all dimensions: 1,140,
+/// 2,160 and 100.1 us, while the other models gave 640, 1,280 to 1,522 and 60.6 to 71.1.
 #[test]
 fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
     let of = |shape, size, ps_per_byte, link_ns, algorithm| Dim {
@@ -674,7 +677,8 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
     };
     use CollectiveAlgorithm::{Direct, DoubleBinaryTree, Pairwise};
     use DimensionShape::{FullyConnected, Mesh, Switch};
-    // 8 MB over links of 80 ps/B take 640 us: one after another from two sides, while others come along the other dimension.
+    // 8 MB over links of 80 ps/B take 640 us: one message after another from two sides, while others arrive along the
+    // other dimension.
     for (dims, kind, bytes, members, root) in [
         (
             [

@@ -1,8 +1,8 @@
-//! Traces in a few words: one line per node.
+//! Traces in short notation: one line per node.
 
 use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, Op};
 
-/// A node of a trace; its id is its place in the trace, counted from 1.
+/// A node of a trace; its id is its position in the trace, from 1.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub op: Op<'static>,
@@ -12,7 +12,7 @@ pub struct Line {
     pub delay_ns: u64,
     pub wait_ns: u64,
     pub eager: bool,
-    /// Bytes to each member and from each, of an all-to-all of unequal parts.
+    /// Bytes to each member and from each member, for an all-to-all of unequal parts.
     pub splits: [String; 2],
     pub after: Vec<u64>,
 }
@@ -31,7 +31,7 @@ pub fn line(op: Op<'static>) -> Line {
     }
 }
 
-/// A kernel that was recorded to last `ns`.
+/// A kernel with a recorded duration of `ns`.
 pub fn kernel(ns: u64) -> Line {
     let op = Op::Compute {
         flops: 0,
@@ -41,7 +41,7 @@ pub fn kernel(ns: u64) -> Line {
     Line { ns, ..line(op) }
 }
 
-/// A kernel in BF16 of this class and shape.
+/// A kernel in BF16 with this shape.
 pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> Line {
     let op = Op::Compute {
         flops,
@@ -73,7 +73,7 @@ pub fn receive(peer: u32, bytes: u64) -> Line {
     message(true, peer, bytes)
 }
 
-/// A collective of all ranks, rooted at rank 0 if it has a root.
+/// A collective of all ranks; a root, if it has one, is rank 0.
 pub fn call(kind: CollectiveKind, bytes: u64) -> Line {
     line(Op::Collective {
         kind,
@@ -96,19 +96,19 @@ impl Line {
         self
     }
 
-    /// Lasted this long where it was recorded.
+    /// Sets the recorded duration.
     pub fn lasts(mut self, ns: u64) -> Self {
         self.ns = ns;
         self
     }
 
-    /// Is ready this long after what it waits for.
+    /// Sets the delay between the end of the dependencies and readiness.
     pub fn delayed(mut self, ns: u64) -> Self {
         self.delay_ns = ns;
         self
     }
 
-    /// Waited this long for its peers where it was recorded.
+    /// Sets the recorded wait for peers.
     pub fn waited(mut self, ns: u64) -> Self {
         self.wait_ns = ns;
         self

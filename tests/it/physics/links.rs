@@ -1,4 +1,4 @@
-//! Links that all operations share: by hand, against packets, and where nothing meets.
+//! Links shared by all operations: by hand, against packets, and without contention.
 
 use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
@@ -26,8 +26,8 @@ fn one(shape: DimensionShape, size: u32) -> Dim {
     dim(shape, size, Ring).of_links()
 }
 
-/// 0 → 2 is at 1 at 500 ns. What 1 sends at 0 is gone then; what it sends at 400 has the link until 600, and
-/// what it sends at 550 finds it taken until 700.
+/// The message from 0 to 2 reaches 1 at 500 ns. A message that 1 sends at 0 has left by then; one sent at 400 occupies
+/// the link until 600, and one sent at 550 finds it occupied until 700.
 #[test]
 fn who_passes_through_and_who_sends_take_turns() {
     for shape in [DimensionShape::Ring, DimensionShape::Mesh] {
@@ -39,7 +39,7 @@ fn who_passes_through_and_who_sends_take_turns() {
         assert_eq!(found(0), [1_200_000, 700_000]);
         assert_eq!(found(400), [1_300_000, 1_100_000]);
         assert_eq!(found(550), [1_200_000, 1_400_000]);
-        // Ports: both enter at 2, one from 1,000 ns on, the other 500 ns after it begins to leave.
+        // With ports, both messages enter at 2, one from 1,000 ns, the other 500 ns after it begins to leave.
         let flows = [flow(0, 0, 2, 10_000), flow(550, 1, 2, 10_000)];
         assert_eq!(arrivals(&machine, Ports, &flows), [1_200_000, 1_400_000]);
         assert_eq!(
@@ -49,7 +49,7 @@ fn who_passes_through_and_who_sends_take_turns() {
     }
 }
 
-/// A send has left when it is through its first link, wherever else it waits.
+/// A send completes when the message has passed its first link, wherever else it waits.
 #[test]
 fn a_send_is_over_when_its_first_link_is_free_of_it() {
     let machine = machine(&[one(DimensionShape::Ring, 6)]);
@@ -58,7 +58,8 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
         flow(0, 0, 2, 10_000),
         flow(0, 0, 5, 10_000),
     ];
-    // 1 → 2 takes its link for 1,000 ns; 0's train waits there since 500. Downwards is another link.
+    // The message from 1 to 2 occupies its link for 1,000 ns; 0's message waits there from 500. The downward direction
+    // is another link.
     let expected = [
         [1_000_000, 1_500_000],
         [200_000, 1_700_000],
@@ -67,10 +68,10 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
     assert_eq!(ends(&machine, Links, &flows), expected);
 }
 
-/// Members of a broadcast over one switch, and a message from the root to one that is none.
+/// A broadcast over one switch, and a message from its root to an NPU outside the group.
 ///
-/// 80,000 B take 1,600 ns, 10,000 B 200 ns, two links of latency 1,000 ns. The root's second message is handed
-/// over when the first has left, so what another operation sends in the meantime goes before it.
+/// 80,000 B take 1,600 ns, 10,000 B 200 ns, two links of latency 1,000 ns. The root sends its second message when the
+/// first has left, so a message that another operation sends in the meantime goes first.
 #[test]
 fn a_message_and_a_collective_meet() {
     let dims = [dim(DimensionShape::Switch, 4, Direct)];
@@ -78,10 +79,10 @@ fn a_message_and_a_collective_meet() {
         // First the message, then 2 x 1,600 ns.
         (Links, 0, 4_400_000, 1_200_000),
         (Ports, 0, 4_400_000, 1_200_000),
-        // Between the two.
+        // The message goes between the two.
         (Links, 100, 4_400_000, 2_800_000),
         (Ports, 100, 4_400_000, 2_800_000),
-        // They do not meet.
+        // No contention.
         (ContentionFree, 100, 4_200_000, 1_300_000),
     ] {
         let broadcast = call(K::Broadcast, 80_000).group("three").on(0);
@@ -94,7 +95,7 @@ fn a_message_and_a_collective_meet() {
     }
 }
 
-/// Two rings of 3 with one member in common: that one has one link up.
+/// Two rings of 3 with one common member, which has only one upward link.
 #[test]
 fn two_collectives_meet_on_a_member_s_link() {
     // Ring all-gather of 3 x 40,000 B: 2 rounds of 800 + 1,000 ns.
@@ -117,20 +118,20 @@ fn two_collectives_meet_on_a_member_s_link() {
         [replay.end(0, 1), replay.end(4, 2)]
     };
     assert_eq!(shared(5000), [3_600_000, 8_600_000]);
-    // 400 ns later: 2's link up is taken until 800, so its message is at 3 at 2,600 instead of 2,200. 3 passes
-    // it on, and it is at 4 at 4,400 instead of 4,000.
+    // 400 ns later: rank 2's upward link is occupied until 800, so its message reaches 3 at 2,600 instead of 2,200.
+    // Rank 3 forwards it to 4, where it arrives at 4,400 instead of 4,000.
     assert_eq!(shared(400), [3_600_000, 4_400_000]);
 }
 
-/// Whatever else goes on elsewhere, and whatever numbers messages have because of it.
+/// The result does not depend on unrelated messages, nor on the message ids that result from them.
 #[test]
 fn traffic_elsewhere_changes_nothing() {
     let machine = machine(&[one(DimensionShape::Switch, 8)]);
-    // Both come to 0 at once, or to its link down, 500 ns later; 1 is the first.
+    // Both reach 0 at the same time, or 0's downward link 500 ns later; message 1 is the first.
     let two = [flow(10_000, 2, 0, 20_000), flow(10_000, 1, 0, 10_000)];
     let expected = [11_600_000, 11_200_000];
     assert_eq!(arrivals(&machine, Links, &two), expected);
-    // These are over before, one or the other last; then their numbers are used again.
+    // These end earlier, one or the other last; then their ids are reused.
     for elsewhere in [[10, 10], [10, 1000], [1000, 10]] {
         let [one, other] = elsewhere;
         let flows = [flow(0, 4, 5, one), flow(0, 6, 7, other), two[0], two[1]];
@@ -141,7 +142,7 @@ fn traffic_elsewhere_changes_nothing() {
     }
 }
 
-/// Algorithms that keep a line's members apart take as long as without contention.
+/// Algorithms whose messages never share a link take as long as without contention.
 #[test]
 fn collectives_whose_members_keep_apart_take_as_long() {
     let rings = [
@@ -173,19 +174,19 @@ fn collectives_whose_members_keep_apart_take_as_long() {
     }
 }
 
-/// Direct on a ring of 4: what goes two places up shares a link with what its neighbour sends.
+/// Direct on a ring of 4: a message two positions up shares a link with the neighbour's message.
 ///
-/// All-to-all of 4 x 10,000 B, 200 ns each: to +1, then +2, then +3, which is one down. What goes to +2 leaves
-/// from 200 to 400 ns and is at the neighbour at 700, where nothing goes up any more; it arrives from 1,200 to
-/// 1,400. What goes down is there at 1,100.
+/// All-to-all of 4 x 10,000 B, 200 ns each: to +1, then +2, then +3, which is one down. The message to +2 leaves from
+/// 200 to 400 ns and reaches the neighbour at 700, whose upward link is free by then; it arrives from 1,200 to 1,400.
+/// The message down arrives at 1,100.
 #[test]
 fn direct_on_a_ring_meets_where_routes_do() {
     let machine = machine(&[dim(DimensionShape::Ring, 4, Direct).of_links()]);
     let ranks = vec![vec![call(K::AllToAll, 40_000)]; 4];
     let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
     assert_eq!(ps(Links), 1_400_000);
-    // With 50,000 B each of 1,000 ns: +2 leaves from 1,000 to 2,000, is at the neighbour at 1,500, when that
-    // sends its own +2 until 2,000, so it goes on until 3,000 and is there at 3,500.
+    // With 50,000 B a message takes 1,000 ns: the message to +2 leaves from 1,000 to 2,000 and reaches the neighbour at
+    // 1,500, which sends its own message to +2 until 2,000; so it leaves the neighbour by 3,000 and arrives at 3,500.
     let ranks = vec![vec![call(K::AllToAll, 200_000)]; 4];
     let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
     assert_eq!(ps(Links), 3_500_000);
@@ -204,12 +205,12 @@ fn npus(dims: &[Dim]) -> u32 {
     dims.iter().map(|dim| dim.size).product()
 }
 
-/// The NPU to which `npu` sends in a permutation along dimension `d` that no two messages' links share.
+/// The NPU to which `npu` sends in a permutation along dimension `d` in which no two messages share a link.
 fn partner(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);
     let to = match dims[d].shape {
-        // All up, or all down.
+        // All send up, or all down.
         DimensionShape::Ring => [x + 1, x + n - 1][by as usize % 2] % n,
         // Two neighbours exchange.
         DimensionShape::Mesh => Some((x + by % 2) ^ 1)
@@ -223,7 +224,7 @@ fn partner(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// One message on a machine of its own has left and arrived under all models at the same picosecond.
+    /// A single message leaves and arrives at the same picosecond under all models.
     #[test]
     fn alone_all_models_agree(
         dims in stack(), segment in segment(), bytes in bytes(), pick in any::<(u32, u32)>(),
@@ -237,7 +238,7 @@ proptest! {
         prop_assert_eq!(&found[0], &found[2]);
     }
 
-    /// So do messages that do not meet.
+    /// Messages that do not contend do, too.
     #[test]
     fn permutations_that_do_not_meet_agree(
         dims in stack(), segment in segment(), pick in any::<(usize, u32)>(),
@@ -253,14 +254,14 @@ proptest! {
     }
 }
 
-/// Placement of messages on a machine.
+/// Pattern of messages on a machine.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
-    /// Each NPU sends to another and receives from one.
+    /// Each NPU sends to one other and receives from one.
     Permutation,
-    /// Most go to one.
+    /// Most messages go to one NPU.
     Incast,
-    /// Anything.
+    /// Random pairs.
     Any,
 }
 
@@ -290,7 +291,7 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
             for (dim, &shape) in dims.iter_mut().zip(shapes) {
                 dim.shape = shape;
             }
-            // Where a dimension between two slower ones is crossed, trains are not gathered.
+            // A train that crosses a fast dimension between two slower ones spreads out, so no middle dimension is that fast.
             if let [a, b, c] = &mut dims[..] {
                 b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
             }
@@ -303,7 +304,7 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
                     Pattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
                     Pattern::Any => (a % n, b % n),
                 };
-                // Trains are gathered for whole segments.
+                // On faster later links a train equals its packets only if its segments are whole.
                 let bytes = match segment {
                     Some(s) if faster_after && bytes > s => bytes / s * s,
                     _ => bytes,
@@ -334,13 +335,14 @@ const SHAPES: &[&[DimensionShape]] = &[
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// Packets one by one come when trains do.
+    /// Single packets arrive at the same times as trains.
     ///
-    /// A train keeps its segments without gaps: it is ready at max(head, tail - (s - γ)). Of its N packets of γ each,
-    /// the last is there at the tail and may be that late because N - 1 = (s - γ)/γ go before it, and the
-    /// first is the head, so packets are ready at the same moment, and all that follows is the same. If the
-    /// last packet is shorter, both say the same as long as links are not faster than those before: then the
-    /// head decides. So here messages are of whole segments where one is, and the bound is nothing.
+    /// A train keeps its segments without gaps: it is ready at max(head, tail - (s - γ)). It has N packets of γ each.
+    /// The first arrives at the head, and the last at the tail; the last may be that late because N - 1 = (s - γ)/γ
+    /// packets go before it. So packets are ready at the same moment as the train, and everything after that is the
+    /// same. If the last packet is shorter, both still agree as long as links are not faster than earlier ones, because
+    /// then the head decides. So here messages consist of whole segments if there are segments, and the allowed
+    /// difference is 0.
     #[test]
     fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
         let Traffic { dims, segment, flows } = &traffic;
@@ -349,8 +351,8 @@ proptest! {
         prop_assert_eq!(arrivals(&machine, Links, flows), expected);
     }
 
-    /// Any size, alone: for the short last packet a train may wait as long as for a whole one, once on each
-    /// link that is faster than one before.
+    /// Single messages of any size: a train may wait for a short last packet as long as for a full one, once on each
+    /// link that is faster than an earlier one.
     #[test]
     fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic(SHAPES), odd in bytes()) {
         let Traffic { dims, segment, .. } = &traffic;
@@ -364,7 +366,7 @@ proptest! {
     }
 }
 
-/// Every collective runs to its end over any stack, message by message.
+/// Every collective completes on any stack of dimensions, with messages simulated.
 #[test]
 fn every_algorithm_ends_on_every_shape() {
     for (shape, _) in DimensionShape::ALL {

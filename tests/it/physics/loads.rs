@@ -1,13 +1,13 @@
-//! Loads and stores beyond the NPU, and machines of one dimension with memories, for tests.
+//! Loads from and stores to memory outside the NPU, and one-dimensional machines with memories, for tests.
 
 use super::lines::{Line, line};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
-/// A dimension `d`: its shape, bytes per second, ns of latency, and algorithm.
+/// The dimension `d`: its shape, bytes per second, ns of latency, and algorithm.
 pub type OneDimension<'a> = (&'a str, u64, u64, &'a str);
 
-/// A machine of `npus` NPUs along one dimension. `memories` are tables, each with its name and its keys but for the capacity.
+/// A machine of `npus` NPUs along one dimension. `memories` gives tables: name, and keys except the capacity.
 pub fn machine(npus: u32, dimension: OneDimension<'_>, memories: &[(&str, &str)]) -> Machine {
     let tables = memories.iter();
     let tables: String = tables
@@ -35,7 +35,7 @@ algorithm = "{algorithm}"
     Machine::parse(&text, "m.toml").unwrap()
 }
 
-/// A load or store of `place`.
+/// A load from or store to `place`.
 pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
     line(Op::Memory {
         store,
@@ -45,7 +45,7 @@ pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
     })
 }
 
-/// A load of the memory beyond the NPU that has no name.
+/// A load from the unnamed memory outside the NPU.
 pub fn load(bytes: u64) -> Line {
     access(MemoryLocation::Remote, false, bytes)
 }

@@ -1,4 +1,4 @@
-//! Every number of a machine file, doubled: which result moves, by how much, and what is refused.
+//! Every number of a machine file, doubled: the result that changes, its change, and errors.
 
 use super::doubling::{Keys, MACHINE, doubled};
 use super::lines::{Line, call, kernel, line, receive, send};
@@ -25,7 +25,7 @@ fn alone(line: Line) -> Vec<Vec<Line>> {
     vec![vec![line]]
 }
 
-/// k TFLOP/s do 1,000,000 k operations in 1 us; at twice the rate in 0.5 us.
+/// A peak of k TFLOP/s executes 1,000,000 k operations in 1 us; twice the peak in 0.5 us.
 fn peaks(keys: &mut Keys) {
     for (k, (dtype, name)) in (1..).zip(Dtype::ALL) {
         let entry = format!(
@@ -34,7 +34,7 @@ fn peaks(keys: &mut Keys) {
         );
         let ranks = alone(work(1_000_000 * k, 8, Some(dtype)));
         doubled(keys, &entry, &ranks, Ok(1_000_000), 500_000);
-        // Kernels in another format do not notice.
+        // A kernel in another format does not change.
         let other = Dtype::ALL[k as usize % 8].0;
         let rate = k % 8 + 1;
         let ranks = alone(work(1_000_000 * rate, 8, Some(other)));
@@ -56,7 +56,7 @@ fn memory_of_the_npu(keys: &mut Keys) {
     doubled(keys, entry, &local(3_000_000), Ok(3_300_000), 1_800_000);
     let entry = "memory_latency = \"300 => memory_latency = \"600";
     doubled(keys, entry, &local(3_000_000), Ok(3_300_000), 3_600_000);
-    // A kernel's bytes stream; they have no latency.
+    // A kernel streams its bytes, without latency.
     doubled(
         keys,
         entry,
@@ -70,7 +70,7 @@ fn memory_of_the_npu(keys: &mut Keys) {
     doubled(keys, entry, &local(60_000_000_000), refused, 60_000_300_000);
 }
 
-/// Kernels of 1 us that depend on nothing, each on its own stream or thread: lanes decide.
+/// Independent kernels of 1 us, each on its own stream or thread: the number of lanes limits them.
 fn lanes_of_npu_and_host(keys: &mut Keys) {
     let kernels = |n: i64| vec![(0..n).map(|lane| kernel(1000).on(lane)).collect::<Vec<_>>()];
     // 4 kernels on 2 lanes take two turns, on 4 lanes one.
@@ -94,7 +94,7 @@ fn lanes_of_npu_and_host(keys: &mut Keys) {
         Ok(2_000_000),
         1_000_000,
     );
-    // One kind of lane is nothing to the other.
+    // One kind of lane has no effect on the other.
     doubled(
         keys,
         "\nlanes = 2 => \nlanes = 4",
@@ -111,8 +111,8 @@ fn lanes_of_npu_and_host(keys: &mut Keys) {
     );
 }
 
-/// An all-reduce of 80,000 B among 2 x 2. Inside one message of 40,000 B in 400 + 400 ns; outside
-/// one of 20,000 B in 3,000 + 800 ns; both twice: 2 x (800 + 3,800) = 9,200 ns.
+/// An all-reduce of 80,000 B among 2 x 2. Inside, one message of 40,000 B in 400 + 400 ns; outside,
+/// one of 20,000 B in 3,000 + 800 ns; each twice: 2 x (800 + 3,800) = 9,200 ns.
 fn dimensions(keys: &mut Keys) {
     let world = |n| vec![vec![call(CollectiveKind::AllReduce, 80_000)]; n];
     let all = Ok(9_200_000);
@@ -121,8 +121,8 @@ fn dimensions(keys: &mut Keys) {
     doubled(keys, "\"400 ns => \"800 ns", &world(4), all, 10_000_000);
     doubled(keys, "\"25 GB/s => \"50 GB/s", &world(4), all, 8_400_000);
     doubled(keys, "\"1500 ns => \"3000 ns", &world(4), all, 15_200_000);
-    // 8 ranks need twice the NPUs. A ring of 4: 3 messages of 20,000 B, each 400 + 200 ns; then
-    // 20,000 B are left: one message of 10,000 B in 3,000 + 400 ns: 2 x (1,800 + 3,400).
+    // 8 ranks need twice the NPUs. A ring of 4: 3 messages of 20,000 B, each 400 + 200 ns; then,
+    // with the remaining 20,000 B, one message of 10,000 B in 3,000 + 400 ns: 2 x (1,800 + 3,400).
     let refused = Err("the job has 8 ranks, but machine `keys` has 4 NPUs");
     let inner = "\"ring\"\nsize = 2 => \"ring\"\nsize = 4";
     doubled(keys, inner, &world(8), refused, 10_400_000);
@@ -156,7 +156,7 @@ fn dimensions(keys: &mut Keys) {
     );
 }
 
-/// One channel for all: two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
+/// A single channel: two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
 fn remote_memory(keys: &mut Keys) {
     let two = vec![vec![load(MemoryLocation::Remote, 100_000)]; 2];
     doubled(
@@ -183,7 +183,7 @@ fn remote_memory(keys: &mut Keys) {
         refused,
         2_000_002_000_000,
     );
-    // With a channel each, they end together.
+    // With one channel for each load, both end together.
     doubled(
         keys,
         "\"pool\" => \"per_npu\"",
@@ -193,7 +193,7 @@ fn remote_memory(keys: &mut Keys) {
     );
 }
 
-/// Every line of the file that has a number is doubled by one of the functions above.
+/// The functions above double the number in every line of the file that has one.
 #[test]
 fn every_number_moves_what_it_should() {
     let mut keys = Keys::default();

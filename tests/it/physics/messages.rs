@@ -1,4 +1,5 @@
-//! Sends are eager: a send completes when its last byte has left, a receive when it is all there.
+//! Sends are eager: a send completes when its last byte has left, a receive when the last byte has
+//! arrived.
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
@@ -23,10 +24,10 @@ fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u
     replay(&workload, &ring_of(ranks)).ends()
 }
 
-/// 10,000 B: s = 200 ns. From 0 to 2 are two links: 1,000 ns.
+/// 10,000 B: s = 200 ns. From 0 to 2 there are two links: 1,000 ns.
 #[test]
 fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
-    // The receiver posts at 0, or at 3,000 ns, long after everything has come.
+    // The receiver posts at 0, or at 3,000 ns, long after all bytes have arrived.
     for (posted_ns, ends) in [(0, 1_200_000), (1199, 1_200_000), (3000, 3_000_000)] {
         let ranks = [
             vec![send(2, 10_000)],
@@ -40,8 +41,8 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
     }
 }
 
-/// Two sends to one peer take turns on their lane; to two peers they are separate operations and
-/// do not meet. Each leaves in 200 ns; rank 1 is one link away, rank 2 two.
+/// Two sends to one peer take turns on their lane; to two peers they are separate operations and do
+/// not contend. Each leaves in 200 ns; rank 1 is one link away, rank 2 two.
 #[test]
 fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
     let to = |peers: [u32; 2]| {
@@ -61,17 +62,17 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
             replay.ends()[2],
         ]
     };
-    // Injected at 200 and 400 ns; the second is there at 200 + 500 + 200 ns.
+    // Sent at 200 and 400 ns; the second arrives at 200 + 500 + 200 ns.
     assert_eq!(to([1, 1]), [200_000, 400_000, 900_000, 0]);
     // At 500 + 200 and at 1,000 + 200 ns.
     assert_eq!(to([1, 2]), [200_000, 200_000, 700_000, 1_200_000]);
 }
 
-/// Messages of a tag meet in program order, whatever order they are ready in.
+/// Messages of a tag match in program order, whatever order they become ready in.
 #[test]
 fn the_kth_send_meets_the_kth_receive() {
     let ranks = [
-        // The first send waits for a kernel of 5,000 ns, the second does not.
+        // The first send waits for a kernel of 5,000 ns, the second for none.
         vec![
             kernel(5000),
             send(1, 10_000).after(&[1]).on(1),
@@ -84,32 +85,34 @@ fn the_kth_send_meets_the_kth_receive() {
     assert_eq!((replay.end(1, 1), replay.end(1, 2)), (5_700_000, 700_000));
 }
 
-/// From 0 to 3 on a ring of 4 is one link the short way. One way takes 500 + 200 ns; 3 rounds are
-/// 6 ways. Rank 3's last send has left 500 ns before it is received.
+/// On a ring of 4, the short path from 0 to 3 is one link. One direction takes 500 + 200 ns; 3
+/// rounds are 6 transfers. Rank 3's last send completes 500 ns before it is received.
 #[test]
 fn a_ping_pong_takes_two_ways_a_round() {
     let ends = traffic(TrafficPattern::PingPong, 10_000, 4, 3);
     assert_eq!(ends, [4_200_000, 0, 0, 3_700_000]);
 }
 
-/// Everyone sends and receives at once: a round is 500 + 200 ns, whatever the number of ranks.
+/// All ranks send and receive at the same time: a round is 500 + 200 ns, whatever the number of
+/// ranks.
 #[test]
 fn a_ring_shift_takes_one_way_a_round() {
     for ranks in [2, 5, 8] {
         let ends = traffic(TrafficPattern::Ring, 10_000, ranks, 3);
         assert_eq!(ends, vec![2_100_000; ranks as usize]);
     }
-    // 3 places on a ring of 8 are 3 links: 1,500 + 200 ns.
+    // 3 positions on a ring of 8 are 3 links: 1,500 + 200 ns.
     let ends = traffic(TrafficPattern::Stride(3), 10_000, 8, 1);
     assert_eq!(ends, vec![1_700_000; 8]);
-    // 6 places are 2 the other way.
+    // 6 positions are 2 in the other direction.
     let ends = traffic(TrafficPattern::Stride(6), 10_000, 8, 1);
     assert_eq!(ends, vec![1_200_000; 8]);
 }
 
-/// Seven senders to rank 0 of 8, two rounds. Without contention between operations each behaves as
-/// if alone: its second message leaves at 200 and is there 2 s + k links of 500 ns later; rank 4 is
-/// 4 links away: 2,000 + 2 x 200 ns. Senders are done when both have left, at 400 ns.
+/// Seven senders to rank 0 of 8, two rounds. Without contention between operations each sender
+/// behaves as if alone: its second message leaves at 200 ns and arrives after k links of 500 ns and
+/// its own 200 ns; rank 4 is 4 links away: 2,000 + 2 x 200 ns. Senders end when both messages have
+/// left, at 400 ns.
 #[test]
 fn an_incast_meets_no_contention_between_operations() {
     let mut want = vec![400_000; 8];
@@ -117,9 +120,9 @@ fn an_incast_meets_no_contention_between_operations() {
     assert_eq!(traffic(TrafficPattern::Incast, 10_000, 8, 2), want);
 }
 
-/// A message crosses dimensions one after the other: latencies add up, the slowest rate counts.
-/// From NPU 0 = (0, 0) to NPU 7 = (3, 1): one ring link of 500 ns, two switch links of 1,000 ns,
-/// 10,000 B at 40 ps/B = 400 ns.
+/// A message crosses dimensions one after the other: latencies add up, and the slowest rate
+/// determines the serialization. From NPU 0 = (0, 0) to NPU 7 = (3, 1): one ring link of 500 ns,
+/// two switch links of 1,000 ns, 10,000 B at 40 ps/B = 400 ns.
 #[test]
 fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
     let mut outer = dim(DimensionShape::Switch, 2, Ring);

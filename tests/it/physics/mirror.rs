@@ -1,4 +1,4 @@
-//! Ranks without a trace: a missing member arrives with the last that is present.
+//! Ranks without a trace: an absent member arrives with the last present member.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::naive;
@@ -8,7 +8,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, WorkloadError};
 
-/// A job of `ranks` of which only these are present, on a ring or a switch of that size.
+/// A job of `ranks` of which only `present` have traces, on a ring or a switch of that size.
 fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {
     let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
     let workload = builder
@@ -22,8 +22,8 @@ fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Repla
     replay(&workload, &machine(&[dim(shape, ranks, algorithm)]))
 }
 
-/// One of 8, after 300 ns: an all-reduce of 80,000 B takes 14 steps of 500 + 200 ns, as if all
-/// eight had come at 300 ns.
+/// One rank of 8 is present, after 300 ns: an all-reduce of 80,000 B takes 14 steps of 500 + 200
+/// ns, as if all eight had arrived at 300 ns.
 #[test]
 fn one_rank_of_eight_takes_the_time_of_all() {
     let lines = vec![kernel(300), call(K::AllReduce, 80_000).after(&[1])];
@@ -34,7 +34,7 @@ fn one_rank_of_eight_takes_the_time_of_all() {
     }
 }
 
-/// Two of 6 come at 100 and 900 ns; the others come at 900.
+/// Two ranks of 6 are present and arrive at 100 and 900 ns; the others arrive at 900.
 #[test]
 fn the_missing_come_with_the_last() {
     let member = |ns| vec![kernel(ns), call(K::AllGather, 1000).after(&[1])];
@@ -49,7 +49,7 @@ fn the_missing_come_with_the_last() {
     assert_eq!(replay.ends(), [want[1], want[4]]);
 }
 
-/// Of a broadcast from rank 0 of 4 only rank 1 is present, which is served first: 80,000 B in
+/// A broadcast from rank 0 of 4, where only rank 1 is present, which receives first: 80,000 B in
 /// 1,600 ns and two switch links of 500 ns.
 #[test]
 fn a_missing_root_sends_as_soon_as_it_is_wanted() {
@@ -61,7 +61,8 @@ fn a_missing_root_sends_as_soon_as_it_is_wanted() {
     assert_eq!(replay.ends(), [2_600_000]);
 }
 
-/// A missing sender sends when its receiver is ready, at 300 ns: one link and 200 ns later.
+/// An absent sender sends when its receiver is ready, at 300 ns: the receive ends one link and 200
+/// ns later.
 #[test]
 fn a_missing_sender_sends_when_its_receiver_is_ready() {
     let lines = vec![kernel(300), receive(1, 10_000).after(&[1])];
@@ -82,8 +83,8 @@ fn without_mirror_a_missing_rank_is_named() {
     assert!(text.contains("`missing_ranks` mirror"), "{text}");
 }
 
-/// The rest of a collective when the last present member is done, or of a message to a rank
-/// that is missing, belongs to no node: the makespan is when the last node completed.
+/// The rest of a collective after the last present member ends, or of a message to an absent rank,
+/// belongs to no node: the makespan is the completion of the last node.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
     let replay = run(

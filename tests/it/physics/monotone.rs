@@ -1,4 +1,4 @@
-//! Better hardware is never slower for one collective.
+//! Better hardware never makes a single collective slower.
 
 use super::rig::{Dim, cases, machine, replay};
 use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
@@ -49,15 +49,16 @@ proptest! {
     ) {
         let base = time(&dims, kind, bytes);
         let which = which.index(dims.len());
-        // Slower by the factor, so the faster one is the base.
+        // Slower by the factor, so that the faster machine is the base.
         let mut narrow = dims.clone();
         narrow[which].ps_per_byte *= factor;
         prop_assert!(time(&narrow, kind, bytes) >= base);
         let mut far = dims.clone();
         far[which].link_ns *= factor;
         prop_assert!(time(&far, kind, bytes) >= base);
-        // Both bound what happens: nothing is slower by more than the factor, but for rounding, at
-        // most half a picosecond in each of fewer than 1,000 messages in a row, times the factor.
+        // Slowing both bounds the result: no collective is slower by more than the factor, except
+        // for rounding by at most half a picosecond in each of fewer than 1,000 successive
+        // messages, times the factor.
         let mut both = dims.clone();
         for dim in &mut both {
             (dim.ps_per_byte, dim.link_ns) = (dim.ps_per_byte * factor, dim.link_ns * factor);
@@ -66,7 +67,7 @@ proptest! {
         prop_assert!(slow.abs_diff(base * factor) <= 1000 * factor, "{slow} {base}");
     }
 
-    /// A larger buffer takes no less.
+    /// A larger buffer never takes less time.
     #[test]
     fn more_bytes_are_never_faster(
         dims in prop::collection::vec(any_dim(), 1..=3),

@@ -1,10 +1,10 @@
-//! Collectives message by message, without events: times are guessed and corrected until they fit.
+//! Collectives as single messages, without events: times are guessed and corrected until they are consistent.
 //!
-//! Where a ring of NPUs is gone round both ways, each way is a strand of its own, with half of everything.
+//! If a ring algorithm uses both directions, each direction is a separate strand with half of the data.
 //!
-//! Every message has a time at which it begins to leave, one at which its first byte is there and
-//! one at which all of it is. All three follow from those of earlier messages, so repeating the
-//! rules from any guess settles them in the order of time.
+//! Every message has three times: it begins to leave, its first byte arrives, and its last byte arrives. All three
+//! follow from those of earlier messages, so applying the rules repeatedly converges from any guess, in the order of
+//! time.
 
 use super::oracle::{pass, phases};
 use super::programs;
@@ -14,17 +14,17 @@ use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
 
-/// Condition that a message waits for.
+/// Condition for sending a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Needs {
-    /// So many receptions.
+    /// This many receptions.
     Count(usize),
-    /// The messages of these members.
+    /// Receptions from these members.
     From(Vec<u32>),
 }
 
-/// A message of a member's program for one line: to which index, what it needs, and which part of the
-/// line's buffer it is, as a fraction.
+/// A message in a member's program for one line: receiver index, condition, and size as a fraction of the line's
+/// buffer.
 pub type Post = (u32, Needs, (u64, u64));
 
 /// Messages that the member `index` of a line of `n` sends, in order.
@@ -52,7 +52,7 @@ fn program(
         .collect()
 }
 
-/// The messages of rings and direct exchanges: to which index, after how many receptions.
+/// The messages of rings and direct exchanges: receiver index, and the number of receptions before each.
 fn counted(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,
@@ -62,7 +62,7 @@ fn counted(
 ) -> Vec<(u32, usize)> {
     use CollectivePrimitive as P;
     let next = (index + 1) % n;
-    // Members from the root to here, and from here to the root.
+    // Number of members from the root to this one, and from this one to the root.
     let from_root = ((index + n - root) % n) as usize;
     let to_root = ((root + n - index) % n) as usize;
     let (is_root, all) = (from_root == 0, n as usize);
@@ -89,7 +89,7 @@ fn counted(
     }
 }
 
-/// A message and the guess about it.
+/// A message and its guessed times.
 struct Message {
     from: usize,
     to: usize,
@@ -100,7 +100,7 @@ struct Message {
     /// The indices of the sender and the receiver in their line.
     index: u32,
     to_index: u32,
-    /// Its bytes, as a fraction.
+    /// Its bytes, as a fraction of the buffer.
     bytes: (u64, u64),
     latency: u64,
     s: u64,
@@ -108,7 +108,7 @@ struct Message {
     delivered: u64,
 }
 
-/// When each NPU of a machine of `dims` has done its part, having started at `starts`.
+/// End of each NPU's part on a machine of `dims`, for start times `starts`.
 pub fn ends(
     dims: &[Dim],
     kind: CollectiveKind,
@@ -120,7 +120,7 @@ pub fn ends(
     run(dims, &stages, root, starts)
 }
 
-/// Time of a stage on a line of all of `dim`, all starting together.
+/// Time of a stage on a line of all NPUs of `dim` that start together.
 pub fn line(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -133,7 +133,7 @@ pub fn line(
     ends.into_iter().max().unwrap_or(0)
 }
 
-/// Messages of a collective over all of a machine of `dims`: from whom to whom, and the bytes as a fraction.
+/// Messages of a collective over all NPUs of `dims`: sender, receiver, and bytes as a fraction.
 pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<Sent> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
     let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
@@ -143,7 +143,7 @@ pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> 
 
 pub type Sent = (u32, u32, (u64, u64));
 
-/// All messages of `stages`, without their times.
+/// All messages of `stages`, times not yet computed.
 fn messages(
     dims: &[Dim],
     stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
@@ -162,7 +162,7 @@ fn messages(
             let (dim, step) = (&dims[d], stride(d));
             let n = dim.size;
             let along = |npu: usize| (npu / step) as u32 % n;
-            // With a root, only the lines that hold something: inside, they are where the root is.
+            // With a root, only lines that have data take part: in inner dimensions, those that contain the root.
             if what.has_root() && npu % step != root % step {
                 continue;
             }
@@ -173,7 +173,7 @@ fn messages(
                 && n > 2;
             let strands = if round { 2 } else { 1 };
             for strand in 0..strands {
-                // The other way round is this way in a line that is counted from its end.
+                // The reverse direction is the forward direction of a line counted from its end.
                 let seen = |x: u32| if strand == 0 { x } else { n - 1 - x };
                 for (to, needs, (numerator, denominator)) in
                     program(algorithm, what, n, seen(index), seen(root))
@@ -201,7 +201,7 @@ fn messages(
     messages
 }
 
-/// The same for any stages.
+/// The same for a list of stages.
 fn run(
     dims: &[Dim],
     stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
@@ -236,7 +236,7 @@ fn run(
     panic!("no times fit");
 }
 
-/// Sends what `npu` sends, as early as the receptions guessed so far allow. Returns its end.
+/// Computes the sends of `npu`, each as early as the guessed receptions allow. Returns its end.
 fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 {
     let mut now = start;
     for stage in 0..stages {
@@ -246,7 +246,7 @@ fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 
     now
 }
 
-/// Sends what belongs to one strand of a stage that begins `now`. Returns its end.
+/// Computes the sends of one strand in a stage that begins at `now`. Returns its end.
 fn send_strand(
     messages: &mut [Message],
     npu: usize,
@@ -275,8 +275,8 @@ fn send_strand(
     now.max(receptions.last().map_or(0, |last| last.0))
 }
 
-/// Receives at the port of `npu` in a dimension, on a ring from one side, by first bytes; of messages that come
-/// at once, those of the earlier stage and the lower sender go first.
+/// Computes receptions at the port of `npu` in a dimension, on a ring from one side, in the order of first bytes; of
+/// simultaneous messages, the earlier stage and then the lower sender goes first.
 fn receive(messages: &mut [Message], npu: usize, dim: &Dim, (d, from_above): (usize, bool)) {
     let n = dim.size;
     let above = |m: &Message| match dim.shape {

@@ -1,5 +1,5 @@
-//! Several memories beyond the NPUs, which traces name: each with its own channels, links and ports, by hand and against
-//! machines that have but one of them.
+//! Several memories outside the NPUs that traces name: each has its own channels, links and ports. Tested by hand and
+//! against machines with only one of them.
 
 use super::lines::{Line, line, receive, send};
 use super::rig::{Replay, cases, job, released, replay, replay_with};
@@ -10,7 +10,7 @@ use chakram::trace::{MemoryLocation, Op};
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
-/// Four NPUs of a switch of 10 ps per byte, and these tables of memory.
+/// A machine file of four NPUs on a switch of 10 ps per byte, with these tables of memories.
 fn text(memories: &str) -> String {
     format!(
         r#"name = "m"
@@ -59,8 +59,8 @@ bandwidth = "5 GB/s"
 latency = "10 us"
 capacity = "1 TB""#;
 
-/// Two NPUs load 1 MB from each of three memories at once. The pools serve one after the other: 100 us each at
-/// 10 GB/s, and 0.2 + 20 us each at 50 GB/s; drives of their own take 10 + 200 us.
+/// Two NPUs load 1 MB from each of three memories at once. The pools serve one load after the other: 100 us each at 10
+/// GB/s, and 0.2 + 20 us each at 50 GB/s; each NPU's own drive takes 10 + 200 us.
 #[test]
 fn each_memory_has_channels_of_its_own() {
     let machine = machine(&format!(
@@ -80,7 +80,7 @@ fn each_memory_has_channels_of_its_own() {
     assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
 }
 
-/// A pool that is a network, of so many groups.
+/// A pool with its own network and this number of groups.
 fn hierarchical(groups: u32, rate: u32) -> String {
     format!(
         r#"attachment = "hierarchical"
@@ -96,7 +96,7 @@ capacity = "1 TB""#
     )
 }
 
-/// The loads of one of two memories, on lanes of their own.
+/// The loads from one of two memories, on their own lanes.
 fn of_one(place: MemoryLocation<'static>, loads: &[(u64, u64)], lane: i64) -> Vec<Vec<Line>> {
     let ranks = loads.iter();
     ranks
@@ -114,7 +114,7 @@ fn run(ranks: &[Vec<Line>], at: &[u64], machine: &Machine) -> Replay {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// Loads of two pools of shared links end as they do on machines with one of the pools, under its name or without.
+    /// Loads from two pools that share links with messages end as on machines with one of the pools, named or unnamed.
     #[test]
     fn memories_do_not_hold_one_another_up(
         loads in prop::collection::vec((0_u64..5_000, 1_u64..100_000), 8),
@@ -139,8 +139,8 @@ proptest! {
     }
 }
 
-/// A memory with a name shares ports with messages as one without does: a message of 400 kB takes 4 us of the receiver's
-/// port, and a load of 400 kB behind it as long.
+/// A named memory shares ports with messages like an unnamed one: a message of 400 kB occupies the receiver's port for
+/// 4 us, and a load of 400 kB after it as long.
 #[test]
 fn named_memories_share_ports_of_the_network() {
     let memory = r#"attachment = "per_npu"
@@ -161,12 +161,13 @@ capacity = "1 TB""#;
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
     assert_eq!(named, ends(MemoryLocation::Remote, "remote_memory"));
-    // Both pass one port: the later one ends when it has let 800 kB through, and a chunk's time in the channel before.
+    // Both pass one port: the later one ends when 800 kB have passed it, plus a chunk's time in the channel before
+    // that.
     let last = named[0].max(named[1]);
     assert!((8_000_000..=8_100_000).contains(&last), "{named:?}");
 }
 
-/// Refusals name the node, the memory and those that there are.
+/// Errors name the node, the memory and the existing memories.
 #[test]
 fn memories_that_do_not_exist_are_refused_by_name() {
     let refused = |memories: &str, place| {
@@ -204,7 +205,7 @@ fn memories_that_do_not_exist_are_refused_by_name() {
     }
 }
 
-/// The name goes through files of every form, and the report tells loads and stores by memory.
+/// Traces of every form keep the name, and the report lists loads and stores by memory.
 #[test]
 fn names_of_memories_go_through_files_to_the_report() {
     let folder = tempfile::tempdir().unwrap();

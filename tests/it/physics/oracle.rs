@@ -1,8 +1,8 @@
-//! Closed forms in integers, derived again: nothing here calls what it is held against.
+//! Closed forms in integers, derived again: no code here calls the code under test.
 //!
-//! A message of `b` bytes takes `s = b · link_ps` to pass a port, and its first byte comes
-//! `links · link` after it began to leave. A port sends one message at a time and receives one at
-//! a time; on rings an NPU has one on either side.
+//! A message of `b` bytes takes `s = b · link_ps` to pass a port, and its first byte arrives `links · link` after the
+//! message began to leave. A port sends one message at a time and receives one at a time; on rings an NPU has a port on
+//! each side.
 
 use super::naive;
 use super::rig::Dim;
@@ -21,13 +21,13 @@ pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
 }
 
 impl Dim {
-    /// Latency in picoseconds between two NPUs of this dimension that are `k` places apart.
+    /// Latency in picoseconds between two NPUs of this dimension that are `k` positions apart.
     pub fn latency(&self, k: u32) -> u64 {
         let links = match self.shape {
             DimensionShape::FullyConnected => 1,
-            // Up to the switch and down again.
+            // One link to the switch and one from it.
             DimensionShape::Switch => 2,
-            // The shorter way round.
+            // The shorter direction.
             DimensionShape::Ring => u64::from(k.min(self.size - k)),
             DimensionShape::Mesh => {
                 unreachable!("where NPUs are decides, not only how far they are apart")
@@ -37,14 +37,14 @@ impl Dim {
     }
 }
 
-/// When a port has received messages whose first bytes come at `first_bytes`, each taking `s`.
+/// End of reception at a port for messages whose first bytes arrive at `first_bytes`, each taking `s`.
 pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.sort_unstable();
     let serve = |free: u64, first: u64| free.max(first) + s;
     first_bytes.into_iter().fold(0, serve)
 }
 
-/// The same for messages from members so many places behind, on a ring from one side or the other.
+/// The same for messages given by the sender's distance, on a ring separately for each side.
 fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (behind, first) in first_bytes {
@@ -56,8 +56,8 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
     received(below, s).max(received(above, s))
 }
 
-/// Algorithm that carries out `primitive` among `n` members on a dimension whose algorithm is this: itself, or the one that
-/// the documentation says stands in for it.
+/// Algorithm used for `primitive` among `n` members on a dimension with this algorithm: the same, or the documented
+/// substitute.
 pub fn used(
     algorithm: CollectiveAlgorithm,
     primitive: CollectivePrimitive,
@@ -81,7 +81,7 @@ pub fn used(
     }
 }
 
-/// Whether an all-reduce among `n` members is one stage.
+/// Returns `true` if an all-reduce among `n` members is a single stage.
 fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     match algorithm {
         CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => true,
@@ -90,8 +90,8 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     }
 }
 
-/// Time of `primitive` on a line of all of `dim` with `algorithm`, all starting together, with a line
-/// buffer of `bytes / parts`.
+/// Time of `primitive` with `algorithm` on a line of all NPUs of `dim` that start together, with a line buffer of
+/// `bytes / parts`.
 pub fn phase(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -100,7 +100,8 @@ pub fn phase(
     let (algorithm, primitive, bytes, parts) = stage;
     use CollectivePrimitive as P;
     let n = u64::from(dim.size);
-    // Rings of NPUs send a half each way, all of which takes as long as all does with both links.
+    // Rings send half in each direction, each over its own link, which takes as long as everything at the rate of both
+    // links.
     let rate = match (algorithm, dim.shape) {
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),
@@ -108,14 +109,14 @@ pub fn phase(
     let share = pass(bytes, parts * n, rate);
     let whole = pass(bytes, parts, rate);
     let next = dim.latency(1);
-    // Other members by distance.
+    // Distances of the other members.
     let others = || 1..dim.size;
     let nth = |k: u32| u64::from(k);
     let levels = n.trailing_zeros();
-    // The part of S in which a member has the 2^j-th part of the line's shares.
+    // Size of the part that a member exchanges at distance 2^j.
     let half = |j: u32| pass(bytes, parts * (2 << j), rate);
     match (algorithm, primitive) {
-        // Distances 1, 2, 4, …, which cost every member the same.
+        // Distances 1, 2, 4, …, which are equal for every member.
         (
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter | P::AllGather,
@@ -123,8 +124,8 @@ pub fn phase(
         (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             (0..levels).map(|j| dim.latency(1 << j) + whole).sum()
         }
-        // Round k goes k places ahead; a power of two goes to and fro, which costs members of a ring
-        // differently.
+        // Round k goes k positions ahead; with a power of two, members exchange in pairs, whose distances in a ring
+        // differ.
         (CollectiveAlgorithm::Pairwise, _)
             if dim.shape != DimensionShape::Ring || n.count_ones() > 1 =>
         {
@@ -138,23 +139,22 @@ pub fn phase(
             | CollectiveAlgorithm::Pairwise,
             _,
         ) => naive::line(dim, stage, root),
-        // n - 1 steps to the neighbour, each a share.
+        // n - 1 steps to the neighbour, one share each.
         (CollectiveAlgorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
-        // A share for distance k takes k of them: 1 + 2 + … + (n - 1).
+        // A share for distance k takes k steps: 1 + 2 + … + (n - 1).
         (CollectiveAlgorithm::Ring, P::AllToAll) => (1..n).sum::<u64>() * (next + share),
-        // The last of n shares leaves after n·share, and crosses n - 1 links; each member between
-        // passes it on, n - 2 of them.
+        // The last of n shares leaves after n·share, and crosses n - 1 links; n - 2 members between forward it.
         (CollectiveAlgorithm::Ring, P::Broadcast | P::Reduce) => {
             n * share + (n - 1) * next + (n - 2) * share
         }
         // The farthest share crosses n - 1 links.
         (CollectiveAlgorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
-        // The member k places behind sends here as its k-th.
+        // The member k positions before sends its k-th message here.
         (CollectiveAlgorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
             let first = others().map(|k| (k, (nth(k) - 1) * share + dim.latency(k)));
             received_at(dim, first, share)
         }
-        // The k-th to leave goes to the member k places ahead, whose port is free.
+        // The k-th message goes to the member k positions ahead, whose port is free.
         (CollectiveAlgorithm::Direct, P::Broadcast) => {
             let last = others().map(|k| nth(k) * whole + dim.latency(k));
             last.max().unwrap_or(0)
@@ -163,7 +163,7 @@ pub fn phase(
             let last = others().map(|k| nth(k) * share + dim.latency(k));
             last.max().unwrap_or(0)
         }
-        // All leave at once, and queue at the root, on the side from which they come.
+        // All messages leave at the same time, and queue at the root on the side where they arrive.
         (CollectiveAlgorithm::Direct, P::Reduce) => {
             received_at(dim, others().map(|k| (k, dim.latency(k))), whole)
         }
@@ -177,7 +177,7 @@ pub fn phase(
     }
 }
 
-/// The phases of `kind` over all of `dims`: (dimension, how, what, bytes, parts).
+/// The phases of `kind` over all of `dims`: (dimension, algorithm, primitive, bytes, parts).
 pub fn phases(
     dims: &[Dim],
     kind: CollectiveKind,
@@ -193,9 +193,9 @@ pub fn phases(
         K::Barrier => 0,
         _ => comm_size,
     };
-    // Share of the buffer that is left when the dimensions inside have scattered it.
+    // Share of the buffer that remains after the inner dimensions have scattered it.
     let inside = |i: usize| size(0..i);
-    // Share that a line holds when the dimensions outside have yet to be gathered.
+    // Share that a line has while the outer dimensions are not yet gathered.
     let outside = |i: usize| size(i + 1..d);
     let out = |what, parts: &dyn Fn(usize) -> u64| -> Vec<_> {
         (0..d).map(|i| (i, what, bytes, parts(i))).collect()
@@ -209,7 +209,7 @@ pub fn phases(
             let mut both = out(CollectivePrimitive::ReduceScatter, &inside);
             both.extend(back(out(CollectivePrimitive::AllGather, &inside)));
             both.retain(|(i, ..)| dims[*i].size > 1);
-            // The last way out and the first way back are neighbours.
+            // The last phase out and the first phase back are adjacent and in the same dimension.
             let last = dims.iter().rposition(|dim| dim.size > 1);
             if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
@@ -234,11 +234,11 @@ pub fn phases(
     all.into_iter().map(how).collect()
 }
 
-/// Time of `kind` over all of `dims`, all starting together: one phase after the other, where the members
-/// of one line that begin the next are ready together.
+/// Time of `kind` over all of `dims` if all members start together: one phase after the other, where all members of a
+/// line begin a phase together.
 pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
     let phases = phases(dims, kind, comm_size);
-    // On a ring, members that go to and fro with those whose index is their own XOR k are not alike.
+    // On a ring, members that exchange with index XOR k have different distances.
     let apart = |(d, how, ..): &(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)| {
         let Dim { shape, size, .. } = dims[*d];
         *how == CollectiveAlgorithm::Pairwise

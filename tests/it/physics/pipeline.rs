@@ -1,4 +1,4 @@
-//! Collectives in chunks: closed form and message by message, against a plain pipeline.
+//! Collectives in chunks: closed form and messages, against a plain pipeline.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -38,7 +38,7 @@ pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     job.workload().unwrap()
 }
 
-/// A switch without latency.
+/// A switch of `size` NPUs without latency.
 pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     Dim {
         ps_per_byte,
@@ -47,8 +47,8 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     }
 }
 
-/// Visits of a chunk of `bytes` to dimensions: which, and for how long, in ps. Every
-/// share is a whole number of bytes. Ring: n - 1 times latency and a share; direct: latency once.
+/// Visits of a chunk of `bytes`: the dimension and the time in ps. Every share is a whole number of bytes. Ring: n - 1
+/// times latency and a share; direct: latency once.
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
@@ -81,8 +81,8 @@ fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64
     }
 }
 
-/// The orders that a greedy balance gives, by Themis's rule, in exact fractions over a common denominator;
-/// and how many 256ths of an equal chunk each chunk has, if those that go by load are to make loads `equal`.
+/// The orders chosen by Themis's greedy rule, in exact fractions over a common denominator, and the size of each chunk
+/// in 256ths of an equal chunk; sizes differ only if chunks should make loads `equal`.
 fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     let product: u64 = dims.iter().map(|d| u64::from(d.size)).product();
     let mut loads = vec![0_u64; dims.len()];
@@ -98,7 +98,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
                 }
             }
         }
-        // A chunk of `256 product` parts, so that a sixteenth of it is `16 product`.
+        // A chunk has `256 product` parts, so that a sixteenth of it is `16 product`.
         let load = |d: usize, parts: u64| {
             parts * (u64::from(dims[d].size) - 1) * dims[d].ps_per_byte / u64::from(dims[d].size)
         };
@@ -107,7 +107,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
         if gap < load(order[0], 16 * product) {
             order.sort_unstable();
         } else if equal {
-            // Time that a grain takes there, and the nearest number of them.
+            // Time of one grain there, and the nearest number of grains.
             let one = load(order[0], product);
             grains = ((2 * gap + one) / (2 * one)).min(256);
         }
@@ -123,16 +123,16 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     all
 }
 
-/// When the last chunk is through, if one chunk is in a dimension at a time: a list of chunks that is
-/// searched at every instant at which something ends.
+/// End of the last chunk if each dimension takes one chunk at a time, by searching a list of chunks at every instant at
+/// which a visit ends.
 fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensionPolicy) -> u64 {
-    // Whether what a chunk does or waits for is an all-gather, and what the last to begin was.
+    // `true` if a chunk's current or next visit is an all-gather; and the direction that began last.
     let back = |done: usize, all: usize| match kind {
         K::AllReduce => 2 * done >= all,
         other => other == K::AllGather,
     };
     let mut last = vec![false; dims];
-    // For each chunk: visits done, since when it waits (with a counter), and when it ends what it does.
+    // For each chunk: finished visits, start of its wait (with a counter), and end of its current visit.
     let mut done = vec![0_usize; visits.len()];
     let mut since: Vec<u64> = (0..visits.len() as u64).collect();
     let mut ends: Vec<Option<u64>> = vec![None; visits.len()];
@@ -207,7 +207,7 @@ fn policies() -> impl Strategy<Value = (InterDimensionPolicy, IntraDimensionPoli
     )
 }
 
-/// Bytes of `kind` of which each of `chunks` is `chunk` bytes of the whole buffer.
+/// Bytes of `kind` for which each of `chunks` chunks is `chunk` bytes of the whole buffer.
 fn bytes(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
     let whole = chunk * u64::from(chunks);
     match kind {
@@ -228,8 +228,8 @@ const KINDS: [K; 6] = [
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// Equal starts: the closed form is taken, and it and the messages say what a plain pipeline says. Chunks that
-    /// make loads equal bring them to where a hair decides: there loads are exact in binary.
+    /// Equal starts: the closed form is used, and it and the messages agree with a plain pipeline. Chunks that balance
+    /// loads lead to near ties, so there all loads are exact in binary.
     #[test]
     fn chunks_are_a_pipeline(
         dims in dims(),
@@ -266,8 +266,8 @@ proptest! {
         prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
     }
 
-    /// Late members: nobody waits for ever, nobody ends before it could, and neighbours that wait for
-    /// neighbours are never later than if all had started with the last.
+    /// Late members: no member waits for ever, none ends too early, and ring neighbours are never later than if all had
+    /// started with the last.
     #[test]
     fn late_members_keep_to_the_order(
         dims in dims(),
@@ -289,7 +289,7 @@ proptest! {
         prop_assert_eq!(late.outcome.nodes, 2 * u64::from(npus) - 1);
         let last = u64::from(npus - 1) * skew * 1000;
         prop_assert!(late.ps() >= last);
-        // Rings are sums and maxima of what came before, so what is later makes nothing earlier.
+        // Ring times are sums and maxima of earlier times, so a later start never makes an end earlier.
         if active == 1 && algorithm == CollectiveAlgorithm::Ring {
             prop_assert!(late.ps() >= together);
             prop_assert!(late.ps() <= last + together, "{} > {last} + {together}", late.ps());
@@ -297,8 +297,8 @@ proptest! {
     }
 }
 
-/// Two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of 2,000 B.
-/// Reduce-scatter of a chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same way back.
+/// Two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of 2,000 B. Reduce-scatter of a
+/// chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same back.
 fn small(chunks: u32, active: u32) -> Machine {
     let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
     machine(&dims).with_pipeline(pipeline(
@@ -314,17 +314,17 @@ fn four_chunks_by_hand() {
     let workload = job(K::AllReduce, 8000, 4, 0);
     // One chunk: 40 + 40 + 40 + 40 ns.
     assert_eq!(replay(&workload, &small(1, 1)).ps(), 160_000);
-    // Dimension 0: out 0-10, 10-20, 20-30, 30-40. Dimension 1, first come: chunk 0 out 10-20; chunk 0's
-    // way back (at 20) and chunk 1's way out (at 20) come together, the one that began earlier first: 0
-    // back 20-30, 1 out 30-40, 2 out 40-50, 1 back 50-60, 3 out 60-70, 2 back 70-80, 3 back 80-90 or an
-    // order alike: 8 stages of 10 ns without a gap, 10-90. The last goes back in dimension 0: 90-100.
+    // Dimension 0: out 0-10, 10-20, 20-30, 30-40. Dimension 1, first come, first served: chunk 0 out 10-20; chunk 0's
+    // way back and chunk 1's way out both arrive at 20, and the chunk that began earlier goes first: 0 back 20-30, 1
+    // out 30-40, 2 out 40-50, 1 back 50-60, 3 out 60-70, 2 back 70-80, 3 back 80-90, or an equivalent order: 8 stages
+    // of 10 ns without a gap, 10-90. The last chunk goes back in dimension 0: 90-100.
     assert_eq!(replay(&workload, &small(4, 1)).ps(), 100_000);
     assert_eq!(
         replay_with(&workload, &small(4, 1), &stepwise()).ps(),
         100_000
     );
-    // Two chunks at once share a port, so that none gets more than there is: each dimension has 8 stages
-    // of 10 ns to do, and fills and drains for 10 at least.
+    // Two concurrent chunks share a port's rate: each dimension has 8 stages of 10 ns, plus at least 10 ns to fill and
+    // drain.
     let two = replay(&workload, &small(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
     assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
@@ -332,19 +332,18 @@ fn four_chunks_by_hand() {
 
 #[test]
 fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
-    // 3 bytes in 3 chunks of 1 B over 2 of 2: halves and quarters of bytes: 1/2 · 10 and 1/4 · 20 = 5 ps
-    // each way. Dimension 1 is busy for 6 stages from 5 on, and the last goes back: 5 + 30 + 5.
+    // 3 bytes in 3 chunks of 1 B over 2 of 2: halves and quarters of bytes: 1/2 · 10 and 1/4 · 20 = 5 ps each way.
+    // Dimension 1 is busy for 6 stages from 5 ps on, and the last chunk goes back: 5 + 30 + 5.
     let workload = job(K::AllReduce, 3, 4, 0);
     assert_eq!(replay(&workload, &small(64, 1)).ps(), 40);
-    // Nothing at all is one chunk.
+    // An empty buffer is one chunk.
     assert_eq!(replay(&job(K::Barrier, 0, 4, 0), &small(64, 1)).ps(), 0);
 }
 
-/// Eight on a switch without latency, S = 640,000 B at 20 ps/B: t = 12,800 ns. In a tree a member between
-/// others receives S from each of two below, S from above, which is 3t for its port. Two trees halve the
-/// data: as an inner member of one it receives S/2 twice and once, as a leaf of the other S/2 once, and sends
-/// as much: 2t. What chunks add is filling and draining: not more than some levels of a chunk of S/64.
-/// Unchunked, levels follow one another.
+/// Eight on a switch without latency, S = 640,000 B at 20 ps/B: t = 12,800 ns. In a tree an inner member receives S
+/// from each of two children and S from its parent, which occupies its port for 3t. Two trees halve the data: as an
+/// inner member of one it receives S/2 twice and once, as a leaf of the other S/2 once, and sends as much: 2t. Chunks
+/// add filling and draining: no more than a few levels of a chunk of S/64. Without chunks, levels follow one another.
 #[test]
 fn trees_live_by_chunks() {
     let t = 12_800_000;
@@ -371,7 +370,8 @@ fn trees_live_by_chunks() {
     assert!(time(Tree, 1) > one && time(DoubleBinaryTree, 1) > one);
 }
 
-/// A collective that would not fit in memory is refused when it has to go message by message; by closed form it needs none.
+/// A collective whose messages would not fit in memory is an error if it must be simulated; by closed form it needs no
+/// memory.
 #[test]
 fn what_does_not_fit_is_refused() {
     let ranks = 1 << 17;

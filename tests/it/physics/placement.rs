@@ -13,12 +13,12 @@ fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
     })
 }
 
-/// Three ranks at a time go down a column: rank 3 x + y sits at (x, y), on NPU x + 4 y.
+/// Ranks fill columns of three: rank 3 x + y sits at (x, y), on NPU x + 4 y.
 fn transposed() -> ReplayOptions {
     map([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
 }
 
-/// Ranks 0, 1, 2 sit in a row, three of a ring of 4; mapped to NPUs 0, 4, 8 they are a column.
+/// Ranks 0, 1, 2 are in a row, three NPUs of a ring of 4; mapped to NPUs 0, 4, 8 they are a column.
 #[test]
 fn a_map_moves_a_group_to_another_dimension() {
     let (ranks, members) = among(&[0, 1, 2], &call(K::ReduceScatter, 120_000));
@@ -34,13 +34,14 @@ fn a_map_moves_a_group_to_another_dimension() {
         replay_with(&workload, &machine, &transposed()).ps(),
         5_200_000
     );
-    // Reversed, a row is a row: the long way lies elsewhere, and the time is the same.
+    // A reversed row is still a row: the long path is between other ranks, and the time is the
+    // same.
     let reversed = map((0..12).rev());
     assert_eq!(replay_with(&workload, &machine, &reversed).ps(), 1_100_000);
 }
 
-/// The whole machine is a grid however its ranks are placed: 2 x (3 x (100 + 150)) + 2 x (2,000 +
-/// 2 x 400) ns.
+/// The group of all ranks is a grid in every placement: 2 x (3 x (100 + 150)) + 2 x (2,000 + 2 x
+/// 400) ns.
 #[test]
 fn a_map_leaves_the_world_as_it_was() {
     let workload = job(&vec![vec![call(K::AllReduce, 120_000)]; 12], &[]);
@@ -66,7 +67,7 @@ fn a_map_moves_messages() {
     }
 }
 
-/// Two ranks may sit anywhere on a larger machine: (3, 2) and (0, 2) are one link apart.
+/// Two ranks may be placed anywhere on a larger machine: (3, 2) and (0, 2) are one link apart.
 #[test]
 fn a_small_job_is_placed_on_a_large_machine() {
     let workload = job(&[vec![send(1, 10_000)], vec![receive(0, 10_000)]], &[]);

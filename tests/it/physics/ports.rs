@@ -1,4 +1,4 @@
-//! Ports that all operations share, and which model a replay takes.
+//! Ports shared by all operations, and the choice of a replay's network model.
 
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};
@@ -27,12 +27,12 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
         [600_000, 1_600_000],
     ];
     assert_eq!(ends(&machine, Ports, &out), expected);
-    // Both ways at once do not meet.
+    // Messages in opposite directions do not contend.
     let both = [flow(0, 0, 1, 10_000), flow(0, 1, 0, 10_000)];
     assert_eq!(arrivals(&machine, Ports, &both), [1_200_000; 2]);
 }
 
-/// Traffic that passes an NPU within a dimension does not pass its ports: that is what links are for.
+/// Messages that cross an NPU within a dimension do not use its ports; the `links` model covers this case.
 #[test]
 fn ports_see_where_dimensions_are_entered_and_left() {
     let machine = machine(&[dim(DimensionShape::Ring, 6, Ring).of_links()]);
@@ -45,21 +45,21 @@ fn ports_see_where_dimensions_are_entered_and_left() {
     assert_eq!(arrivals(&machine, Ports, &flows), apart);
 }
 
-/// Inside 20 ps/B, outside 80: 10,000 B pass an inner port in 200 ns, and an outer one in 800.
+/// Inner ports have 20 ps/B, outer ones 80: 10,000 B take 200 and 800 ns.
 #[test]
 fn each_dimension_has_its_port_and_its_rate() {
     let mut outer = dim(DimensionShape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
     let machine = machine(&[dim(DimensionShape::Ring, 4, Ring).of_links(), outer]);
-    // 0 → 5 goes to 1 inside and leaves by its outer port; 0 → 4 by that of 0.
+    // A message from 0 to 5 goes to 1 inside and leaves by NPU 1's outer port; one from 0 to 4 leaves by NPU 0's.
     let flows = [
         flow(0, 0, 5, 10_000),
         flow(0, 0, 4, 10_000),
         flow(0, 1, 5, 10_000),
     ];
     let found = ends(&machine, Ports, &flows);
-    // 1's has the outer port of 1 until 800, and is at 5 from 1,000 to 1,800; 0's comes to it at 500, has it until
-    // 1,600, and is at 5 from 1,800 to 2,600. All have left after 800, at the outer rate.
+    // NPU 1's message occupies its outer port until 800, and enters 5 from 1,000 to 1,800; NPU 0's reaches this port at
+    // 500, occupies it until 1,600, and enters 5 from 1,800 to 2,600. All sends complete after 800, at the outer rate.
     let expected = [
         [800_000, 2_600_000],
         [800_000, 1_800_000],
@@ -68,7 +68,7 @@ fn each_dimension_has_its_port_and_its_rate() {
     assert_eq!(found, expected);
 }
 
-/// The machine's file chooses, and the options before it.
+/// The machine file chooses the model; options override it.
 #[test]
 fn the_file_chooses_a_model_and_options_override_it() {
     let file = super::doubling::MACHINE;
@@ -81,13 +81,13 @@ fn the_file_chooses_a_model_and_options_override_it() {
         let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
         replay_with(&job(&incast, &[]), &machine, options).ps()
     };
-    // The ring inside: 400 + 200 ns. The switch outside: 3,000 + 800 ns, from 2. They do not meet.
+    // The ring inside: 400 + 200 ns. The switch outside: 3,000 + 800 ns, from 2. They do not contend.
     assert_eq!(ps("", &stepwise()), 3_800_000);
     let stored = "[network]\nswitching = \"store_and_forward\"\n";
-    // A switch stores 800 ns.
+    // A switch that stores whole messages adds 800 ns.
     assert_eq!(ps(stored, &stepwise()), 4_600_000);
     let by = "[network]\nmodel = \"links\"\nsegment = \"1 kB\"\n";
-    // 1,000 B are 40 ns, 2,000 B 80 ns.
+    // A segment of 1,000 B adds 40 ns, one of 2,000 B 80 ns.
     assert_eq!(ps(by, &stepwise()), 3_840_000);
     assert_eq!(ps(&by.replace("1 kB", "2 kB"), &over(Ports)), 3_880_000);
     let machine = |model: &str| {
@@ -95,8 +95,8 @@ fn the_file_chooses_a_model_and_options_override_it() {
             format!("{file}[network]\nmodel = \"{model}\"\n").replacen("size = 2", "size = 6", 1);
         Machine::parse(&text, "m.toml").unwrap()
     };
-    // A ring of 6 with links of 50 GB/s, all upwards. 0 → 2 and 1 → 3 meet on a link, 80,000 B in 1,600 ns; 3 → 5 and
-    // 4 → 5 on another, and where 5 receives from below, 60,000 B in 1,200 ns.
+    // A ring of 6 with links of 50 GB/s, all upwards. 0 → 2 and 1 → 3 share a link, 80,000 B in 1,600 ns; 3 → 5 and 4 →
+    // 5 share another, and the lower port of 5, 60,000 B in 1,200 ns.
     let ranks = [
         vec![send(2, 80_000)],
         vec![send(3, 80_000)],
@@ -111,8 +111,8 @@ fn the_file_chooses_a_model_and_options_override_it() {
         });
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
     };
-    // Two links and 1,600 ns. 4's enters 5 from 400 to 1,600, and then 3's until 2,800. 1's has the link to 2 until
-    // 1,600, and then 0's until 3,200, which is there 400 later.
+    // Two links and 1,600 ns. The message from 4 enters 5 from 400 to 1,600, and then the one from 3 until 2,800. The
+    // message from 1 occupies the link to 2 until 1,600, and then the one from 0 until 3,200, which arrives 400 later.
     let [free, ports, links] = [2_400_000, 2_800_000, 3_600_000];
     for (own, other, expected) in [
         ("contention_free", None, free),
@@ -129,20 +129,20 @@ fn the_file_chooses_a_model_and_options_override_it() {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// A port works without pause while anything waits for it: if all messages of an incast are there before
-    /// the first has entered, the last has when all bytes are through.
+    /// A port is never idle while a message waits: if all messages of an incast arrive before the first has entered,
+    /// the last has entered when all bytes have passed.
     #[test]
     fn a_port_is_never_idle_while_something_waits(sizes in prop::collection::vec(60_000..1_000_000_u64, 2..12)) {
         let machine = machine(&[dim(DimensionShape::Switch, 12, Ring)]);
         let flows: Vec<_> = (1..).zip(&sizes).map(|(from, &bytes)| flow(0, from, 0, bytes)).collect();
         let mut found = arrivals(&machine, Ports, &flows);
-        // By the number of the sender, each from the end of the one before.
+        // In the order of senders, each starts when the one before ends.
         let mut end = 1_000_000;
         for (found, bytes) in found.iter().zip(&sizes) {
             end += bytes * 20;
             prop_assert_eq!(*found, end);
         }
-        // Links say the same of a switch.
+        // The `links` model gives the same times for a switch.
         found.sort_unstable();
         let mut links = arrivals(&machine, Links, &flows);
         links.sort_unstable();
@@ -150,9 +150,9 @@ proptest! {
     }
 }
 
-/// Rank 0 sends nothing and then 5,000 B to rank 2, at once: the first is there after 1,000 ns, and the second takes
-/// 100 ns more. Both come to rank 2's port at one instant, and enter in the order in which they left, whatever
-/// ranks 1 and 3 did before.
+/// Rank 0 sends an empty message and then 5,000 B to rank 2, at the same time: the first arrives after 1,000 ns, and
+/// the second takes 100 ns more. Both reach rank 2's port at the same instant, and enter in the order in which they
+/// left, whatever ranks 1 and 3 did before.
 #[test]
 fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
     let switch = machine(&[dim(DimensionShape::Switch, 4, Ring)]);

@@ -1,5 +1,5 @@
-//! Who sends what to whom after what, written from what the algorithms mean: trees as sets that are
-//! split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
+//! Messages of each member and their prerequisites, derived from the definitions of the algorithms: trees as sets that
+//! are split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
 
 use super::naive::{Needs, Post};
 use chakram::extend::CollectivePrimitive;
@@ -50,7 +50,7 @@ pub fn program(
     }
 }
 
-/// The index that differs in one binary digit.
+/// The index with this binary digit flipped.
 fn flip(index: u32, bit: u32) -> u32 {
     match index >> bit & 1 {
         0 => index + (1 << bit),
@@ -58,7 +58,7 @@ fn flip(index: u32, bit: u32) -> u32 {
     }
 }
 
-/// Exchanges, each after what the partner of the one before sent.
+/// Exchanges with one partner after another; each waits for the messages of all earlier partners.
 fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
     let partners: Vec<u32> = rounds.iter().map(|round| round.0).collect();
     let before = |i: usize| partners[..i].to_vec();
@@ -68,8 +68,8 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
         .collect()
 }
 
-/// Round k: with the member k ahead, after the one that many less behind; or, if members pair off, with
-/// the one that makes k of the two.
+/// Round k: send to the member k ahead, after the messages of earlier rounds; or, if members form pairs, exchange with
+/// index XOR k.
 fn pairwise(n: u32, index: u32) -> Vec<Post> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {
@@ -83,8 +83,7 @@ fn pairwise(n: u32, index: u32) -> Vec<Post> {
     (1..n).map(post).collect()
 }
 
-/// A tree: the parent of every number but 0, and the children of each in the order in which they are
-/// sent to.
+/// A tree: the parent of every index but 0, and each index's children in sending order.
 pub struct Tree {
     pub parent: Vec<u32>,
     pub children: Vec<Vec<u32>>,
@@ -109,8 +108,8 @@ impl Tree {
     }
 }
 
-/// A binomial tree: the holder of 0 … n−1 gives its upper part to the first of it, where parts are cut at
-/// the largest power of two, and goes on with the lower.
+/// A binomial tree: the owner of 0 … n−1 splits this range at the largest power of two, gives the upper part to that
+/// part's first member, and continues with the lower part.
 pub fn halved(n: u32) -> Tree {
     fn split(tree: &mut Tree, from: u32, to: u32) {
         let mut to = to;
@@ -129,10 +128,10 @@ pub fn halved(n: u32) -> Tree {
     tree
 }
 
-/// A binary tree in order over 1 … n−1 below 0: the top of a range is where its first power of two of
-/// members ends, so that what lies below it is full.
+/// An in-order binary tree over 1 … n−1 with 0 as the parent of its top: the top of a range is placed so that its lower
+/// subtree is full.
 pub fn sorted(n: u32) -> Tree {
-    /// Hangs the members from `low` to before `high` under `parent`.
+    /// Adds the members `low..high` as a subtree of `parent`.
     fn hang(tree: &mut Tree, parent: u32, low: u32, high: u32) {
         if low == high {
             return;

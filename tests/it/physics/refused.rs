@@ -1,4 +1,4 @@
-//! Replays that cannot run are refused before they run, and the message names the nodes.
+//! Replays that cannot run are rejected before they start, with an error that names the nodes.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};
@@ -7,7 +7,7 @@ use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
-/// Why four NPUs on a ring do not replay `ranks`.
+/// The error of a replay of `ranks` on four NPUs in a ring.
 #[track_caller]
 fn why(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> String {
     let workload = job(ranks, groups);
@@ -52,7 +52,7 @@ fn messages_without_a_partner() {
         &text,
         &["rank 1 node 2 `n2`", "receive 1", "only 1 such sends"],
     );
-    // Tags that differ do not meet.
+    // Different tags do not match.
     let text = why(&[vec![send(1, 8).tag(1)], vec![receive(0, 8).tag(2)]], &[]);
     says(&text, &["rank 0 node 1", "tag 1", "only 0 such receives"]);
 }
@@ -70,7 +70,7 @@ fn messages_of_two_sizes() {
     );
 }
 
-/// Rank 0 calls an all-reduce of 8 bytes and then a barrier; rank 1 something else.
+/// Rank 0 calls an all-reduce of 8 bytes and then a barrier; rank 1 makes other calls.
 #[test]
 fn ranks_that_disagree() {
     let first = vec![call(K::AllReduce, 8), call(K::Barrier, 0)];
@@ -106,7 +106,7 @@ fn ranks_that_disagree() {
     let rooted = |root| vec![call(K::Broadcast, 8).root(root)];
     let text = why(&[rooted(0), rooted(1)], &[]);
     says(&text, &["rooted at rank 0", "rooted at rank 1"]);
-    // Without any collective, rank 1 names no group at all.
+    // Rank 1 has no collective, so it names no group.
     let text = against(vec![kernel(1)]);
     says(&text, &["rank 1 has no further collective"]);
 }
@@ -158,7 +158,7 @@ fn more_ranks_than_npus() {
     );
 }
 
-/// A member that has a trace, but not the collectives of its group.
+/// A member with a trace that lacks the group's collectives.
 #[test]
 fn members_that_never_call() {
     let mut ranks = vec![vec![kernel(1)]; 3];
