@@ -1,4 +1,5 @@
-//! Plans that keep in remote memory what their NPUs do not hold: what counts against which capacity.
+//! Plans that keep data in remote memory if it does not fit into NPUs, and the capacity that each kind of data counts
+//! against.
 
 use super::commands::chakram;
 use chakram::machine::PRESETS;
@@ -7,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
 
-/// GPT-2 small has 124,439,808 parameters: 38,597,376 of 50,257 words and 786,432 of 1,024 positions of 768 numbers, 12 layers of
-/// 7,087,872 (matrices of 12 x 768^2, and 13 x 768 numbers of biases and norms), and a norm of 1,536. In bf16 with Adam each
-/// has 2 B of weight, 2 B of gradient, and 12 B of state.
+/// GPT-2 small has 124,439,808 parameters: 38,597,376 for 50,257 words and 786,432 for 1,024 positions of 768 numbers
+/// each, 12 layers of 7,087,872 (matrices of 12 x 768^2, and 13 x 768 numbers of biases and norms), and a norm of
+/// 1,536. In bf16 with Adam each has 2 B of weight, 2 B of gradient, and 12 B of state.
 const STATE: u64 = 16 * 124_439_808;
 
-/// The preset `hiermem` with so many bytes of an NPU and of the pool.
+/// The preset `hiermem` with these capacities of an NPU and of the pool, in bytes.
 fn machine(folder: &Path, own: u64, pool: u64) -> PathBuf {
     let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
     let mut text = preset.unwrap().text.to_owned();
@@ -74,7 +75,7 @@ fn a_pool_holds_what_npus_do_not() {
         let peak = bytes(&npu["peak_bytes"]);
         assert!(peak > STATE);
         assert_eq!(bytes(&npu["peak_bytes_in_remote_memory"]), peak - own);
-        // Two ranks have the pool of a machine of 256 NPUs to themselves.
+        // The two ranks share the whole pool of a machine of 256 NPUs.
         assert_eq!(bytes(&npu["capacity_bytes"]), own + (1 << 40) / 2);
         beyond += peak - own;
     }
@@ -88,7 +89,7 @@ fn a_pool_holds_what_npus_do_not() {
         );
     };
     pools(&report, 1 << 40);
-    // A pool of exactly that, and of a byte less.
+    // A pool of exactly the needed size, and of one byte less.
     let (report, code) = json(&machine(folder.path(), own, beyond));
     assert_eq!(code, Some(0));
     pools(&report, beyond);
@@ -103,21 +104,22 @@ fn a_pool_holds_what_npus_do_not() {
     );
     let said = text(&generate(&less, &CORRECTED));
     assert!(said.contains("in remote memory"), "{said}");
-    // Plans that never reach the pool have the memory of their NPUs.
+    // Plans that never use the pool only have the memory of their NPUs.
     let machine = machine(folder.path(), own, 1 << 40);
     let output = generate(&machine, &[]);
     assert_eq!(output.status.code(), Some(3));
-    // Notes say so, too.
+    // Notes state it, too.
     let said = text(&output);
     let report = said.split("\n  !").next().unwrap_or_default();
     assert!(!report.contains("remote memory"), "{}", text(&output));
-    // What is planned without a replay says the same.
+    // A dry run gives the same numbers without a replay.
     let dry = |more: &[&str]| generate(&machine, &[more, &["--dry-run"]].concat());
     assert_eq!(dry(&CORRECTED).status.code(), Some(0));
     assert_eq!(dry(&[]).status.code(), Some(3));
 }
 
-/// Nothing is recomputed where the pool holds the activations; without it everything is, and that is not enough.
+/// No recomputation if the pool has room for the activations; without the pool everything is recomputed, and still does
+/// not fit.
 #[test]
 fn recomputation_counts_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -134,7 +136,7 @@ fn recomputation_counts_the_pool() {
     assert!(text(&output).contains("as-needed"), "{}", text(&output));
 }
 
-/// Studies that ask for points that fit keep those that fit with the pool, before a replay and after it.
+/// Studies limited to points that fit keep points that fit with the pool, both before and after the replay.
 #[test]
 fn limits_of_studies_count_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -164,7 +166,7 @@ fn limits_of_studies_count_the_pool() {
         [false, true],
         "{large:?}"
     );
-    // Both need more than half a gigabyte beyond their own, by the state alone.
+    // Both need more than half a gigabyte outside their NPU for the optimizer state alone.
     let small = rows(STATE / 2);
     assert_eq!(
         small.iter().map(fits).collect::<Vec<_>>(),
@@ -173,8 +175,8 @@ fn limits_of_studies_count_the_pool() {
     );
 }
 
-/// A mixture of experts in the size of the ASTRA-sim 2.0 paper's: of a rank's 180.3 GB 80 are its NPU's, and the rest, of 256 ranks
-/// 256 x 100.3 GB = 25.7 TB, is in the pool of 256 TB.
+/// A mixture of experts in the size of the ASTRA-sim 2.0 paper's: each rank needs 180.3 GB; 80 GB are in its NPU, and
+/// the rest, 256 x 100.3 GB = 25.7 TB for 256 ranks, is in the pool of 256 TB.
 #[test]
 #[ignore = "long: a step of 256 ranks"]
 fn a_large_mixture_of_experts_runs_in_a_hierarchical_pool() {
@@ -190,7 +192,7 @@ fn a_large_mixture_of_experts_fits_a_hierarchical_pool() {
     assert!(said.contains("fits: 180.3 GB of 1.1 TB on "), "{said}");
 }
 
-/// What is said of that job, which has to fit.
+/// Output for that job, which must fit.
 fn generate_large(more: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/pool_residency/moe-1t.toml");
     let words = "--data 256 --expert 64 --zero 1 --batch 256 --machine hiermem --residency corrected --fit require";

@@ -1,5 +1,5 @@
-//! What a job takes with other kernels, collectives, ranks and machine keys, against sums by hand and against jobs and machines
-//! that are so without being asked.
+//! Makespans with changed kernels, collectives, ranks and machine keys, against sums by hand and against jobs and
+//! machines that have these values from the start.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn kernels_last_as_they_are_told() {
         (&["--kernel", "*=2"][..], 42 * us),
         (&["--kernel", "*=0.5x"], 21 * us / 2),
         (&["--kernel", "*=1us"], 3 * us),
-        // Each change is of what the one before left: 7 us, halved, times 3.
+        // Each change applies to the result of the one before: 7 us, halved, times 3.
         (&["--kernel", "*=0.5", "--kernel", "*=3"], 63 * us / 2),
         // The other rank ends after 21 us.
         (&["--slow", "1=1.5"], 63 * us / 2),
@@ -47,12 +47,13 @@ fn kernels_last_as_they_are_told() {
             (Some(nodes), Some(nodes))
         );
     }
-    // A rank that is slow is one whose kernels are.
+    // A slow rank equals a rank with slower kernels.
     let slow = chain(&["--slow", "0=1.25", "--slow", "1=1.25"]);
     assert_eq!(makespan(&slow), makespan(&chain(&["--kernel", "*=1.25"])));
 }
 
-/// Kernels of 7 us that are up to a tenth longer or shorter: a chain of three takes 18.9 to 23.1 us, the same for the same seed.
+/// Kernels of 7 us that are up to a tenth longer or shorter: a chain of three takes 18.9 to 23.1 us, and equal for the
+/// same seed.
 #[test]
 fn jitter_is_drawn_by_its_seed() {
     let draw = |words: &str| makespan(&chain(&["--jitter", words]));
@@ -68,7 +69,7 @@ fn jitter_is_drawn_by_its_seed() {
     assert_eq!(draw("0"), 21_000_000);
 }
 
-/// An all-reduce of 100 MB among 4 of an NVLink node.
+/// An all-reduce of 100 MB among 4 NPUs of an NVLink node.
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 100MB --machine dgx-h100";
 
 #[test]
@@ -81,7 +82,7 @@ fn collectives_last_as_they_are_told() {
     assert_eq!(factor("all-reduce=1"), plain);
     assert_eq!(factor("all_reduce=2"), 2 * plain);
     assert_eq!(factor("*=5ms"), 5_000_000_000);
-    // The last of those that mean it holds.
+    // Of several matching changes the last applies.
     let twice = with(&["--collective", "*=5ms", "--collective", "all-reduce=2"]);
     assert_eq!(makespan(&twice), 2 * plain);
     let none = chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
@@ -93,7 +94,7 @@ fn collectives_last_as_they_are_told() {
     );
 }
 
-/// A machine with another value of a key is the machine whose file has it.
+/// A machine with a changed key equals the machine whose file has this value.
 #[test]
 fn keys_of_machines_are_set_as_in_their_files() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -112,7 +113,7 @@ fn keys_of_machines_are_set_as_in_their_files() {
     let plain = report(&[job, machine].concat());
     assert_eq!(set["edits"]["unedited_makespan_ps"], plain["makespan_ps"]);
     assert_eq!(set["edits"]["rows"][0]["notes"][0], "was \"450 GB/s\"");
-    // A key that nothing of the job uses is named.
+    // A changed key that the job does not use is named in the report.
     let idle = report(
         &[
             job,
@@ -132,7 +133,8 @@ fn keys_of_machines_are_set_as_in_their_files() {
     );
 }
 
-/// Kernels are meant by name, operator, module and class: each kind of pattern against sums of the capture's own table.
+/// Kernels are selected by name, operator, module and class: each kind of pattern against sums over the capture's own
+/// table.
 #[test]
 fn patterns_mean_what_tables_show() {
     let job = ["replay", "traces/ddp-resnet18", "--machine", "dgx-h100"];

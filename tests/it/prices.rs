@@ -1,7 +1,7 @@
 //! Prices of kernels, collectives and hosts against measurements, and scores of predictions.
 //!
-//! Measurements are read where the variable `CHAKRAM_CORPUS` names a folder that has them, in `validation`; without it
-//! tests that need them say that they are skipped.
+//! Measurements are read from the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names; without it, tests
+//! that need them report that they are skipped.
 
 mod curves;
 mod fits;
@@ -14,7 +14,7 @@ mod tables;
 use crate::corpus::corpus;
 use std::collections::BTreeMap;
 
-/// Rows of a file of CSV without quotes.
+/// Rows of a CSV file without quotes.
 fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let text = std::fs::read_to_string(corpus("validation")?.join(name)).expect("it can be read");
     Some(table(&text))
@@ -28,7 +28,7 @@ fn table(text: &str) -> Vec<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Rows of a packed file.
+/// Rows of a compressed CSV file.
 fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let file = std::fs::File::open(corpus("validation")?.join(name)).expect("it can be read");
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! Samples and tokens per second, and utilization of the peak, against their formulas; of jobs that come back from
-//! disk, and of parts of jobs, of which nobody knows.
+//! Samples and tokens per second, and utilization of the peak, against their formulas; for jobs read back from disk,
+//! and for parts of jobs, whose rates are unknown.
 
 use super::commands::answer;
 use serde_json::Value;
@@ -56,8 +56,8 @@ fn rates_are_amounts_over_the_makespan() {
     near("flops", plan["flops"].as_f64().unwrap());
 }
 
-/// Kernels carry out what the model needs, and scores of fused attention once more backwards: of twelve blocks' causal pairs of
-/// 1,024 tokens, 2 x 768 FLOPs each.
+/// Kernels execute the FLOPs that the model needs, and recompute the scores of fused attention in the backward pass:
+/// twelve blocks with causal pairs of 1,024 tokens, 2 x 768 FLOPs for each pair.
 #[test]
 fn utilization_of_the_model_is_within_that_of_the_hardware() {
     let pairs = 16.0 * 1024.0 * 1025.0 / 2.0;
@@ -84,7 +84,7 @@ fn utilization_of_the_model_is_within_that_of_the_hardware() {
     }
 }
 
-/// A trace that states ten times the model FLOPs of its kernels is not believed without a word.
+/// If a trace states ten times as many model FLOPs as its kernels have, a warning says so.
 #[test]
 fn more_model_flops_than_kernels_carry_out_are_a_warning() {
     let folder = tempfile::tempdir().expect("there is room");

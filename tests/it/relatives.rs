@@ -1,4 +1,4 @@
-//! Machines that `chakram machine new` writes.
+//! Machines written by `chakram machine new`.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -32,7 +32,7 @@ fn step(machine: &str, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// The interval is that of the known machine, too.
+/// With equal rates, the interval equals the known machine's, too.
 #[test]
 fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -54,7 +54,7 @@ fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
     }
 }
 
-/// Twice the bandwidths and peaks: shorter, with a wider interval in proportion.
+/// With twice the bandwidths and peaks the step is shorter, with a proportionally wider interval.
 #[test]
 fn numbers_move_the_step_and_widen_its_interval() {
     let folder = tempfile::tempdir().expect("there is room");

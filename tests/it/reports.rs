@@ -1,5 +1,5 @@
-//! A report is one value: what a program reads of it is what people read, and what it says once written and read
-//! again is the same byte for byte.
+//! A report is a single value: JSON and text show the same facts, and a report written and read again gives the same
+//! bytes.
 
 use super::commands::answer;
 use chakram::report::json::{ReportDocument, write};
@@ -8,7 +8,7 @@ use chakram::report::text::TextStyle;
 use chakram::report::{Report, compare, report_csv, report_text};
 use std::path::Path;
 
-/// Cases of one machine, with what each is asked beside.
+/// Replays of single machines, each with its options.
 const SINGLE: [&[&str]; 6] = [
     &["traces/data-parallel-8"],
     &[
@@ -57,13 +57,13 @@ fn reports_read_back_say_the_same() {
         }
         let direct = replayed(asked, &[]);
         let read = report_text::render(&report, "title", "basis", TextStyle::default());
-        // The library names settings by their keys, the program by its flags.
+        // The library's errors name settings by key, the program's by flag.
         let read = ["details", "format", "table"]
             .iter()
             .fold(read, |text, key| {
                 text.replace(&format!("`{key}`"), &format!("--{key}"))
             });
-        // But for the title and the basis.
+        // Everything but the title and the line about its basis.
         let tables = |text: &str| text.split_once("\n\n").map(|(_, tables)| tables.to_owned());
         assert_eq!(tables(&read), tables(&direct), "{asked:?}");
     }

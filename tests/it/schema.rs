@@ -1,4 +1,4 @@
-//! The compiled schema that the build reads, held against `proto/et_def.proto`.
+//! The compiled schema that the build reads, against `proto/et_def.proto`.
 //!
 //! The compiler here knows the part of proto3 that the schema uses: messages with fields, `repeated`, one
 //! `oneof`, and enums. Anything else fails the test.
@@ -30,7 +30,7 @@ fn the_compiled_schema_is_that_of_the_proto_file() {
     );
 }
 
-/// The words and signs of a schema that have yet to be read, last first.
+/// The remaining tokens of a schema, in reverse order.
 struct Tokens<'a>(Vec<&'a str>);
 
 impl<'a> Tokens<'a> {

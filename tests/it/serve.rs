@@ -1,5 +1,5 @@
 //! Requests over time: LIGHTSPEED's numbers, queues against formulas, closed forms and policies against plain
-//! simulators that share nothing with them, and scenarios that are refused.
+//! simulators that share no code with them, and rejected scenarios.
 
 mod alone;
 mod lightspeed;
@@ -16,7 +16,7 @@ use chakram::serve::{
 };
 use std::path::Path;
 
-/// Keeps requests by their numbers.
+/// Keeps requests by id.
 #[derive(Default)]
 pub struct RequestLog(pub Vec<CompletedRequest>);
 
@@ -32,7 +32,7 @@ pub fn scenario(text: &str) -> Scenario {
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// Serves a scenario; returns its requests by number too.
+/// Serves a scenario; returns the report, and its requests by id.
 pub fn served(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -44,7 +44,7 @@ pub fn served(
     (report, log.0)
 }
 
-/// A platform of so many cores at 1 THz, so that a multiplication takes a picosecond.
+/// A platform with this many cores at 1 THz, so that a multiplication takes 1 ps.
 pub fn picosecond_cores(cores: usize) -> Platform {
     let text = format!("name = \"p\"\nsource = \"a test\"\ncores = {cores}\nclock = \"1 THz\"");
     Platform::parse(&text, "p.toml").unwrap()

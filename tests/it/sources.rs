@@ -1,15 +1,15 @@
-//! Sources of traces beside PyTorch's: the one door to all, and each against what other tools make of the same files,
-//! or against truth that is written down beside it.
+//! Sources of traces other than PyTorch: format detection for all, and each converter against other tools' results for
+//! the same files, or against recorded truth.
 //!
-//! - `door`: the list of sources, and files whose source is told by their contents
-//! - `export`: operator graphs of models, against their run
+//! - `door`: the list of sources, and detection by contents
+//! - `export`: operator graphs of models, against runs of the models
 //! - `goal`: schedules in GOAL, against LogGP's formula
 //! - `msccl`: algorithms of MSCCL, against the machine's own
-//! - `nsys`: exports of Nsight Systems that SQLite wrote, whose truth their script knows
+//! - `nsys`: exports of Nsight Systems written by SQLite, with the truth known from their script
 //! - `recognized`: files of other tools, given to commands that do not read them
 //! - `simai`: text workloads of SimAI, against volumes and times by hand
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
-//! - `xplane`: profiles of JAX, against a plain parse and made ones
+//! - `xplane`: profiles of JAX, against a plain parse, and generated ones
 
 mod door;
 mod export;
@@ -24,7 +24,7 @@ mod xplane;
 use super::commands::chakram;
 use std::path::Path;
 
-/// Output of a run.
+/// Exit code and output of a run.
 struct Printed {
     code: i32,
     out: String,
@@ -41,14 +41,14 @@ fn run(args: &[&str]) -> Printed {
     }
 }
 
-/// Runs what must succeed and returns what it prints.
+/// Runs the program, which must succeed, and returns its output.
 fn done(args: &[&str]) -> String {
     let Printed { code, out, error } = run(args);
     assert_eq!((code, error.as_str()), (0, ""), "{args:?}");
     out
 }
 
-/// The error of what must fail, with exit code 2.
+/// Runs the program, which must fail with exit code 2, and returns its error.
 fn refused(args: &[&str]) -> String {
     let Printed { code, out, error } = run(args);
     assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
@@ -79,7 +79,7 @@ impl Folder {
         std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// The names of all files, in order.
+    /// The names of all files, sorted.
     fn names(&self) -> Vec<String> {
         names(self.0.path())
     }

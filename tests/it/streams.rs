@@ -1,4 +1,4 @@
-//! Standard input and output, pipes, and devices that take no more.
+//! Standard input and output, pipes, and full devices.
 
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ fn run(args: &[&str], input: Stdio, output: Stdio) -> Output {
         .expect("it runs")
 }
 
-/// A device that is full takes nothing, whatever wants to write.
+/// Writing to a full device is an error for every command.
 #[test]
 fn a_full_device_fails_whatever_is_printed() {
     let Ok(full) = File::options().write(true).open("/dev/full") else {
@@ -35,7 +35,7 @@ fn a_full_device_fails_whatever_is_printed() {
     }
 }
 
-/// A trace from a pipe is rank 0, and says what the file says.
+/// A trace from a pipe is rank 0, and gives the same output as the file.
 #[test]
 fn pipes_are_traces_of_rank_0() {
     let folder = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ fn pipes_are_traces_of_rank_0() {
         );
         let error = String::from_utf8_lossy(&piped.stderr).into_owned();
         assert!(piped.status.success(), "{args:?} {input}: {error}");
-        // The first line has the job's name.
+        // The first line contains the job's name, which differs.
         let text = String::from_utf8(piped.stdout).unwrap();
         text.split_once('\n').unwrap().1.to_owned()
     };

@@ -1,4 +1,5 @@
-//! Collectives that are answered as they went alone: the same instants as message by message, whatever comes in between.
+//! Collectives replayed in isolation, with their answers reused: the same times as with messages, whatever happens in
+//! between.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
@@ -14,7 +15,7 @@ use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
 use chakram::units::Time;
 use chakram::workload::{NodeKind, Workload};
 
-/// How long links were busy, in words.
+/// Busy time of each link, as text.
 #[derive(Debug, Default, PartialEq)]
 struct BusyLinks(String);
 
@@ -27,8 +28,8 @@ impl Observer for BusyLinks {
     }
 }
 
-/// Replays over exclusive links. Returns the outcome, events in an order of their own, and what is said of collectives but for how
-/// they were carried out.
+/// Replays over exclusive links. Returns the outcome, the events in an order independent of the engine's, and the
+/// records of collectives without the method that replayed them.
 fn run(
     workload: &Workload,
     machine: &Machine,
@@ -55,9 +56,10 @@ fn run(
     (outcome, (log, busy))
 }
 
-/// Two stages of eight ranks in tensor groups of four and replicas of two, which do the same in each of several passes: sums,
-/// gathers, exchanges and broadcasts behind kernels that let links fall idle. Kernels that last longer on some ranks in some
-/// passes, loads and stores through ports, and messages between stages come in between, at any time.
+/// Two stages of eight ranks in tensor groups of four and replicas of two, which do the same in each of several passes:
+/// all-reduces, gathers, all-to-alls and broadcasts, each after kernels during which links become idle. At random times
+/// there are also kernels that last longer on some ranks in some passes, loads and stores through ports, and messages
+/// between stages.
 fn stages(random: &mut Random) -> Vec<Vec<Line>> {
     let mut ranks = vec![Vec::<Line>::new(); 16];
     let (skew, memory) = (random.below(3), random.below(3));
@@ -79,7 +81,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             for [what, size, after, which] in &plans[stage as usize] {
                 let tensor = ["t0", "t1", "t2", "t3"][(rank / 4) as usize];
                 let all = ["d0", "d1"][stage as usize];
-                // Lanes of their own: members may be ready for one first and others for the other.
+                // With separate lanes, members may be ready for one first, or for the other.
                 let is_wide = which % 4 == 0;
                 let of = |kind, bytes| {
                     let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
@@ -102,7 +104,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
                     .on(7 + i64::from(which % 2 == 0)),
                     _ => kernel(1),
                 };
-                // Behind a kernel of their own, or, loads and the like, at any time since the pass began.
+                // After a kernel of their own, or, for loads and similar nodes, at any time in the pass.
                 let before = lines.len() as u64;
                 let begins = if before == first && before > 0 {
                     vec![before]
@@ -120,7 +122,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             }
             if stage == 0 {
                 let last = lines.len() as u64;
-                // At the end of a pass, or of every third at its beginning.
+                // At the end of a pass, or at the beginning of every third one.
                 let begins = pass.is_multiple_of(3);
                 let after = if begins { first + 1 } else { last };
                 lines.push(send(rank + 8, 600).tag(pass as i32).on(9).after(&[after]));
@@ -130,7 +132,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
     ranks
 }
 
-/// Returns how many collectives were answered, and how many of those were taken back.
+/// Returns the number of collectives answered without messages, and the number of such answers withdrawn.
 fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let tensor = [0, 4, 8, 12].map(|first| (first..first + 4).collect::<Vec<u32>>());
     let stage = [0, 8].map(|first| (first..first + 8).collect::<Vec<u32>>());
@@ -171,9 +173,9 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
 fn answers_of_rehearsals_are_those_of_every_message() {
     let seeds = if is_whole() { 120 } else { 30 };
     let [answered, taken_back] = random_jobs(0..seeds);
-    // One that is taken back after another has reserved a link that it had done with.
+    // A seed in which a collective is withdrawn after another has reserved a link that the first had finished with.
     random_jobs(1595..1596);
-    // Both occur: those that stand and those that others touch.
+    // Both occur: answers that remain valid, and answers that other traffic invalidates.
     assert!(
         answered > 2000 * seeds / 120 && taken_back > 200 * seeds / 120,
         "{answered} {taken_back}"
@@ -186,8 +188,9 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
     random_jobs(1000..21_000);
 }
 
-/// Links of a line of four under a sum that comes five times, after kernels behind which all links are idle again: the fourth sends to the first over three links of 1 ns, so a ring of
-/// six steps of 400 B at 1000 GB/s is no closed form. Each link is as busy as message by message.
+/// Links of a line of four with five all-reduces, each after kernels during which all links become idle. The fourth
+/// member sends to the first over three links of 1 ns, so a ring of six steps of 400 B at 1000 GB/s has no closed form.
+/// Each link is busy for as long as with messages.
 #[test]
 fn links_are_as_busy_as_message_by_message() {
     let line = machine("mesh", [1, 1], [4, 2], 8);
@@ -202,8 +205,8 @@ fn links_are_as_busy_as_message_by_message() {
         [false, true].map(|stepwise| run(&workload, &line, &[0, 1, 2, 3], stepwise));
     assert_eq!(busy, expected);
     assert_eq!(answered.makespan, stepwise.makespan);
-    // The first shows that there is a second, at whose end its pattern of arrivals is tried out; the others hold their links until
-    // the last member comes.
+    // The first run shows that the collective repeats. At the end of the second, its pattern of arrivals is replayed in
+    // isolation; the later ones reuse this result and reserve their links until the last member arrives.
     assert_eq!((answered.stepwise, answered.closed), (2, 3));
     assert_eq!(
         (answered.messages, stepwise.messages),

@@ -1,4 +1,4 @@
-//! Machines and jobs in a few words, and a log of what a replay tells its observer.
+//! Short notations for machines and jobs, and a log of a replay's notifications.
 
 use super::lines::Line;
 use chakram::engine::{
@@ -19,8 +19,8 @@ use chakram::workload::{
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 use std::num::NonZeroU32;
 
-/// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
-/// for a byte over all its links.
+/// A dimension whose numbers make every time exact: `ps_per_byte` is an NPU's time for a byte over all its links, and
+/// divides 10^12.
 #[derive(Clone, Copy, Debug)]
 pub struct Dim {
     pub shape: DimensionShape,
@@ -31,7 +31,7 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// Number of links that share what an NPU sends: two where it has a neighbour on either side.
+    /// Number of links that share an NPU's bandwidth: two if it has a neighbour on each side.
     fn links(&self) -> u64 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh if self.size > 2 => 2,
@@ -39,12 +39,12 @@ impl Dim {
         }
     }
 
-    /// Time that one link needs for a byte.
+    /// Time of one link for a byte.
     pub fn link_ps(&self) -> u64 {
         self.ps_per_byte * self.links()
     }
 
-    /// The same where what was said of the NPU is so of each of its links.
+    /// Gives each link the bandwidth that was given for the NPU.
     pub fn of_links(self) -> Self {
         let ps_per_byte = self.ps_per_byte / self.links();
         assert_eq!(
@@ -59,7 +59,7 @@ impl Dim {
     }
 }
 
-/// 20 ps per byte, which is 50 GB/s, and 500 ns per link.
+/// A dimension of 20 ps per byte, which is 50 GB/s, and 500 ns per link.
 pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
     Dim {
         shape,
@@ -70,7 +70,7 @@ pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> 
     }
 }
 
-/// As many random cases, and always the same ones.
+/// Settings for `count` random cases from a fixed seed.
 pub fn cases(count: u32) -> ProptestConfig {
     ProptestConfig {
         cases: count,
@@ -80,19 +80,19 @@ pub fn cases(count: u32) -> ProptestConfig {
     }
 }
 
-/// A machine of these dimensions whose NPUs have lanes enough for anything.
+/// A machine with these dimensions, whose NPUs have more lanes than any test needs.
 pub fn machine(dims: &[Dim]) -> Machine {
     let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), SwitchingMode::IDEAL)
 }
 
-/// The same, with messages passed on in this way.
+/// The same, with this switching mode.
 pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
     let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), switching)
 }
 
-/// The same, with other choices of algorithms, and collectives in one chunk.
+/// The same with other choices of algorithms; collectives have one chunk.
 pub fn machine_of(
     dims: &[Dim],
     choices: Vec<AlgorithmChoice>,
@@ -124,7 +124,7 @@ pub fn machine_of(
     machine.with_pipeline(ONE_CHUNK)
 }
 
-/// Collectives in one chunk, whatever would be faster.
+/// Collectives in one chunk, even if several would be faster.
 pub const ONE_CHUNK: ChunkPipeline = ChunkPipeline {
     chunks: Some(NonZeroU32::MIN),
     active: NonZeroU32::MIN,
@@ -132,12 +132,12 @@ pub const ONE_CHUNK: ChunkPipeline = ChunkPipeline {
     intra: IntraDimensionPolicy::Fifo,
 };
 
-/// The traces of these ranks, written as files are and read back.
+/// The traces of these ranks, written in the file format and read back.
 pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {
     released(ranks, |_| 0)
 }
 
-/// A trace of these nodes, as the contents of its file.
+/// The bytes of a trace file with these nodes.
 pub fn contents(lines: &[Line]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (id, line) in (1..).zip(lines) {
@@ -160,7 +160,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// The same, each rank released at so many nanoseconds.
+/// The same, with each rank released at the given time in ns.
 pub fn released<'l>(
     ranks: impl IntoIterator<Item = (u32, &'l [Line])>,
     at_ns: impl Fn(u32) -> u64,
@@ -176,7 +176,7 @@ pub fn released<'l>(
     builder
 }
 
-/// A job whose rank r does `ranks[r]`, with these groups declared.
+/// A job in which rank r runs `ranks[r]`, with these groups declared.
 pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workload, WorkloadError> {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
@@ -188,10 +188,10 @@ pub fn job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Workload {
     try_job(ranks, groups).unwrap()
 }
 
-/// Everything that an observer is told, in order.
+/// All notifications of an observer, in order.
 #[derive(Debug, Default, PartialEq)]
 pub struct Log {
-    /// When, whether it is a completion, instance, node.
+    /// Time in ps, `true` for a completion, instance, node.
     pub events: Vec<(u64, bool, u32, u32)>,
     pub records: Vec<CollectiveRecord>,
 }
@@ -208,7 +208,7 @@ impl Observer for Log {
     }
 }
 
-/// Outcome of a replay.
+/// Outcome and log of a replay.
 #[derive(Debug, PartialEq)]
 pub struct Replay {
     pub outcome: ReplayOutcome,
@@ -225,14 +225,14 @@ pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
     replay_with(workload, machine, &ReplayOptions::default())
 }
 
-/// With communication priced in this way.
+/// Options with this timing of communication.
 pub fn priced(comm: CommTiming) -> ReplayOptions {
     ReplayOptions::with(|o| {
         o.comm = comm;
     })
 }
 
-/// Over this network, message by message.
+/// Options with this network model, without closed forms.
 pub fn over(model: NetworkModel) -> ReplayOptions {
     ReplayOptions::with(|o| {
         *o = stepwise();
@@ -240,7 +240,7 @@ pub fn over(model: NetworkModel) -> ReplayOptions {
     })
 }
 
-/// Message by message, whatever closed forms are proved.
+/// Options without closed forms.
 pub fn stepwise() -> ReplayOptions {
     ReplayOptions::with(|o| {
         o.stepwise = true;
@@ -248,26 +248,26 @@ pub fn stepwise() -> ReplayOptions {
 }
 
 impl Replay {
-    /// The makespan in picoseconds.
+    /// The makespan in ps.
     pub fn ps(&self) -> u64 {
         self.outcome.makespan.0
     }
 
-    /// When the node `id` of instance `instance` completed.
+    /// Completion of node `id` of instance `instance`, in ps.
     pub fn end(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (true, instance, id - 1);
         events.find(wanted).expect("every node completes").0
     }
 
-    /// When the node `id` of instance `instance` was issued.
+    /// Issue of node `id` of instance `instance`, in ps.
     pub fn start(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (false, instance, id - 1);
         events.find(wanted).expect("every node is issued").0
     }
 
-    /// When the last node of each instance completed.
+    /// Completion of each instance's last node, in ps.
     pub fn ends(&self) -> Vec<u64> {
         let mut ends = Vec::new();
         for &(at, completed, instance, _) in &self.log.events {

@@ -1,5 +1,5 @@
-//! The law of scale: latencies twice as long, bandwidths half as wide and kernels twice as long make everything
-//! take exactly twice as long, where prices are whole picoseconds; and whatever is rounded, choices stay.
+//! The law of scale: with latencies doubled, bandwidths halved and kernels twice as long, everything takes exactly
+//! twice as long if prices are whole picoseconds; and choices of algorithms never change, even with rounding.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
@@ -14,7 +14,7 @@ use chakram::trace::CollectiveKind as K;
 use chakram::units::Bytes;
 use std::num::NonZeroU32;
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// A machine and a job on all of it, in numbers that can be multiplied.
+/// A machine and a job on all its NPUs, described by numbers that can be scaled.
 struct Case {
     dims: Vec<Dim>,
     choices: Vec<AlgorithmChoice>,
@@ -43,8 +43,8 @@ struct Case {
     groups: Vec<(&'static str, Vec<u32>)>,
 }
 
-/// All bytes are multiples of this: of up to 8 members, in one dimension or in two, of 4 chunks, and of the 256
-/// grains of chunks that are unequal. So every message takes whole picoseconds, whatever carries it.
+/// All sizes are multiples of this: it is divisible by up to 8 members in one or two dimensions, by 4 chunks, and by
+/// the 256 grains of unequal chunks. So every message takes whole picoseconds with every algorithm.
 const UNIT: u64 = 840 * 4 * 256;
 
 impl Case {
@@ -98,7 +98,7 @@ impl Case {
         this
     }
 
-    /// Something happens, on ranks in the order of the program: so nothing gets stuck.
+    /// Adds a random operation on its ranks in program order, so the job cannot get stuck.
     fn happen(&mut self, dice: &mut Dice, unit: u64) {
         let ranks = self.ranks.len() as u64;
         let bytes = unit * dice.pick(&[1, 1, 2, 3, 7]);
@@ -160,8 +160,8 @@ impl Case {
         machine_of(&dims, self.choices.clone(), self.switching).with_pipeline(self.pipeline)
     }
 
-    /// The makespan with all times so many times as long, and by which algorithms its groups would carry out
-    /// collectives of 1,001 bytes.
+    /// The makespan with all times multiplied by `factor`, and the algorithms that its groups would use for collectives
+    /// of 1,001 bytes.
     fn times(&self, factor: u64) -> (u64, Vec<String>) {
         let longer = |line: &Line| Line {
             ns: line.ns * factor,
@@ -212,7 +212,7 @@ fn times_twice_as_long_take_twice_as_long() {
     }
 }
 
-/// Messages that wait a segment at each device do so for whole picoseconds, too.
+/// The time of one segment at each device is a whole number of picoseconds, too.
 #[test]
 fn segments_scale() {
     for seed in 0..300 {

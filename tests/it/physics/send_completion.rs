@@ -1,7 +1,7 @@
-//! Sends that are complete when their last byte has left, or when it has arrived, as the machine says.
+//! Sends that complete when their last byte has left, or when it has arrived, as the machine file chooses.
 //!
-//! On every machine here a byte takes 20 ps over a link and a link 500 ns, two of which lie between NPUs of a switch: of
-//! 10,000 B the last byte leaves after s = 200 ns and arrives after 1,000 + 200 ns.
+//! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts two links between
+//! NPUs: the last of 10,000 B leaves after s = 200 ns and arrives after 1,000 + 200 ns.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
@@ -16,7 +16,8 @@ use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, Workload};
 use proptest::prelude::*;
 
-/// The same machine, with sends that are complete when their last byte has left, and when it has arrived.
+/// The same machine, with sends that complete when their last byte has left, and with sends that complete when it has
+/// arrived.
 fn both(machine: &Machine) -> [Machine; 2] {
     [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
 }
@@ -25,13 +26,13 @@ fn switch(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
     both(&machine(&[dim(DimensionShape::Switch, size, algorithm)]))
 }
 
-/// What [`SendCompletion`](chakram::machine::SendCompletion) says of `workload` under `model`, one after the other.
+/// Replays `workload` under `model` for each [`SendCompletion`](chakram::machine::SendCompletion), in order.
 fn under(model: NetworkModel, machines: &[Machine; 2], workload: &Workload) -> [Replay; 2] {
     [0, 1].map(|i| replay_with(workload, &machines[i], &over(model)))
 }
 
-/// A kernel behind a send, and the send's lane, wait for the message's last byte; the receive ends when it did. Where a
-/// transfer holds its links until its end, both moments are one.
+/// A kernel after a send, and the send's lane, wait for the message's last byte; the receive's end does not change. If
+/// a transfer occupies its links until its end, both completions coincide.
 #[test]
 fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     let ranks = [
@@ -54,14 +55,14 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
             "{model}"
         );
         assert_eq!((injected.end(1, 1), delivered.end(1, 1)), (there, there));
-        // 1,200 + 300 ns, and 300 ns behind what left.
+        // 1,200 + 300 ns; and 300 ns after the last byte has left.
         assert_eq!(delivered.ps(), 1_500_000);
         assert_eq!(injected.ps(), there.max(left + 300_000));
     }
 }
 
-/// Messages of two senders meet at their receiver: one after the other under `ports` and `links`, at half the rate under
-/// `fair_sharing`. What a send waits for is the end of its own message, however late others make it.
+/// Messages of two senders contend at their receiver: one after the other under `ports` and `links`, at half the rate
+/// under `fair_sharing`. A send waits for the end of its own message, however much other messages delay it.
 #[test]
 fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
@@ -69,14 +70,14 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let workload = job(&[of(1), of(2), receiver], &[]);
     let machines = switch(4, CollectiveAlgorithm::Ring);
     for (model, left, there) in [
-        // Operations do not meet: 200 ns, and 1,000 + 200 ns.
+        // Operations do not contend: 200 ns, and 1,000 + 200 ns.
         (NetworkModel::ContentionFree, [200, 200], [1200, 1200]),
-        // The second waits 200 ns in front of the receiver, and has left as early as the first.
+        // The second waits 200 ns at the receiver, but has left as early as the first.
         (NetworkModel::Ports, [200, 200], [1200, 1400]),
         (NetworkModel::Links, [200, 200], [1200, 1400]),
-        // Half of the receiver's link each: 400 ns, and 1,000 ns later all is there.
+        // Each gets half of the receiver's link: 400 ns, and arrival 1,000 ns later.
         (NetworkModel::FairSharing, [400, 400], [1400, 1400]),
-        // All links of a way are held for 1,200 ns, the receiver's by one after the other.
+        // All links of a path are occupied for 1,200 ns, the receiver's by one message after the other.
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
         let [injected, delivered] = under(model, &machines, &workload);
@@ -86,7 +87,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
             (left, there),
             "{model}"
         );
-        // The messages are the same.
+        // The messages arrive at the same times in both.
         let received = |replay: &Replay| [1, 2].map(|node| replay.end(2, node) / 1000);
         assert_eq!(
             (received(&injected), received(&delivered)),
@@ -113,7 +114,7 @@ fn a_send_holds_its_lane_until_it_is_complete() {
     );
 }
 
-/// Delivery does not wait for the receive, and needs no trace of the receiver.
+/// Delivery does not wait until the receive is posted, and needs no trace of the receiver.
 #[test]
 fn nobody_has_to_receive_for_a_send_to_be_complete() {
     let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
@@ -164,8 +165,8 @@ send_completion = "WHEN"
     assert_eq!(ends, [1_000_000_000, 1_004_000_000]);
 }
 
-/// In a custom algorithm position 0 sends twice, the second time when the first send is complete; the receiver waits for
-/// both. 200 + 1,200 ns, or 1,200 + 1,200 ns.
+/// In a custom algorithm position 0 sends twice, the second time when the first send has completed; the receiver waits
+/// for both. 200 + 1,200 ns, or 1,200 + 1,200 ns.
 #[test]
 fn sends_of_custom_algorithms_are_complete_alike() {
     let scripts = [
@@ -204,7 +205,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     }
 }
 
-/// Steps of algorithms follow from what was received, and no part of a member waits for others to have received.
+/// Steps of algorithms depend only on receptions, so a member's part never waits for other members to receive.
 #[test]
 fn algorithms_of_collectives_take_as_long_either_way() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
@@ -222,8 +223,8 @@ fn algorithms_of_collectives_take_as_long_either_way() {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Collectives by closed form, which messages behind sends take back at any moment, and message by message. No send is
-    /// complete earlier than when it has left, and chains of them end no earlier.
+    /// Collectives by closed form, which messages after sends may invalidate at any moment, and collectives with
+    /// messages. No send completes before it has left, and chains of sends never end earlier.
     #[test]
     fn closed_forms_are_taken_back_alike(
         starts in prop::collection::vec(0_u64..4000, 4),
@@ -245,7 +246,8 @@ proptest! {
         let stepped = replay_with(&workload, &machine, &over(model));
         prop_assert_eq!(&closed.log.events, &stepped.log.events);
         for rank in 0..4 {
-            // It arrives with the receive at the other end, or before that is posted at 0.
+            // The send completes together with the receive at the other end, or before, because the receive is posted
+            // at 0.
             prop_assert_eq!(closed.end(rank, 2), closed.end((rank + 1) % 4, 4));
             prop_assert_eq!(closed.end(rank, 3), closed.end((rank + 2) % 4, 5));
             prop_assert_eq!(closed.start(rank, 3), closed.end(rank, 2));

@@ -1,4 +1,5 @@
-//! Slopes of the makespan and how far they hold, against replays with the times changed: finite differences of random jobs.
+//! Slopes of the makespan and their ranges of validity, against replays with changed times: finite differences of
+//! random jobs.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::job;
@@ -14,7 +15,8 @@ use chakram::workload::Workload;
 
 const RANKS: u32 = 4;
 
-/// Ranks that compute on two lanes, in any order that their dependencies leave, sum up together and send to the next.
+/// Ranks that compute on two lanes, in any order that their dependencies allow, all-reduce together and send to the
+/// next rank.
 fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
     let steps = 6 + random.below(8);
     let shared: Vec<[u64; 2]> = (0..steps)
@@ -61,7 +63,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
     ranks
 }
 
-/// The makespan with times of the row times `factor`, by a replay.
+/// The makespan of a replay with the times of the row multiplied by `factor`.
 fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
     let time = ChangedTime::Factor(factor);
     let options = ReplayOptions::with(|options| match row.setting.split_once(" = ") {
@@ -82,7 +84,7 @@ fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor
     outcome.makespan.0 as f64
 }
 
-/// Returns how many rows were held against replays, and how many held as the graph alone has them.
+/// Returns the number of rows compared with replays, and the number of rows that are exact by the graph alone.
 fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let machine = Machine::preset("dgx-h100").unwrap();
     let [mut rows, mut by_graph] = [0; 2];
@@ -108,7 +110,7 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
             }
             let line = |factor: f64| makespan - row.slope_ps as f64 * (1.0 - factor);
             let tolerance = confirmed.path_nodes as f64;
-            // A finite difference somewhere in the range, and at its end.
+            // A finite difference at a random point in the range, and one at its end.
             let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
             for factor in [inside, row.holds_to] {
                 let found = replayed(&workload, &machine, row, factor);
@@ -137,15 +139,15 @@ fn slopes_are_finite_differences_inside_their_ranges() {
     let jobs = if is_whole() { 1000 } else { 25 };
     let [rows, by_graph] = hold(0..jobs);
     println!("{rows} rows of {jobs} jobs; the graph alone is right about the range of {by_graph}");
-    // The order on lanes changes in many of these jobs, which only replays show.
+    // In many of these jobs the order on lanes changes, which only replays show.
     assert!(
         rows >= 5 * jobs && 2 * by_graph >= rows,
         "{rows} {by_graph}"
     );
 }
 
-/// Kernels of 30 and 20 ns beside a chain of 40 ns: 50 in all, 10 more than the chain. With no time for the first it is the
-/// chain's; the slope of 30 holds down to 1 - 10 / 30.
+/// Kernels of 30 and 20 ns run concurrently with a chain of 40 ns: 50 in total, 10 more than the chain. If the first
+/// kernel takes no time, the chain determines the end; the slope of 30 is valid down to a factor of 1 - 10 / 30.
 #[test]
 fn a_slope_holds_until_the_next_path() {
     let of = |class: MovingKernel, ns| Line {
@@ -176,7 +178,7 @@ fn a_slope_holds_until_the_next_path() {
             (30_000, 40_000, 47_000)
         );
         assert!((row.holds_to - 2.0 / 3.0).abs() < 0.005, "{row:?}");
-        // The chain beside it gains nothing.
+        // The concurrent chain has no slope.
         assert!(!found.rows.iter().any(|row| row.what.contains("optimizer")));
     }
 }

@@ -1,5 +1,5 @@
-//! One law for settings: a key of a machine file that was edited changes the results of a run, or the report names it with a
-//! reason; and a key that is named changes nothing.
+//! The law for settings: an edited key of a machine file changes the results of a run, or the report names it as having
+//! no effect, with a reason; and a named key changes nothing.
 
 use super::lines::{Line, call, kernel, line, receive, send, shaped};
 use super::rig::job;
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::thread;
 use toml::Value as Toml;
 
-/// Words of choices; those that a key does not take are refused.
+/// Words that some key accepts; a key rejects the words of other keys.
 const WORDS: [&str; 31] = [
     "ring",
     "direct",
@@ -53,7 +53,7 @@ const WORDS: [&str; 31] = [
     "grid",
 ];
 
-/// Keys that change no result by their nature, each with the reason.
+/// Keys that never change a result, each with the reason.
 const LABELS: [(&str, &str); 2] = [
     (
         "dimension/*/name",
@@ -65,18 +65,18 @@ const LABELS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Keys of which the presets take no other value, each with the reason.
+/// Keys for which the presets accept no other value, each with the reason.
 const FIXED: [(&str, &str); 1] = [(
     "dimension/*/curve/*/collective",
     "each kind is measured among each number of members, and a second curve of a kind and number is refused",
 )];
 
-/// A job, and where its ranks are.
+/// A job with a placement of its ranks.
 struct PlacedJob {
     name: &'static str,
     workload: Workload,
     options: ReplayOptions,
-    /// The beginning of the paths of the keys that it is for; jobs of large cost or narrow use run for few.
+    /// Prefix of the paths of keys that the job is for; costly or specialized jobs run for few keys.
     keys: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl PlacedJob {
         }
     }
 
-    /// Of use for keys with this beginning alone, and with these options besides.
+    /// Restricts the job to keys with this prefix, and changes its options.
     fn for_keys(mut self, keys: &'static str, change: impl FnOnce(&mut ReplayOptions)) -> Self {
         self.keys = keys;
         change(&mut self.options);
@@ -109,7 +109,7 @@ impl PlacedJob {
     }
 }
 
-/// The NPUs with coordinates 0 and 1 along each dimension: the least that cross all of them.
+/// The NPUs with coordinates 0 and 1 along each dimension: the smallest set that crosses all dimensions.
 fn corners(machine: &Machine) -> Vec<u32> {
     let topology = machine.topology();
     let inner = |npu: &u32| {
@@ -121,7 +121,7 @@ fn corners(machine: &Machine) -> Vec<u32> {
     (0..topology.npus()).filter(inner).collect()
 }
 
-/// The NPUs within two places of an edge along each dimension.
+/// The NPUs at most two positions from an edge along each dimension.
 fn edges(machine: &Machine) -> Vec<u32> {
     let topology = machine.topology();
     let outer = |npu: &u32| {
@@ -134,8 +134,8 @@ fn edges(machine: &Machine) -> Vec<u32> {
     (0..topology.npus()).filter(outer).take(16).collect()
 }
 
-/// Jobs that between them use what machines have: kernels, loads and stores in every format and size, collectives of every kind
-/// and size in every dimension, messages, and steps of training with launches, memory and curves.
+/// Jobs that together use every feature of machines: kernels, loads and stores in every format and size, collectives of
+/// every kind and size in every dimension, messages, and training steps with launches, memory and curves.
 fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     let corners = corners(machine);
     let npus = machine.topology().npus().min(8);
@@ -193,12 +193,12 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         let ranks = vec![loads(&[1 << 10, 1 << 20]); edges.len()];
         let pooled = PlacedJob::new("pool", job(&ranks, &[]), &edges);
         jobs.push(pooled.for_keys(keys, |_| {}));
-        // More than half of what it holds.
+        // More than half of the memory's capacity.
         let full = job(&[loads(&[remote.capacity.unwrap().0 / 4 * 3])], &[]);
         jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
     }
     if machine.rank_domain().is_some() {
-        // More than fit in one domain, placed as ranks are by default.
+        // More ranks than fit in one domain, with the default placement.
         let ranks = machine.topology().npus() / 2 + 1;
         let world = job(
             &vec![vec![call(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],
@@ -210,7 +210,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     jobs
 }
 
-/// Kernels of every class that moves bytes, and attention of one query of each sequence, small and large.
+/// Kernels of every class that moves bytes, and small and large attention with one query per sequence.
 fn shapes() -> Workload {
     let mut lines = Vec::new();
     for (class, _) in MovingKernel::ALL {
@@ -238,7 +238,7 @@ fn shapes() -> Workload {
     job(&[lines], &[])
 }
 
-/// A kernel that outlasts the launches of all that fit in a queue, and 1,500 short ones after it on its stream.
+/// A kernel that runs longer than the launches that fit in a queue take, and 1,500 short ones after it on its stream.
 fn full_queue() -> Workload {
     let copy = |bytes| shaped(KernelShape::Moving(MovingKernel::Copy), 0, bytes).on(0);
     let mut lines = vec![copy(1 << 40)];
@@ -246,7 +246,7 @@ fn full_queue() -> Workload {
     job(&[lines], &[])
 }
 
-/// Buffers of collectives among more members than were measured, for each of which another protocol is the fastest.
+/// Buffer sizes for collectives among more members than were measured; each size has another fastest protocol.
 const SIZES: [u64; 4] = [1 << 10, 1 << 16, 1 << 20, 1 << 28];
 
 fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
@@ -258,8 +258,8 @@ fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
     })
 }
 
-/// Each rank: kernels in every format, bound by FLOPs and by bytes, loads and stores, 40 kernels side by side, and a message
-/// to the rank after it and one to the rank half of the job away.
+/// On each rank: kernels in every format, bound by FLOPs and by bytes; loads and stores; 40 concurrent kernels; a
+/// message to the next rank, and one to the rank half of the job away.
 fn nodes(ranks: u32) -> Workload {
     let of_rank = |rank: u32| {
         let mut lines = Vec::new();
@@ -293,7 +293,7 @@ fn nodes(ranks: u32) -> Workload {
     job(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &[])
 }
 
-/// Collectives of every kind over buffers of these sizes, among all ranks, and among the first two and four.
+/// Collectives of every kind with these buffer sizes, among all ranks, the first two and the first four.
 fn collectives(ranks: u32, sizes: &[u64]) -> Workload {
     let names = ["two", "four"];
     let members: Vec<Vec<u32>> = [2, 4].map(|n: u32| (0..n.min(ranks)).collect()).to_vec();
@@ -342,7 +342,7 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
     Job::generate(pattern).unwrap().into_workload()
 }
 
-/// What a report says besides names, counts and warnings.
+/// A report's results, without names, counts and warnings.
 fn results(report: &Report) -> Value {
     let mut value = serde_json::to_value(report).unwrap();
     let document = value.as_object_mut().unwrap();
@@ -398,7 +398,7 @@ fn at<'v>(value: &'v mut Toml, path: &str) -> &'v mut Toml {
     })
 }
 
-/// Other values of a leaf: numbers doubled and halved, flags toggled, words replaced by others.
+/// Other values for a leaf: numbers doubled and halved, flags toggled, words replaced by others.
 fn others(value: &Toml) -> Vec<Toml> {
     let times = |factor: f64| scaled(value, factor);
     match value {
@@ -430,7 +430,7 @@ fn scaled(value: &Toml, factor: f64) -> Toml {
     }
 }
 
-/// A path without names and numbers of classes, dimensions and rows: the same key of all machines.
+/// A path without names and indices of classes, dimensions and rows, so that it is the same key on all machines.
 fn general(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let is_class = |i: usize| i == 1 && (parts[0] == "npu" || parts[0] == "assign");
@@ -445,7 +445,7 @@ fn general(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Keys by whether they changed a result of some job.
+/// Keys, and whether each changed a result of some job.
 #[derive(Debug, Default)]
 struct Tried {
     keys: BTreeMap<String, bool>,
@@ -453,11 +453,11 @@ struct Tried {
     runs: u64,
 }
 
-/// The most tables of one kind, such as curves, whose keys are tried.
+/// Maximum number of similar tables, such as curves, whose keys are tried.
 const MAX_ALIKE: usize = 2;
 
-/// Tries every `stride`-th key of the machine `text` that is called `name`, of tables of one kind in the first of them, if its
-/// path has these parts.
+/// Tries every `stride`-th key of the machine `text`, called `name`, whose path contains these parts; among similar
+/// tables, only the first are tried.
 fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Tried {
     let mut tried = Tried::default();
     let original = Machine::parse(text, name).unwrap();
@@ -494,7 +494,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
                 continue;
             };
             let edits = edits_of(&machine, &text, name);
-            // A dimension that is renamed is another; otherwise there is one edit.
+            // Any change of one key is exactly one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
             let of_key = jobs.iter().zip(&before);
             for (job, before) in of_key.filter(|(job, _)| path.starts_with(job.keys)) {
@@ -512,7 +512,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
                         assert!(has_reason, "{of}: {named:?}");
                         *acts |= !is_same;
                     }
-                    // A job that only one of the two can run.
+                    // A job that can run on only one of the two machines.
                     (None, Some(_)) | (Some(_), None) => *acts = true,
                     (None, None) => {}
                 }
@@ -545,8 +545,9 @@ fn an_edited_key_acts_or_is_named() {
     assert!(tried.runs > 50, "{}", tried.runs);
 }
 
-/// The machines whose keys are tried: every preset, of two of the outermost dimension where that is one, with the part
-/// that paths have; of a wafer that says what its memory ports are around, as the preset does by default, that key alone.
+/// The machines whose keys are tried, each with a part that paths must contain: every preset, with its outermost
+/// dimension doubled where the name allows it; and a wafer that states the default of `dram/around`, for this key
+/// alone.
 fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {
@@ -567,8 +568,8 @@ fn machines() -> Vec<(String, String, &'static str)> {
     machines
 }
 
-/// Every key of every preset, some minutes: `cargo test --release --test it -- --ignored every_key`. With `CHAKRAM_KEYS`, those
-/// whose path has that part, such as `host/queue`.
+/// Tries every key of every preset, which takes some minutes: `cargo test --release --test it -- --ignored every_key`.
+/// `CHAKRAM_KEYS` restricts it to paths that contain its value, such as `host/queue`.
 #[test]
 #[ignore = "takes minutes"]
 fn every_key_of_every_preset_acts_or_is_named() {

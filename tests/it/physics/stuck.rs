@@ -1,4 +1,4 @@
-//! Replays that cannot go on: which nodes wait, for what, and in which circle.
+//! Replays that cannot continue: the waiting nodes, their reasons, and the cycle.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, dim, job, machine};
@@ -17,10 +17,10 @@ fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
     }
 }
 
-/// Ranks and ids of nodes.
+/// Ranks and node ids.
 type Places = Vec<(u32, u64)>;
 
-/// The nodes that wait, and those in the circle.
+/// The waiting nodes, and the nodes of the cycle.
 fn places(stuck: &Stuck) -> (Places, Places) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
@@ -52,7 +52,7 @@ fn two_ranks_that_receive_before_they_send() {
     assert!(text.contains(circle), "{text}");
 }
 
-/// Three ranks, each waiting for the next, and a fourth that waits for the first.
+/// Three ranks, each waiting for the next, and a fourth rank that waits for the first.
 #[test]
 fn a_circle_of_three_and_one_that_waits_for_it() {
     let rank = |from, to| vec![receive(from, 8), send(to, 8).after(&[1])];
@@ -63,8 +63,8 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
 
-/// As below, with the barrier on the stream of a kernel: nobody holds the lane meanwhile, and the
-/// member that is not ready is named all the same.
+/// As below, with the barrier on a kernel's stream: no node occupies the lane meanwhile, and the
+/// member that is not ready is still named.
 #[test]
 fn a_member_that_is_missing_where_members_gather() {
     let barrier = || call(K::Barrier, 0).on(0);
@@ -83,7 +83,7 @@ fn a_member_that_is_missing_where_members_gather() {
     );
 }
 
-/// A barrier on one side of a message whose other side waits for the barrier.
+/// A barrier after one side of a message whose other side waits for the barrier.
 #[test]
 fn a_member_that_waits_for_a_message_from_behind_the_collective() {
     let ranks = [

@@ -1,9 +1,8 @@
 //! Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty HierMems.
 //!
-//! The paper trains a mixture of experts whose trace is not public. Its claims follow from what share of
-//! the baseline's time is remote memory: that share, f, becomes five times as fast at the optimum (500 for
-//! 100 GB/s), and the rest stays. So the speedup is 1 / (1 - f + f / 5); the paper's 4.6 is that of f =
-//! 0.978.
+//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the share f of remote memory
+//! in the baseline's time: at the optimum this share becomes five times as fast (500 instead of 100 GB/s), and the rest
+//! does not change. So the speedup is 1 / (1 - f + f / 5); the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
 use chakram::generate::{GeneratedJob, MemoryPattern, WorkloadPattern};
@@ -15,7 +14,7 @@ const NPUS: u64 = 256;
 /// Bytes of a load: 10 ms at 100 GB/s.
 const BYTES: u64 = 1_000_000_000;
 
-/// One load of every NPU, and a kernel behind it.
+/// One load on every NPU, and a kernel after it.
 fn job(kernel_ns: u64) -> Workload {
     let mut options = MemoryPattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
@@ -25,7 +24,7 @@ fn job(kernel_ns: u64) -> Workload {
         .unwrap()
 }
 
-/// The preset `hiermem` with these GB/s.
+/// The preset `hiermem` with these bandwidths in GB/s.
 fn hiermem(in_node: u64, group: u64) -> Machine {
     let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
     let text = preset.unwrap().text;
@@ -49,7 +48,7 @@ fn formula(in_node: u64, group: u64) -> u64 {
     let chunk = 64_000;
     let stages = (BYTES * NPUS) as f64 / (256 * 16 * chunk) as f64;
     let stage = [
-        // A link has a 16th of its group's bandwidth, and one to a node a 16th of the node's.
+        // A link has a 16th of its group's bandwidth; a link to a node has a 16th of the node's.
         ps(chunk * 16, group),
         ps(256 * chunk * 16, 16 * 8192),
         ps(256 * 16 * chunk, 256 * in_node),
@@ -59,7 +58,7 @@ fn formula(in_node: u64, group: u64) -> u64 {
     (stages * longest).round() as u64 + fill.round() as u64
 }
 
-/// The forty machines of the sweep, GB/s within a node and of a group, with their times.
+/// The forty machines of the sweep: GB/s within a node, GB/s of a group, and the time.
 fn sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
     let rates = (1..=8).flat_map(|i| (1..=5).map(move |g| (256 * i, 100 * g)));
     let time = |(in_node, group)| {
@@ -78,7 +77,7 @@ fn forty_machines_take_what_the_formula_says() {
 
 #[test]
 fn the_optimum_is_the_one_of_the_paper() {
-    // f of the baseline's time is the load of 10 ms, the rest a kernel: 10 ms x (1 - f) / f.
+    // The load of 10 ms is the share f of the baseline's time, a kernel the rest: 10 ms x (1 - f) / f.
     for (f, kernel_ns, expected) in [
         (1.0, 0, 5.00),
         (0.98, 204_082, 4.63),
@@ -95,8 +94,8 @@ fn the_optimum_is_the_one_of_the_paper() {
         assert!((speedup / law - 1.0).abs() < 0.003, "{f}: {speedup}, {law}");
         assert!((law - expected).abs() < 0.005, "{f}: {law}");
         assert!((speedup - expected).abs() < 0.015, "{f}: {speedup}");
-        // "The best performance with the least resource provision": within a thousandth of the best,
-        // the least bandwidth in a node and of a group.
+        // "The best performance with the least resource provision": among machines within a thousandth of the best, the
+        // one with the least bandwidth in a node and of a group.
         let best = times.iter().map(|(.., time)| *time).min().unwrap() as f64;
         let good = times
             .iter()
@@ -115,7 +114,7 @@ fn the_presets_are_points_of_the_sweep_and_zero_infinity_is_beside_them() {
     assert_eq!(alone, 10_000_000_000);
     assert_eq!(preset("hiermem"), formula(256, 100));
     assert_eq!(preset("hiermem-opt"), formula(512, 500));
-    // "ZeRO-Infinity performs 0.1% better": 6 us of 10 ms, for the stages that come on top.
+    // "ZeRO-Infinity performs 0.1% better": 6 us of 10 ms, for the additional stages.
     let worse = preset("hiermem") as f64 / alone as f64 - 1.0;
     assert!((0.000_5..0.001).contains(&worse), "{worse}");
 }

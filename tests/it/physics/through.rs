@@ -1,5 +1,5 @@
-//! Remote memory through the ports of the network: alone as the pipeline has it, and with messages and
-//! collectives by hand, and at random against a simulator of servers one after another (`random`).
+//! Remote memory through the ports of the network: single accesses against the pipeline's formula; with messages and
+//! collectives, by hand; and random jobs against a simulator of successive servers (`random`).
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::loads::{self, load};
@@ -18,12 +18,12 @@ const MODELS: [NetworkModel; 3] = [
 ];
 const SHARED: [NetworkModel; 2] = [NetworkModel::Ports, NetworkModel::Links];
 
-/// A dimension `d` for `npus` NPUs, of so many ps per byte and so much latency, and this remote memory.
+/// A machine with one dimension `d` of `npus` NPUs, with these ps per byte and this latency, and this remote memory.
 fn machine(npus: u32, (shape, ps, ns): (&str, u64, u64), remote: &str) -> Machine {
     at_rate(npus, (shape, 1_000_000_000_000 / ps, ns), remote)
 }
 
-/// The same, of so many bytes per second.
+/// The same with the rate in bytes per second.
 fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Machine {
     loads::machine(
         npus,
@@ -32,7 +32,7 @@ fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Mach
     )
 }
 
-/// One memory of `ps` per byte behind the ports of `d`, which sends each of `npus` NPUs 10 kB at once.
+/// A memory of `ps` per byte connected through the ports of `d`, which sends 10 kB to each of `npus` NPUs concurrently.
 fn pool(npus: u32, ps: u64) -> String {
     let (rate, chunk) = (1000 / ps, 10 * npus);
     format!(
@@ -57,7 +57,7 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// Completions by time; closed forms or not, they are the same.
+/// Completions in order of time; requires that they are the same with and without closed forms.
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let events = |replay: &Replay| {
@@ -71,19 +71,20 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay 
     folded
 }
 
-/// An all-reduce of 40 kB by two NPUs at 10 ps/B with 100 ns a link: 20 kB to the other at 0, which leave in
-/// 200 ns and come in from 200 to 400; then its sum back, until 800 ns. Loads of 80 kB in chunks of 10 kB,
-/// which take 50 ns of a memory of 5 ps/B and 100 ns of a port: chunk k comes to the fabric at 50 ns +
-/// (k − 1) 100, and to the port 100 ns later; alone the last is in at 950 ns.
+/// An all-reduce of 40 kB by two NPUs at 10 ps/B with 100 ns a link: each sends 20 kB at 0, which leave in 200 ns and
+/// enter from 200 to 400, and then its reduced half, until 800 ns. Loads of 80 kB in chunks of 10 kB, which take 50 ns
+/// in a memory of 5 ps/B and 100 ns in a port: chunk k reaches the fabric at 50 ns + (k − 1) 100, and the port 100 ns
+/// later; alone, the last has entered at 950 ns.
 ///
-/// With `ports`, in ns: chunk 1 is there at 150 and in at 250. The message is there at 200 and in at 450; chunks
-/// 2 to 5 at 250, 350, 450 and 550: in until 850. NPU 1, to whom nothing came in between, had its half at 400 and
-/// sent its sum, which is there at 600: in until 1,050. Chunks 6 to 8 follow until 1,350. NPU 0 sends its sum at
-/// 450: NPU 1 has it at 850.
+/// With `ports`, in ns: chunk 1 reaches the port at 150 and has entered at 250. The message reaches it at 200 and has
+/// entered at 450; chunks 2 to 5 reach it at 250, 350, 450 and 550 and have entered by 850. NPU 1, which receives no
+/// load, had its half at 400 and sent its sum, which reaches the port at 600 and has entered by 1,050. Chunks 6 to 8
+/// follow until 1,350. NPU 0 sends its sum at 450, and NPU 1 has it at 850.
 ///
-/// With `links` the server is the switch's link down, which the message comes to at 100: until 300, and is there at
-/// 400, as if alone. Chunks 1 to 4 came at 150 to 450: until 700. NPU 1's sum left at 400 and is there at 500: until
-/// 900, at NPU 0 at 1,000. Chunks 5 to 8: until 1,300. NPU 0 sent its sum at 400: NPU 1 has it at 800.
+/// With `links` the server is the switch's downward link. The message reaches it at 100, occupies it until 300, and
+/// arrives at 400, as if alone. Chunks 1 to 4 reach it from 150 to 450 and occupy it until 700. NPU 1's sum left at
+/// 400, reaches it at 500, occupies it until 900 and reaches NPU 0 at 1,000. Chunks 5 to 8 occupy it until 1,300. NPU 0
+/// sent its sum at 400, and NPU 1 has it at 800.
 #[test]
 fn a_load_and_an_all_reduce_share_a_port() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -104,10 +105,10 @@ fn a_load_and_an_all_reduce_share_a_port() {
         let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
         assert_eq!(ends, expected.map(|ns| ns * 1000), "{network}");
     }
-    // Half way, at 300 ns: what was answered at once has to be taken back. The load's chunks come to the port at 450
-    // and on, until 600 with nobody before them: chunk 1 is in at 550, chunk 2 at 650. The sum, there at 600, at 850;
-    // chunks 3 to 8 until 1,450. With `links` the sum comes to the link at 500: chunk 1 is through at 550,
-    // it at 750 and there at 850, and the rest until 1,450.
+    // A load that starts in the middle, at 300 ns, invalidates the closed form. Its chunks reach the port from 450 on,
+    // and find it free until 600: chunk 1 has entered at 550, chunk 2 at 650. The sum reaches it at 600 and has entered
+    // at 850; chunks 3 to 8 enter until 1,450. With `links` the sum reaches the link at 500: chunk 1 has passed it at
+    // 550, the sum at 750, to arrive at 850, and the other chunks until 1,450.
     let late = [kernel(300).on(3), load(80_000).on(2).after(&[2])];
     let late = job(
         &[[vec![reduce.clone()], late.to_vec()].concat(), vec![reduce]],
@@ -122,8 +123,8 @@ fn a_load_and_an_all_reduce_share_a_port() {
     }
 }
 
-/// A collective that begins while a load is under way goes message by message; one that begins at its end is
-/// answered at once. The load of 80 kB above ends at 950 ns.
+/// A collective that begins during a load is simulated by messages; one that begins at the load's end uses its closed
+/// form. The load of 80 kB above ends at 950 ns.
 #[test]
 fn a_load_under_way_keeps_closed_forms_off_its_port() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -143,12 +144,12 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
     }
 }
 
-/// 40 kB in 4 chunks and a message of 30 kB, both out of NPU 0 at 0: the message has the port until 300 ns.
+/// 40 kB in 4 chunks and a message of 30 kB, both leaving NPU 0 at 0: the message occupies the port until 300 ns.
 ///
-/// A memory of 5 ps/B: chunks come to the port 100 ns apart, as it could take them, and wait 300 ns each: the
-/// last is out at 700, and after 50 ns of the memory and 100 ns of latency stored at 850 ns; alone at 550.
-/// A memory of 20 ps/B: chunks come 200 ns apart, and are out at 400, 500, 600 and 700; from the first on the memory
-/// has 200 ns for each, until 1,200, and 100 ns: 1,300; alone 1,000.
+/// With a memory of 5 ps/B, chunks reach the port 100 ns apart, at the port's own rate, and wait 300 ns each: the last
+/// has left at 700, and is stored at 850, after 50 ns in the memory and 100 ns of latency; alone it is stored at 550.
+/// With a memory of 20 ps/B, chunks come 200 ns apart, and have left at 400, 500, 600 and 700; from the first on the
+/// memory takes 200 ns for each, until 1,200, and with 100 ns of latency the end is 1,300; alone 1,000.
 #[test]
 fn a_store_waits_for_a_send() {
     for (ps, alone, expected) in [(5, 550, 850), (20, 1000, 1300)] {
@@ -164,9 +165,9 @@ fn a_store_waits_for_a_send() {
                 _ => expected,
             };
             assert_eq!(replay.end(0, 2), expected * 1000, "{network}");
-            // The message was there first.
+            // The message was first at the port.
             assert_eq!(replay.end(1, 1), 500_000);
-            // Traffic that comes in has another server.
+            // Incoming traffic uses another server.
             let ranks = [
                 vec![send(1, 30_000).on(1), load(40_000).on(2)],
                 vec![receive(0, 30_000)],
@@ -177,9 +178,9 @@ fn a_store_waits_for_a_send() {
     }
 }
 
-/// A store of 20 kB whose second chunk comes to the port at 100 ns. At that instant a kernel ends, then a node that takes no
-/// time, and then 10 kB are sent: they leave first, until 200 ns, and are there at 400. The chunk waits for 100 ns: out
-/// at 300, and 50 ns of the memory and 100 of latency.
+/// A store of 20 kB whose second chunk reaches the port at 100 ns. At that instant a kernel ends, then a node that
+/// takes no time, and then a message of 10 kB is sent: it leaves first, until 200 ns, and arrives at 400. The chunk
+/// waits for 100 ns and has left at 300; then come 50 ns in the memory and 100 ns of latency.
 #[test]
 fn chunks_come_last_of_an_instant() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -198,18 +199,19 @@ fn chunks_come_last_of_an_instant() {
     }
 }
 
-/// Both NPUs load 80 kB from a memory of 5 ps/B, which has 100 ns for a chunk each, as the ports do: chunk k is at
-/// the fabric at k 100 ns and at the port 100 ns later; alone the last is in at 1,000.
+/// Both NPUs load 80 kB from a memory of 5 ps/B, which takes 100 ns for one chunk of each, like the ports: chunk k
+/// reaches the fabric at k 100 ns and the port 100 ns later; alone, the last has entered at 1,000.
 ///
-/// With `ports` the message of the all-reduce and chunk 1 are there at 200: the message is first, in until 400. Chunks 1
-/// to 4 came until 500: in until 800. The sums left at 400 and come at 600, before chunk 5: in until 1,000. Chunks 5 to
-/// 8: until 1,400. With `links` the link down has the message from 100 on, before chunk 1 (comes at 200), until 300; it is
-/// there at 400. Chunks 1 to 3 came until 400: until 600. The sums come at 500, before chunk 4: until 800, and are
-/// there at 900. Chunks 4 to 8: until 1,300.
-///
-/// Where wires go from each to each, a message has one link less to cross, and comes to its receiver's end of it at 100,
-/// by `links` as well: in until 300. The sum comes at 400, before chunk 3, and is in from 500 until 700; chunks 3 to 8
+/// With `ports` the message of the all-reduce and chunk 1 reach the port at 200: the message is first and enters until
+/// 400. Chunks 1 to 4 reach it until 500 and enter until 800. The sums left at 400 and reach it at 600, before chunk 5;
+/// they enter until 1,000. Chunks 5 to 8 enter until 1,400. With `links` the message occupies the downward link from
+/// 100 on, before chunk 1 (at 200), until 300; it arrives at 400. Chunks 1 to 3 reach the link until 400 and occupy it
+/// until 600. The sums reach it at 500, before chunk 4, occupy it until 800, and arrive at 900. Chunks 4 to 8 occupy it
 /// until 1,300.
+///
+/// If NPUs are fully connected, a message crosses one link less and reaches the receiver's end of it at 100, also with
+/// `links`; it enters until 300. The sum reaches it at 400, before chunk 3, and enters from 500 until 700; chunks 3 to
+/// 8 enter until 1,300.
 #[test]
 fn two_loads_and_a_collective_share_their_ports() {
     for (shape, network, expected) in [
@@ -230,15 +232,16 @@ fn two_loads_and_a_collective_share_their_ports() {
     }
 }
 
-/// 4 NPUs gather 10 kB each, so 40 kB come in at each: 4 chunks of 10 kB of the pool's are 4 x 2.5 kB of an access,
-/// which a port of 10 ps/B has 100 ns for. The memory gives 10 kB of each chunk once, at 2 ps/B: 20 ns. Alone:
-/// 20 + 4 x 100 ns, and 100 ns of the link.
+/// 4 NPUs gather 10 kB each, so each receives 40 kB: the pool's 4 chunks of 10 kB consist of 2.5 kB for each of the 4
+/// accesses, and a port of 10 ps/B takes 100 ns for one. The memory reads each chunk of 10 kB once, at 2 ps/B: 20 ns.
+/// Alone: 20 + 4 x 100 ns, and 100 ns for the link.
 ///
-/// An all-to-all of 20 kB, 5 kB to each other: 50 ns a message, which leave from 0, 50 and 100 on. With `ports`
-/// they come at 200, 250 and 300. Chunk 1 is there at 120 and in at 220, then the first message until 270; chunk 2, there at
-/// 220, until 370; messages 2 and 3 until 470; chunks 3 and 4, there at 320 and 420, until 670. With `links`
-/// they come at 100, 150 and 200: the first until 150, chunk 1 until 250, the others until 350, chunks 2 to 4 until 650.
-/// Stores: the messages leave first, until 150 ns; chunks until 550, and 20 + 100 ns.
+/// With an all-to-all of 20 kB, 5 kB to each other NPU, messages take 50 ns and leave at 0, 50 and 100. With `ports`
+/// they reach the port at 200, 250 and 300. Chunk 1 reaches it at 120 and enters until 220, then the first message
+/// until 270; chunk 2, there at 220, until 370; messages 2 and 3 until 470; chunks 3 and 4, there at 320 and 420, until
+/// 670. With `links` the messages reach the link at 100, 150 and 200: the first occupies it until 150, chunk 1 until
+/// 250, the other messages until 350, chunks 2 to 4 until 650. Stores: the messages leave first, until 150 ns; then the
+/// chunks until 550, plus 20 + 100 ns.
 #[test]
 fn what_switches_gather_comes_to_the_ports() {
     let text = pool(4, 2).replace("40 kB", "10 kB");
@@ -269,11 +272,11 @@ fn what_switches_gather_comes_to_the_ports() {
     }
 }
 
-/// A channel of 20 ps/B and a port of 10, or of 40; chunks of 10 kB, 7 ns of the channel and 100 ns of the link.
-/// 35 kB are 3 chunks and a half. By the pipeline: 700 ns + 100 of a chunk in the port, or 1,400 + 200 in the
-/// channel. At the ports the last chunk has its own times only. Behind the channel, 50 ns of the port; but where the port is
-/// slower, the chunk waits there for those before, so that nothing is gained. A store has 100 ns of the channel then.
-/// A second access waits for the channel, which is held 707 ns, or 1,407.
+/// A channel of 20 ps/B and a port of 10, or of 40; chunks of 10 kB; a latency of 7 ns for the channel and 100 ns for
+/// the link. 35 kB are 3.5 chunks. The pipeline's formula gives 700 ns + 100 for a chunk in the port, or 1,400 + 200
+/// for one in the channel. With ports, the last, half chunk takes only its own time: 50 ns of the port after the
+/// channel. If the port is slower, this chunk waits there for the earlier chunks, so there is no gain; a store then
+/// takes 100 ns of the channel. A second access waits for the channel, which is occupied for 707 ns, or 1,407.
 #[test]
 fn channels_come_through_ports_too() {
     for (ps, shared, formula, held) in [(10, [750, 750], 800, 707), (40, [1600, 1500], 1600, 1407)]
@@ -304,7 +307,7 @@ fn channels_come_through_ports_too() {
     }
 }
 
-/// Where collectives last as recorded, nothing comes to the network, and loads take what they take alone.
+/// If collectives last as recorded, they do not use the network, and loads take as long as alone.
 #[test]
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -315,7 +318,7 @@ fn where_messages_are_not_carried_loads_are_alone() {
     });
     let ranks = [rank(load(80_000)), rank(access(true, 80_000))];
     let replay = replay_with(&job(&ranks, &[]), &machine, &options);
-    // Both share the memory: 100 ns for a chunk of each: 100 + 8 x 100 and 100 ns.
+    // Both share the memory, which takes 100 ns for a chunk of each: 100 + 8 x 100 and 100 ns.
     let ends = [replay.end(0, 2), replay.end(1, 2), replay.end(0, 1)];
     assert_eq!(ends, [1_000_000, 1_000_000, 500_000]);
 }
@@ -330,7 +333,7 @@ fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
             .map(|_| ())
             .map_err(|e| e.to_string())
     };
-    // A byte a chunk: 2^20 and one more.
+    // One byte per chunk: 2^20 chunks, the maximum, and one more.
     assert_eq!(prepared(1 << 20, NetworkModel::Links), Ok(()));
     assert_eq!(
         prepared((1 << 20) + 1, NetworkModel::ContentionFree),

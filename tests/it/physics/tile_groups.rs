@@ -1,4 +1,5 @@
-//! Ranks of which one runs for all: the same answer as with each by itself, in fewer events where they stay together.
+//! Equal ranks, simulated once for all: the same answer as with each rank simulated, in fewer events while they stay
+//! together.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
@@ -14,7 +15,7 @@ use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
 use chakram::units::Time;
 use chakram::workload::{NodeKind, Workload};
 
-/// A log, and what the loop counted.
+/// A log, and the loop's counters.
 #[derive(Default)]
 struct CountedLog(Log, LoopCounts);
 
@@ -33,7 +34,7 @@ impl Observer for CountedLog {
     }
 }
 
-/// Everything that a replay said, in an order that does not depend on who was told first at an instant.
+/// All results of a replay, in an order that does not depend on the order of notifications within an instant.
 #[derive(Debug, PartialEq)]
 struct Answer {
     outcome: ReplayOutcome,
@@ -65,7 +66,8 @@ fn run(
     (answer, counts)
 }
 
-/// Runs both ways, holds them against each other, and returns what the loop counted: each by itself, and together.
+/// Runs both ways, requires equal results, and returns the loop's counters: first with each rank simulated, then with
+/// groups.
 fn both(
     workload: &Workload,
     machine: &Machine,
@@ -95,8 +97,8 @@ fn first_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEven
         .find(|(a, b)| a != b)
 }
 
-/// Dies of cores with links of 1000 GB/s and 1 ns, of a quarter of that between dies, and edge memory at the left of row 0 and the
-/// right of row 1 of each die.
+/// Dies of cores with links of 1000 GB/s and 1 ns, a quarter of that rate between dies, and edge memory at the left of
+/// row 0 and the right of row 1 of each die.
 pub fn machine(shape: &str, dies: [u32; 2], cores: [u32; 2], lanes: u32) -> Machine {
     let borders = if dies == [1, 1] {
         ""
@@ -130,7 +132,7 @@ capacity = "64 GB"
     Machine::parse(&text, "m.toml").unwrap()
 }
 
-/// Random numbers of a linear congruence.
+/// Random numbers from a linear congruential generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -151,9 +153,9 @@ const NAMES: [&str; 16] = [
 /// Lines of ranks, and named groups.
 type StageJob = (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>);
 
-/// Stages of eight ranks in tensor groups and replicas, with what a random schedule has them do: kernels, sums over the
-/// tensor group, over replicas and over all, loads and stores, and passes to and from the neighbouring stages, on random
-/// lanes and after random nodes. Returns the ranks' lines and the groups.
+/// Stages of eight ranks in tensor groups and replicas, with random work: kernels, all-reduces over the tensor group,
+/// the replicas and all ranks, loads and stores, and messages to and from the neighbouring stages, on random lanes and
+/// after random nodes. Returns the ranks' lines and the groups.
 fn stages(random: &mut Random) -> StageJob {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
@@ -165,7 +167,7 @@ fn stages(random: &mut Random) -> StageJob {
             groups.push((NAMES[groups.len() % 16], (first..first + tensor).collect()));
         }
     }
-    // Names are not enough for many groups of one rank: those sum nothing.
+    // There are not enough names for many groups of one rank, so these have no collectives.
     let has_groups = groups.len() <= 16;
     let mut ranks = vec![Vec::<Line>::new(); (count * MEMBERS) as usize];
     let passes = 1 + random.below(3);
@@ -204,7 +206,7 @@ fn stages(random: &mut Random) -> StageJob {
                         _ => kernel(200).on(on),
                     };
                     let before = lines.len() as u64;
-                    // After the last node, or one before, or what came in.
+                    // After the last node, an earlier one, or a received message.
                     let after = if before == 0 {
                         Vec::new()
                     } else if after % 3 == 0 {
@@ -224,7 +226,7 @@ fn stages(random: &mut Random) -> StageJob {
             }
         }
     }
-    // At the end replicas of all stages sum something together.
+    // At the end, the replicas of all stages may have a common all-reduce.
     if random.below(2) == 0 {
         for lines in &mut ranks {
             let last = lines.len() as u64;
@@ -238,8 +240,8 @@ fn on_of(pass: u64) -> i64 {
     (pass % 2) as i64
 }
 
-/// Random stages in random places of meshes and tori, over three networks. Returns the groups, those that stayed together, and
-/// how often parts of others were joined again.
+/// Random stages at random positions of meshes and tori, on three network models. Returns the number of groups, of
+/// groups that stayed together, and of rejoined parts.
 fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
     let mut all = [0; 3];
     for seed in seeds {
@@ -274,9 +276,9 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
 fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
     let seeds = if is_whole() { 150 } else { 50 };
     let [groups, together, rejoined] = random_stages(0..seeds);
-    // A sum and a kernel that wait for one lane, which ranks take in an order of their own.
+    // A seed in which a sum and a kernel wait for one lane, and each rank takes them in its own order.
     random_stages(1592..1593);
-    // All kinds occur: those that stay together, those that do not, and those that come together again.
+    // All cases occur: groups that stay together, that split, and that are rejoined.
     assert!(0 < together && together < groups, "{together} of {groups}");
     assert!(rejoined > 100 * seeds / 150, "{rejoined}");
 }
@@ -287,8 +289,9 @@ fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
     random_stages(1000..21_000);
 }
 
-/// Sixteen cores of a row that closes, in a ring of neighbours: nobody differs, so one of them runs 20 kernels in four rounds
-/// with a sum after each, 84 nodes for 1,344. Where a sum is a closed form its end is one event beside that of the node.
+/// Sixteen cores in a closed row, as a ring of neighbours: all are equal, so one of them runs 20 kernels in each of
+/// four rounds with a sum after each, 84 nodes for 1,344. If a sum has a closed form, its end is one event in addition
+/// to the node's.
 #[test]
 fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     let torus = machine("torus", [1, 1], [16, 2], 8);
@@ -313,8 +316,8 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
         10 * together.events <= alone.events,
         "{together:?} {alone:?}"
     );
-    // Over exclusive links the messages of all members are left, of the first sum and of the rehearsal that the second holds, of 30
-    // steps of 16 messages each; the others are one event.
+    // With exclusive links, the messages of all members remain for the first sum and for the rehearsal of the second,
+    // each with 30 steps of 16 messages; each other sum is one event.
     let mut lines = Vec::new();
     for _ in 0..160 {
         for _ in 0..20 {
@@ -334,8 +337,8 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     );
 }
 
-/// On a line of four the way back from the last to the first is three links, so the first ends the sum last; the group is
-/// split there, and kernels before it were one for all.
+/// On a line of four the path from the last core back to the first has three links, so the first ends the sum last. The
+/// group splits there; the kernels before the sum run once for all.
 #[test]
 fn places_that_differ_are_found() {
     let line = machine("mesh", [1, 1], [4, 2], 8);
@@ -352,10 +355,10 @@ fn places_that_differ_are_found() {
     assert_ne!(split.ahead, split.behind);
 }
 
-/// A load that some cores have to wait for tells them apart, and a sum around a ring of neighbours brings them together: the last
-/// to come sends its first part to the next at once, which passes it on, and so on around, so that nobody ends before the
-/// others. Ports are at (0, 0) and (3, 1): of the row two cores load at each. Their kernels before the load are one for
-/// all, those between it and the sum two, and those behind it one again.
+/// A load on which some cores wait longer splits a group, and a sum around a ring of neighbours joins it again: the
+/// last core to arrive sends its first part to the next at once, which forwards it, and so on around the ring, so all
+/// cores end at the same time. Ports are at (0, 0) and (3, 1), and two cores of the row load at each. Kernels before
+/// the load run once for all, kernels between it and the sum twice, and kernels after the sum once again.
 #[test]
 fn a_ring_brings_members_together_again() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -379,14 +382,14 @@ fn a_ring_brings_members_together_again() {
     let [_, together] = both(&workload, &ring, (Exclusive, &[0, 1, 2, 3]), "a ring");
     assert_eq!((together.groups, together.together), (1, 0));
     assert_eq!(together.rejoined, 3, "{together:?}");
-    // On a line the way back is longer, so they do not come together as one group.
+    // On a line the path back is longer, so the cores do not end together and are not rejoined.
     let line = machine("mesh", [1, 1], [4, 2], 8);
     let [_, apart] = both(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
     assert_eq!(apart.together, 0);
 }
 
-/// Two ranks that have ended as many nodes, but not the same: each has the message of another sender when a sum ends for both.
-/// They are in different states, and stay apart.
+/// Two ranks that have ended equally many nodes, but different ones: when a sum ends for both, each has received from
+/// another sender. Their states differ, so they are not joined.
 #[test]
 fn as_many_nodes_are_not_the_same_nodes() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -398,7 +401,7 @@ fn as_many_nodes_are_not_the_same_nodes() {
         call(K::AllReduce, 400_000).group("pair").on(3),
         kernel(90).on(4).after(&[3, 4, 5]),
     ];
-    // Rank 2 sends to rank 0 at once and to rank 1 when the sum is over, rank 3 the other way round.
+    // Rank 2 sends to rank 0 at once and to rank 1 after the sum, rank 3 in the reverse order.
     let sender = |first: u32, second: u32| {
         vec![
             send(first, 1000).on(1),
@@ -410,14 +413,14 @@ fn as_many_nodes_are_not_the_same_nodes() {
     let workload = job(&ranks, &[("pair", &[0, 1])]);
     for network in [ContentionFree, Exclusive] {
         let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
-        // The senders stay together.
+        // The two senders stay together.
         let found = (counts.groups, counts.together, counts.rejoined);
         assert_eq!(found, (2, 1, 0), "{counts:?}");
     }
 }
 
-/// Two ranks that have ended the same nodes, but began others in another order: each answers first whom it heard first, over one
-/// lane, and the answers of 1 us are under way when a sum ends for both.
+/// Two ranks that have ended the same nodes, but began others in different orders: each replies first to the sender
+/// that it heard first, on one lane, and these replies of 1 us are in flight when a sum ends for both.
 #[test]
 fn the_same_nodes_in_another_order_are_another_state() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -449,8 +452,8 @@ fn the_same_nodes_in_another_order_are_another_state() {
     }
 }
 
-/// A sum that shares its lane with kernels is let go when the last member is ready, in the middle of the posts of a round. Where
-/// nothing else comes to the lane then, one runs for all; a kernel beside it disbands the group.
+/// A sum that shares its lane with kernels starts when the last member is ready, in the middle of a round's posts. If
+/// no other node requests the lane in that round, one rank still runs for all; a kernel that does splits the group.
 #[test]
 fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -472,7 +475,7 @@ fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
     }
 }
 
-/// Loads of four cores at one port come one after another; at ports of their own they end together.
+/// Loads of four cores at one port end one after another; at separate ports they end together.
 #[test]
 fn loads_at_one_port_tell_cores_apart() {
     let tiles = machine("mesh", [1, 1], [4, 2], 8);
@@ -483,7 +486,7 @@ fn loads_at_one_port_tell_cores_apart() {
         in_switch: false,
     });
     let lines = vec![kernel(100), load.after(&[1]).on(1), kernel(50).after(&[2])];
-    // Ports at (0, 0) and (3, 1): two cores at each, or one.
+    // Ports at (0, 0) and (3, 1), with two cores at each, or one.
     let four = job(&vec![lines.clone(); 4], &[]);
     let [_, counts] = both(&four, &tiles, (Exclusive, &[0, 1, 2, 3]), "two at a port");
     assert_eq!(counts.together, 0);

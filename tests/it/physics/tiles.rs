@@ -1,7 +1,7 @@
 //! Machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
 //!
-//! One die of 4 x 4 cores, links of 1024 GB/s and 1 ns, four memory ports of 256 GB/s; a MB is 10^6 bytes, and a byte takes
-//! 1/1.024 ps. Goldens are in picoseconds and were run with PALM's public code, whose arithmetic is beside each.
+//! One die of 4 x 4 cores, links of 1024 GB/s and 1 ns, four memory ports of 256 GB/s; a MB is 10^6 bytes, and a byte
+//! takes 1/1.024 ps. Goldens are in ps, from runs of PALM's public code; its arithmetic is given with each.
 
 use super::lines::{Line, call, line, receive, send};
 use super::rig::{Replay, job, replay_with};
@@ -37,7 +37,7 @@ latency = "DRAM ns"
 capacity = "64 GB"
 "#;
 
-/// The die, with more lines for its table and for the machine.
+/// The die, with additional lines for its table and for the machine.
 fn die(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
     let text = DIE.replace("DRAM ns", &format!("{dram_ns} ns"));
     let text = text.replace("\n\n", &format!("\n{tiles}\n"));
@@ -48,7 +48,7 @@ fn store_and_forward(rest: &str) -> String {
     format!("{rest}\n[network]\nswitching = \"store_and_forward\"\n")
 }
 
-/// Replays `ranks` with rank r on core `cores[r]`; the group "g" has its members in this order.
+/// Replays `ranks` with rank r on core `cores[r]`; the group "g" has the members `group`, in this order.
 fn run(
     machine: &Machine,
     ranks: &[Vec<Line>],
@@ -68,7 +68,7 @@ fn run(
     replay_with(&workload, machine, &options)
 }
 
-/// `count` all-reduces at once, each on a lane of its own, of `bytes` among the ranks in the order `group`.
+/// `count` concurrent collectives, each on its own lane, of `bytes` among the ranks in the order `group`.
 fn all_reduces(kind: K, count: u64, bytes: u64, group: &[u32]) -> (Vec<Vec<Line>>, Vec<u32>) {
     let lines: Vec<Line> = (0..count)
         .map(|lane| call(kind, bytes).group("g").on(lane as i64))
@@ -93,7 +93,7 @@ fn load(store: bool, bytes: u64) -> Line {
     })
 }
 
-/// Ring on a line of four: 6 steps of 2 MB, the slowest of which goes back over three links: 6 (2 T + 3 ns).
+/// Ring on a line of four: 6 steps of 2 MB; the slowest message of each goes back over three links: 6 (2 T + 3 ns).
 #[test]
 fn rings_take_what_they_take_in_the_paper_s_simulator() {
     let die = die("", "", 1000);
@@ -117,14 +117,14 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         run(&die, &ranks, &group, &line, Exclusive).ps(),
         23_461_500.0,
     );
-    // All at once they take exactly as many times as long.
+    // With `count` concurrent all-reduces, all take exactly `count` times as long.
     for (count, golden) in [(2, 23_473_500.0), (3, 35_210_250.0), (5, 58_683_750.0)] {
         let (ranks, group) = all_reduces(K::AllReduce, count, 8 * MB, &line);
         near(run(&die, &ranks, &group, &line, Exclusive).ps(), golden);
     }
 }
 
-/// Eq. 3: the way back of a step goes over three links one after another, 3 (2 T + 1 ns) in each of 6 steps.
+/// Eq. 3: in each of 6 steps the message back crosses three links one after another: 3 (2 T + 1 ns).
 #[test]
 fn store_and_forward_takes_the_links_one_after_another() {
     let die = die("", &store_and_forward(""), 1000);
@@ -134,13 +134,13 @@ fn store_and_forward_takes_the_links_one_after_another() {
         run(&die, &ranks, &group, &line, Exclusive).ps(),
         18.0 * (2.0 * T + 1000.0),
     );
-    // A corner to the other: 6 links.
+    // From one corner to the opposite one: 6 links.
     let ranks = [vec![send(1, MB)], vec![receive(0, MB)]];
     near(
         run(&die, &ranks, &[], &[0, 15], Exclusive).ps(),
         6.0 * (T + 1000.0),
     );
-    // A load: the memory, then each of two links, (1, 0) to its port at (0, 1).
+    // A load by (1, 0) at its port at (0, 1): the memory, then each of two links.
     let ranks = [vec![load(false, MB)]];
     let memory = 1_000_000.0 + 4.0 * T;
     near(
@@ -149,7 +149,7 @@ fn store_and_forward_takes_the_links_one_after_another() {
     );
 }
 
-/// Corner to corner: T and 6 ns. Two sends that share one link: the second begins when the first has ended.
+/// Corner to corner: T and 6 ns. Of two sends that share one link, the second begins when the first has ended.
 #[test]
 fn transfers_hold_their_whole_way() {
     let die = die("", "", 1000);
@@ -166,14 +166,14 @@ fn transfers_hold_their_whole_way() {
         run(&die, &two, &[], &[0, 2, 1, 3], Exclusive).ps(),
         2.0 * (T + 2000.0),
     );
-    // With cut-through links of their own that is one T and the rest of the way of the second.
+    // With cut-through links, contention costs only one T, and then the second message crosses the rest of its path.
     let links = run(&die, &two, &[], &[0, 2, 1, 3], Links).ps();
     near(links, 2.0 * T + 1000.0);
     near(
         run(&die, &two, &[], &[0, 2, 1, 3], ContentionFree).ps(),
         T + 2000.0,
     );
-    // There and back share links only where these are half duplex.
+    // Messages in opposite directions share links only if links are half duplex.
     let back = [
         vec![send(1, MB), receive(1, MB)],
         vec![receive(0, MB), send(0, MB)],
@@ -190,8 +190,9 @@ fn transfers_hold_their_whole_way() {
     );
 }
 
-/// 16 cores load 1 MB each: four at each port, one after another, of 1, 0, 2 and 1 links: 4 (1 us + 4 T) + 4 ns. The public
-/// code takes 1 us for the latency of DRAM where its configuration says 1 ns; with that it is 3 x 999 ns + ... less.
+/// 16 cores load 1 MB each: four at each port, one after another, over 1, 0, 2 and 1 links: 4 (1 us + 4 T) + 4 ns. The
+/// public code takes 1 us for the latency of DRAM where its configuration says 1 ns; with 1 ns the result is 3 x 999 ns
+/// + ... less.
 #[test]
 fn loads_hold_their_way_and_their_port() {
     let us = die("", "", 1000);
@@ -202,14 +203,14 @@ fn loads_hold_their_way_and_their_port() {
         run(&us, &ranks, &[], &all, ContentionFree).ps(),
         1_000_000.0 + 4.0 * T + 2000.0,
     );
-    // Stores take as long, the other way.
+    // Stores take as long, in the other direction.
     let ranks = vec![vec![load(true, MB)]; 16];
     near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
     let one = [vec![load(false, MB)]];
     let ns = die("", "", 1);
     near(run(&us, &one, &[], &[0], Exclusive).ps(), 4_907_250.0);
     near(run(&ns, &one, &[], &[0], Exclusive).ps(), 3_908_250.0);
-    // Each hop farther from the port is a nanosecond: (0, 1), (0, 0), (1, 0).
+    // Each hop from the port adds 1 ns: (0, 1), (0, 0), (1, 0).
     for (core, hops) in [(4, 0), (0, 1), (1, 2)] {
         for network in [Exclusive, Links, ContentionFree] {
             let ps = run(&ns, &one, &[], &[core], network).ps();
@@ -218,8 +219,9 @@ fn loads_hold_their_way_and_their_port() {
     }
 }
 
-/// DRAM of every core, in place of ports at the edge: 16 cores load 1 MB each at once, over no link, in 1 ns and 10^6 B / 256 GB/s
-/// = 4 T, as one core by itself does, and a message between two of them meanwhile takes its T and 1 ns.
+/// Each core with its own DRAM instead of ports at the edge: 16 cores load 1 MB each concurrently, over no link, in 1
+/// ns and 10^6 B / 256 GB/s = 4 T, as long as a single core, and a concurrent message between two of them takes its T
+/// and 1 ns.
 #[test]
 fn dram_of_every_core_takes_no_links() {
     let at_edges = ["left", "right"];
@@ -250,7 +252,7 @@ fn dram_of_every_core_takes_no_links() {
     }
 }
 
-/// A load over a link holds up a message there, and with `links` only for as long as its bytes pass.
+/// A load over a link delays a message there, with `links` only while the load's bytes pass.
 #[test]
 fn loads_and_messages_share_links() {
     let die = die("", "", 1);
@@ -264,7 +266,7 @@ fn loads_and_messages_share_links() {
     let access = 4.0 * T + 2000.0;
     near(found.end(0, 1), access);
     near(found.end(2, 1), access + T + 2000.0);
-    // Its bytes are on the link from 1 ns on, for T.
+    // The load's bytes occupy the link from 1 ns, for T.
     let found = run(&die, &ranks, &[], &[5, 4, 6], Links);
     near(found.end(2, 1), 1000.0 + T + T + 2000.0);
 }
@@ -297,7 +299,7 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
         text.contains("the link between cores (1, 0) and (2, 0) is faulty"),
         "{text}"
     );
-    // All of both ways: along x over the one fault, along y over the other.
+    // Both paths are blocked: along x by one fault, along y by the other.
     let text = refused(&broken, &pair, &[0, 10], None);
     assert!(text.contains("no way"), "{text}");
     let together = vec![vec![call(K::AllReduce, MB)]; 2];
@@ -305,7 +307,7 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     assert!(text.contains("no way"), "{text}");
     let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
     assert!(text.contains("take `network` exclusive"), "{text}");
-    // A way that is open in the other order is taken: (0, 0) to (3, 1) by (0, 1).
+    // If the path in the other order of dimensions is free, it is used: (0, 0) to (3, 1) through (0, 1).
     near(
         run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
         T + 4000.0,
@@ -313,8 +315,9 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     near(run(&broken, &pair, &[], &[0, 7], Links).ps(), T + 4000.0);
 }
 
-/// Fig. 6: a ring all-reduce on 4 and on 16 cores, within 5 % of the rings that it is held against: 2 (P - 1) / P of the bytes at a
-/// link's rate. Sixteen cores have a cycle of neighbours, so each step takes one link; the four of a line go back over three.
+/// Fig. 6: a ring all-reduce on 4 and on 16 cores, within 5 % of an ideal ring: 2 (P - 1) / P of the bytes at a link's
+/// rate. Sixteen cores have a cycle of neighbours, so each step crosses one link; on the line of four, the message back
+/// crosses three.
 #[test]
 fn rings_of_fig_6_take_their_bytes() {
     let die = die("", "", 1);
@@ -334,11 +337,12 @@ fn rings_of_fig_6_take_their_bytes() {
     }
 }
 
-/// Fig. 7: all-reduces, all-to-alls, loads and stores of four cores at once, against the same without contention. One all-reduce
-/// meets nobody, and waits 8 ns: each of its six steps lasts for the way back of three links, where without contention six steps
-/// one after another pass at most 3 + 1 + 1 + 1 + 3 + 1 links. The more tasks the farther off is what knows no contention, and from
-/// 8 MB on the share is that of any size. The paper has 30 % for five tasks of 8 MB and at most 50 %; its mix is not published,
-/// so those numbers are not asserted.
+/// Fig. 7: all-reduces, all-to-alls, loads and stores of four concurrent cores, against the same without contention. A
+/// single all-reduce has no contention, but 8 ns of waiting: each of its six steps lasts as long as the message back
+/// over three links, while without contention six successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1 links. More
+/// tasks increase the error of the model without contention, and from 8 MB on the error does not depend on the size.
+/// The paper has 30 % for five tasks of 8 MB and at most 50 %; its mix is not published, so those numbers are not
+/// asserted.
 #[test]
 fn stacked_tasks_of_fig_7_miss_contention() {
     let die = die("", "", 1);

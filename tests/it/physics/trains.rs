@@ -1,10 +1,9 @@
-//! Packets over links, plainly: every packet has its times on every server of its way.
+//! A plain simulation of packets on links: every packet has its times on every server of its path.
 //!
-//! A server has a queue of trains in the order in which they become ready, and serves a train's packets one
-//! after another. A packet is passed on when all of it is there; only the far end of a wire between two fully
-//! connected NPUs takes a packet in while it comes. A train is ready for a server when none of its packets
-//! will have to be waited for: at the last of the moments at which packet p is there, less the time that the
-//! server takes for those before p.
+//! A server has a queue of trains in the order in which they become ready, and serves a train's packets one after
+//! another. A packet is forwarded when it has arrived completely; only the far end of a wire between two fully
+//! connected NPUs accepts a packet while it arrives. A train is ready for a server when the server can serve it without
+//! gaps: at the maximum over packets p of p's arrival minus the server's time for the packets before p.
 
 use super::flows::Flow;
 use super::rig::Dim;
@@ -12,19 +11,19 @@ use chakram::topology::DimensionShape;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// A server on a way.
+/// A server on a path.
 #[derive(Clone, Copy, Debug)]
 struct Server {
-    /// Dimension, NPU and which of its servers there.
+    /// Dimension, NPU, and name of the server at that NPU.
     name: (usize, u32, &'static str),
     ps_per_byte: u64,
-    /// From here to the next device.
+    /// Latency from here to the next device.
     latency: u64,
-    /// It takes packets in while they come.
+    /// `true` if it accepts packets while they arrive.
     far_end: bool,
 }
 
-/// All servers between two NPUs.
+/// All servers on the path between two NPUs, in order.
 fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
     let mut way = Vec::new();
     let (mut at, mut stride) = (from, 1);
@@ -80,7 +79,7 @@ pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
     way.map(|server| server.ps_per_byte * bytes).sum()
 }
 
-/// When each of `flows` has arrived, in picoseconds; packets of at most `segment` bytes, or whole messages.
+/// Arrival times of `flows` in ps, with packets of at most `segment` bytes, or whole messages.
 pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> {
     let ways: Vec<_> = flows.iter().map(|f| route(dims, f.from, f.to)).collect();
     let packets: Vec<Vec<u64>> = flows
@@ -95,7 +94,7 @@ pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> 
         .collect();
     let mut free: BTreeMap<(usize, u32, &str), u64> = BTreeMap::new();
     let mut arrived = vec![0; flows.len()];
-    // Trains by when they are ready; those on their way before those that are handed over, then by sender.
+    // Trains in the order of readiness; at the same time, trains in transit go before newly sent ones, then by sender.
     let mut ready: BinaryHeap<_> = flows
         .iter()
         .enumerate()
@@ -105,7 +104,7 @@ pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> 
         let server = ways[i][k];
         let until = free.entry(server.name).or_default();
         let mut clock = now.max(*until);
-        // When each packet is where it goes next, which may want only the beginning of it.
+        // Time at which each packet reaches its next server, which may need only the packet's beginning.
         let next = ways[i].get(k + 1);
         let mut there = Vec::with_capacity(packets[i].len());
         for bytes in &packets[i] {

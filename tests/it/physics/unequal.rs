@@ -1,4 +1,4 @@
-//! All-to-alls whose members exchange unequal parts, by hand, and equal ones that say so.
+//! All-to-alls whose members exchange unequal parts, by hand, and equal parts given explicitly.
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
@@ -29,19 +29,20 @@ fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> Replay {
     replay_with(&workload, &machine(dims), options)
 }
 
-/// Each with each directly: α = 500 ns, and 20 ns for 1,000 B.
+/// Three fully connected members: α = 500 ns, and 20 ns for 1,000 B.
 fn three(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
     [dim(DimensionShape::FullyConnected, 3, algorithm)]
 }
 
-/// What members of three send to the next, and to the one behind that: all 1,000 B to the next, so that no receiver has
-/// two messages at once.
+/// Bytes that each of three members sends to the next member and to the one after it. The part for the next is always
+/// 1,000 B, so that no receiver gets two messages at once.
 fn rows() -> Vec<Vec<u64>> {
     vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
 }
 
-/// Direct: the second message leaves behind the first, at 20 ns. What 0 sends to 2 takes 60 ns and is there at 20 + 500 +
-/// 60 = 580; what 1 sends to 0 takes 10: 530. Nobody sends 1 a second one: it is done when the first is there, at 520.
+/// Direct: the second message leaves after the first, at 20 ns. The message from 0 to 2 takes 60 ns and arrives at 20 +
+/// 500 + 60 = 580; the one from 1 to 0 takes 10: 530. Member 1 gets no second message and ends when the first arrives,
+/// at 520.
 #[test]
 fn direct_exchanges_end_when_the_longest_is_there() {
     for network in NETWORKS {
@@ -51,8 +52,9 @@ fn direct_exchanges_end_when_the_longest_is_there() {
     }
 }
 
-/// Pairwise: everybody has received in round 1 at 520, and begins round 2. 2 has its 3,000 B at 520 + 500 + 60 = 1,080, and
-/// 0 its 500 B at 520 + 500 + 10 = 1,030. 2 has nothing to send in round 2, and 1 nothing to receive, but 500 B to send.
+/// Pairwise: all have received in round 1 by 520, and begin round 2. Member 2 has its 3,000 B at 520 + 500 + 60 =
+/// 1,080, and 0 its 500 B at 520 + 500 + 10 = 1,030. In round 2, member 2 sends no message, and member 1 receives none
+/// but sends 500 B.
 #[test]
 fn pairwise_exchanges_go_round_by_round() {
     for network in NETWORKS {
@@ -65,12 +67,12 @@ fn pairwise_exchanges_go_round_by_round() {
             panic!("there are three members");
         };
         assert_eq!((first, third), (1_030_000, 1_080_000), "{network}");
-        // Its own message has left by 520 + 10.
+        // Member 1's own message has left by 520 + 10.
         assert_eq!(second, 530_000, "{network}");
     }
 }
 
-/// Nothing at all is exchanged, whatever the size of the buffer.
+/// All parts are empty, whatever the size of the buffer.
 #[test]
 fn nothing_takes_no_time() {
     let ranks = vec![vec![exchange(9000, &[0; 3], &[])]; 3];
@@ -85,7 +87,7 @@ fn nothing_takes_no_time() {
     }
 }
 
-/// Four members, of whom 0 alone sends, in the order 1, 2, 3: 1,000, 2,000 and 3,000 B leave by 20, 60 and 120 ns.
+/// Four members; only 0 sends, in the order 1, 2, 3: 1,000, 2,000 and 3,000 B have left by 20, 60 and 120 ns.
 #[test]
 fn one_may_send_to_all_and_none_to_it() {
     let rows = [
@@ -106,8 +108,8 @@ fn one_may_send_to_all_and_none_to_it() {
     }
 }
 
-/// 2 × 2, rank = x + 2 y, direct in both. 0 has 1,000 B for 3 and nothing else is exchanged: along x they go to 1, there
-/// at 520, and from there along y to 3, at 1,040.
+/// 2 × 2, rank = x + 2 y, direct in both. The only data are 1,000 B from 0 to 3: they go along x to 1, where they
+/// arrive at 520, and along y to 3, at 1,040.
 #[test]
 fn data_go_along_one_dimension_after_another() {
     let mut rows = vec![vec![0; 4]; 4];
@@ -123,7 +125,7 @@ fn data_go_along_one_dimension_after_another() {
     }
 }
 
-/// The very same times, messages and closed forms, whatever the algorithm.
+/// Explicit equal parts give exactly the same times, with messages and by closed form, for every algorithm.
 #[test]
 fn equal_parts_are_an_all_to_all_like_any_other() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
@@ -148,7 +150,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     }
 }
 
-/// What rank 2 has sent follows from what the others received; it sends nothing to 1. Of itself nobody says anything.
+/// Rank 2 has no trace: its sends follow from the other ranks' receives, and it sends nothing to 1. The size of a
+/// rank's part for itself is not needed.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
     let rows = rows();
@@ -163,8 +166,8 @@ fn the_receivers_know_what_an_absent_rank_sent() {
         let replay = replay_with(&workload, &machine, &over(network));
         assert_eq!(replay.ends(), [530_000, 520_000], "{network}");
     }
-    // With rank 0 alone, equal parts are assumed between the two that are absent: 4,007 B ÷ 3 = 1,335 B, which take 26.7 ns. What
-    // 1 has for 0 leaves behind them, and is there 500 + 10 later.
+    // With only rank 0 present, the two absent ranks are assumed to exchange equal parts: 4,007 B ÷ 3 = 1,335 B, which
+    // take 26.7 ns. Rank 1's part for 0 leaves after this, and arrives 500 + 10 later.
     let workload = traces([(0, &lines[0][..])])
         .finish(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
@@ -172,7 +175,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     assert_eq!(replay.ends(), [536_700]);
 }
 
-/// Parts that change from call to call are schedules of their own.
+/// If parts change from call to call, each call has its own schedule.
 #[test]
 fn each_call_has_its_own_parts() {
     let dims = three(CollectiveAlgorithm::Direct);
@@ -192,8 +195,8 @@ fn each_call_has_its_own_parts() {
         let workload = job(&ranks.collect::<Vec<_>>(), &[]);
         replay_with(&workload, &machine(&dims), &over(NetworkModel::Ports))
     };
-    // The second call begins at 2,530, 2,520 and 2,580. What 0 has for 2 leaves behind what it has for 1: at 2,550, or where
-    // all is twice as much at 2,570; it is there 500 + 60, or 500 + 120, later, and nothing is there after that.
+    // The second call begins at 2,530, 2,520 and 2,580. Rank 0's part for 2 leaves after its part for 1, at 2,550, or
+    // at 2,570 if all parts are doubled; it arrives 500 + 60, or 500 + 120, later, as the last one.
     assert_eq!((twice(1).ps(), twice(2).ps()), (3_110_000, 3_190_000));
 }
 

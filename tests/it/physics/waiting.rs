@@ -1,4 +1,5 @@
-//! Waiting of messages, apart from their transfer, and the bubble of a pipeline: by hand. `laws` has random jobs.
+//! Waiting for messages, separate from their transfer, and the bubble of a pipeline, by hand. Random jobs are in
+//! `laws`.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, machine, priced, traces};
@@ -33,15 +34,15 @@ fn parts(report: &Report, rank: usize) -> [u64; 4] {
     [parts[0], parts[1], parts[2], parts[3..].iter().sum()]
 }
 
-/// Rank 0 computes for 100 us and sends 50 kB: 1 us to leave, 2 to arrive. Rank 1 posts its receive at once and computes for
-/// 30 us beside it: 70 us of waiting are exposed, and 2 of transfer.
+/// Rank 0 computes for 100 us and sends 50 kB: it takes 1 us to leave and 2 to arrive. Rank 1 posts its receive at once
+/// and computes for 30 us concurrently: 70 us of waiting are exposed, and 2 of transfer.
 #[test]
 fn a_receive_waits_until_its_send_is_issued() {
     let ranks = [
         vec![kernel(100_000), send(1, 50_000).after(&[1])],
         vec![receive(0, 50_000), kernel(30_000)],
     ];
-    // A group of all ranks is no stage.
+    // A group of all ranks is no pipeline stage.
     for role in [None, Some("pipeline"), Some("tensor")] {
         let found = reported(&ranks, role, &ReplayOptions::default());
         assert_eq!(found.outcome.makespan, Span::from_ns(102_000));
@@ -49,7 +50,7 @@ fn a_receive_waits_until_its_send_is_issued() {
         assert_eq!(parts(&found, 1), [30_000, 2_000, 70_000, 0], "{role:?}");
         let charged = found.messages_charged;
         let ns = |span: Span| span.0 / 1000;
-        // The send's transfer is its own.
+        // The send's transfer time counts for the sender.
         assert_eq!(
             [ns(charged.waiting), ns(charged.transferring)],
             [100_000, 3_000]
@@ -61,8 +62,8 @@ fn a_receive_waits_until_its_send_is_issued() {
     }
 }
 
-/// The same, in a job of three ranks of which two are a tensor group: their messages are not between stages, and those to
-/// the third are. Where a pipeline is stated, only its members are stages.
+/// The same in a job of three ranks, two of which form a tensor group: messages between these two are not between
+/// stages, messages to the third are. If a pipeline group is declared, only its members are stages.
 #[test]
 fn roles_say_which_waiting_is_a_bubble() {
     let ranks = |peer: u32| {
@@ -90,8 +91,8 @@ fn roles_say_which_waiting_is_a_bubble() {
     }
 }
 
-/// As recorded, a send of 7 us that needs its receiver waits for it: 40 us; an eager one does not, and its receive waits for
-/// nobody then.
+/// As recorded, a send of 7 us that needs its receiver waits for it: 40 us; an eager send does not wait, and neither
+/// does its receive.
 #[test]
 fn a_send_as_recorded_waits_for_its_receiver() {
     for (eager, parts_of_sender) in [
@@ -114,7 +115,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
     }
 }
 
-/// A report of a version without bubbles has no such keys: it is read, and the bubble is zero.
+/// A report from a version before bubbles has no such keys: it can be read, and the bubble is zero.
 #[test]
 fn reports_without_a_bubble_are_read() {
     let ranks = [

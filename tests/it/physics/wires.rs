@@ -1,32 +1,32 @@
-//! Which ports and links bytes pass, and how long each needs for them at least: a bound, without queues or events.
+//! The ports and links that bytes use, and a lower bound on each one's busy time, without queues or events.
 
 use super::rig::Dim;
 use chakram::topology::DimensionShape;
 use std::collections::BTreeMap;
 
-/// Wires of a network model between NPUs.
+/// Kind of wires in a network model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// A port for each neighbour, or one where NPUs hang on a switch or on wires that nobody counts.
+    /// A port for each neighbour, or a single port if NPUs connect to a switch or are fully connected.
     Ports,
-    /// Every link.
+    /// All links separately.
     Links,
 }
 
-/// A port or link: dimension, NPU, and which of its own.
+/// A port or link: dimension, NPU, and its name there.
 type Name = (usize, u32, &'static str);
 
-/// Busy time of each port and link, in picoseconds.
+/// Busy time of each port and link, in ps.
 #[derive(Debug, Default)]
 pub struct Busy(BTreeMap<Name, u128>);
 
 impl Busy {
-    /// The busiest.
+    /// Busy time of the busiest port or link, in ps.
     pub fn most(&self) -> u64 {
         self.0.values().max().map_or(0, |&ps| ps as u64)
     }
 
-    /// `bytes / parts` go from one NPU to another. What they cost is cut off to whole picoseconds.
+    /// Adds the transfer of `bytes / parts` from one NPU to another. Costs are truncated to whole ps.
     pub fn carry(
         &mut self,
         wiring: Wiring,
@@ -67,8 +67,8 @@ impl Busy {
     }
 }
 
-/// Time of a message that meets nothing, on devices that wait for nothing: the latency of every link, and its
-/// bytes at the slowest. And when its last byte has left.
+/// Arrival of a message without contention, on devices that do not store it: the latency of every link, and its bytes
+/// at the slowest rate. Also the time at which its last byte has left.
 pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
     let mut stride = 1;
     let (mut latency, mut slowest) = (0, 0);

@@ -1,4 +1,4 @@
-//! Curves of GEMMs, attention and collectives against measurements of kernels alone.
+//! Curves of GEMMs, attention and collectives against measurements of single operations.
 
 use super::{packed_rows, rows};
 use chakram::machine::{
@@ -8,7 +8,7 @@ use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
 use std::collections::BTreeMap;
 
-/// Shapes of GEMMs with what an independent program makes of the formula and the same constants.
+/// Shapes of GEMMs, with the results of an independent program for the same formula and constants.
 #[test]
 fn gemm_curves_follow_their_formula() {
     let Some(rows) = rows("prices_gemm_check.csv") else {
@@ -18,7 +18,7 @@ fn gemm_curves_follow_their_formula() {
     for row in &rows {
         let (machine, efficiency) = match row["gpu"].as_str() {
             "a100" => ("dgx-a100", 0.873),
-            // The preset is slower by a factor for continuous load, which the table leaves out.
+            // The preset includes a slowdown for continuous load, which the table excludes.
             "h100" => ("dgx-h100", 0.87),
             _ => continue,
         };
@@ -26,7 +26,7 @@ fn gemm_curves_follow_their_formula() {
         let class = &machine.classes()[0];
         let mut curve = class.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
         curve.efficiency = efficiency;
-        // Neither has it the slowdown of long products.
+        // The table excludes the slowdown of long products, too.
         curve.throttling = None;
         let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
         let [m, n, k] = ["m", "n", "k"].map(|head| number(head) as u64);
@@ -59,7 +59,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
         (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
         "{seconds}"
     );
-    // Ten times as long as this product is half of a slowdown of a tenth: 1 + 0.1 x 1 / 11.
+    // The half-way constant is ten times this product's time, and the slowdown a tenth: 1 + 0.1 x 1 / 11.
     let mut hot = curve;
     hot.throttling = Some(PowerThrottling {
         slower: 0.1,
@@ -75,7 +75,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     );
 }
 
-/// Prefill on A100 and H100, and one query at a time on H100.
+/// Prefill on A100 and H100, and decoding with one query at a time on H100.
 #[test]
 fn attention_curves_are_near_what_was_measured() {
     let bf16 = Dtype::Bf16 as usize;
@@ -149,8 +149,8 @@ fn attention_curves_are_near_what_was_measured() {
     );
 }
 
-/// NCCL's measured times at all sizes and of all versions, against the curves of presets; and those above 1 MB that curves have no
-/// point at.
+/// NCCL's measured times at all sizes and of all versions, against the curves of presets; and separately sizes above 1
+/// MB that are no points of the curves.
 #[test]
 fn collective_curves_are_near_what_was_measured() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
@@ -252,7 +252,7 @@ fn sizes_that_were_left_out_are_interpolated() {
     );
     let (mut errors, mut large) = (Vec::new(), Vec::new());
     for points in tables.values_mut() {
-        // Some sizes were measured several times: the median counts.
+        // Some sizes were measured several times: use the median.
         points.sort_by(|a, b| a.partial_cmp(b).expect("they are numbers"));
         let sizes = points.chunk_by(|a, b| a.0 == b.0);
         let points: Vec<(f64, f64)> = sizes.map(|runs| runs[runs.len() / 2]).collect();
@@ -280,6 +280,6 @@ fn sizes_that_were_left_out_are_interpolated() {
         100.0 * p90
     );
     assert!(mean(&errors) < 0.05, "{:.1} %", 100.0 * mean(&errors));
-    // Protocols change between two sizes; NCCL's own jumps are not smooth.
+    // NCCL changes protocols between sizes, so its times jump.
     assert!(p90 < 0.13, "{:.1} %", 100.0 * p90);
 }

@@ -1,10 +1,10 @@
-//! Constants and corrections that are fitted to measured runs.
+//! Constants and corrections fitted to measured runs.
 
 use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
 use serde_json::Value;
 
-/// The machine file of A100s with a host that takes half again as long to launch an operator.
+/// The machine file of A100s with a host that takes 1.5 times as long to launch an operator.
 fn with_slower_launches() -> String {
     let preset =
         std::fs::read_to_string("src/hardware/machine/presets/dgx-a100.toml").expect("it is there");
@@ -22,7 +22,7 @@ fn with_slower_launches() -> String {
     machine
 }
 
-/// Runs that were measured on a machine whose host is half again as slow: what is fitted to the others predicts each.
+/// Runs measured on a machine whose host is 1.5 times slower: constants fitted to the other runs predict each run.
 #[test]
 fn constants_are_fitted_to_the_runs_of_other_folds() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -69,8 +69,8 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
     assert_eq!(fitted["intervals"]["coverage"], 1.0);
 }
 
-/// Steps of a machine whose host is half again as slow correct a machine file, by which deeper models of the same width are
-/// predicted; models without that product are as before.
+/// Measured steps on a machine whose host is 1.5 times slower correct a machine file. The file then predicts deeper
+/// models of the same width; predictions of models without that product do not change.
 #[test]
 fn measured_steps_correct_the_prices_of_a_machine() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -149,7 +149,7 @@ fn measured_steps_correct_the_prices_of_a_machine() {
         assert!(error(&after, i).abs() < 0.03, "{i}: {}", error(&after, i));
     }
     assert_eq!(predicted(&after, 4), predicted(&before, 4));
-    // Again from what was written: the corrections are replaced, not corrected.
+    // A second fit that starts from the first result replaces the corrections; it does not compound them.
     let again = path("again.toml");
     run(&[
         "calibrate",

@@ -1,10 +1,10 @@
-//! Prices of generated models: hosts that launch kernels, and what is priced by curves without flags.
+//! Prices of generated models: hosts that launch kernels, and the default prices by curves.
 
 use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
 use serde_json::Value;
 
-/// A host that takes no time changes nothing; one that takes longer than its kernels is what a step takes.
+/// A host that takes no time changes nothing; a host slower than its kernels determines the step.
 #[test]
 fn hosts_that_are_slower_than_kernels_set_the_time() {
     let csv = "width,tp,seconds\n256,1,1\n";
@@ -29,7 +29,7 @@ fn hosts_that_are_slower_than_kernels_set_the_time() {
     );
 }
 
-/// The makespan that a report in JSON states, and whether it states an interval.
+/// The makespan in a JSON report, and `true` if the report has an interval.
 fn makespan(arguments: &[&str]) -> (u64, bool) {
     let output = chakram(&[arguments, &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
@@ -39,8 +39,8 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
     (makespan, report.get("interval").is_some())
 }
 
-/// Hosts that come to a collective of two members `jitter` apart: the last is `jitter / sqrt(pi)` after the mean, and that over
-/// the makespan, once for each collective, is one more part of the interval's variance.
+/// Two hosts reach a collective with times that vary by `jitter`: the last is `jitter / sqrt(pi)` after the mean on
+/// average. This divided by the makespan, once per collective, is another part of the interval's variance.
 #[test]
 fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -76,7 +76,7 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
-/// Stragglers lengthen jobs on more than one node: one job in twenty by more than 20 %, beside the errors of prices.
+/// Stragglers lengthen jobs on more than one node: one job in twenty by more than 20 %, in addition to price errors.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
     for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {
@@ -89,7 +89,7 @@ fn intervals_across_nodes_reach_further_up() {
         let predicted = number(&report["makespan_ps"]);
         let below = predicted - number(&report["interval"]["low_ps"]);
         let above = number(&report["interval"]["high_ps"]) - predicted;
-        // The upper end is as far as both together, which are independent.
+        // The upper end combines both independent errors.
         let expected = (below * below + upwards * upwards).sqrt();
         assert!(
             below > 0.05 && (above - expected).abs() < 1e-9,
@@ -98,8 +98,9 @@ fn intervals_across_nodes_reach_further_up() {
     }
 }
 
-/// Without flags a model is priced by curves, its host launches it, and collectives are measured, whether it is replayed
-/// at once or from files; with an efficiency, or on machines without curves, it is as by roofline.
+/// By default a model's kernels are priced by curves, its host launches them, and collectives use measurements, whether
+/// it is replayed directly or from files; with an efficiency, or on machines without curves, the result is that of the
+/// roofline model.
 #[test]
 fn generated_models_are_priced_by_curves_where_there_are_any() {
     let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
@@ -125,7 +126,7 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
         );
     }
     let (roofline, interval) = on("dgx-a100", &["--compute", "roofline"]);
-    // What no measurement is behind has the widest interval of all.
+    // Prices without any measurement have the widest interval.
     assert!(interval && roofline < by_default);
     assert_eq!(roofline, on("dgx-a100", &["--efficiency", "1"]).0);
     assert_eq!(on("mi300x", &[]), on("mi300x", &["--compute", "roofline"]));
@@ -144,8 +145,8 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
     );
 }
 
-/// On a machine without curves all kernels are by roofline, at peaks that none was measured to reach: the upper end is farther
-/// by 0.37 of the logarithm, times their part. 90 %: 1.645 standard deviations on either side.
+/// On a machine without curves all kernels use the roofline model, with peaks that no measurement confirms: the upper
+/// end is extended by 0.37 in the logarithm, times the kernels' share. 90 % are 1.645 standard deviations on each side.
 #[test]
 fn a_roofline_at_the_peaks_has_an_interval_that_reaches_far_up() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -206,7 +207,7 @@ algorithm = "ring"
         (high + low - expected).abs() < 1e-6,
         "{low} {high} {expected}"
     );
-    // A stated part of the peaks is taken at its word.
+    // An efficiency given by the user counts as exact.
     let [low, high] = ends(&report(&["--efficiency", "0.67"]));
     assert!((high + low).abs() < 1e-6, "{low} {high}");
 }

@@ -1,10 +1,10 @@
-//! Kernels of captured jobs as prices of other jobs.
+//! Kernels of captured jobs used as prices for other jobs.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus, one_of_each};
 use serde_json::Value;
 
-/// The makespan, in milliseconds, of `traces` on `machine` with kernels by curves or as recorded.
+/// The makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
 fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
     let output = chakram(&[
         "replay",
@@ -22,7 +22,7 @@ fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e9
 }
 
-/// A captured job is priced by its own kernels: their sums are kept, so that the makespan hardly moves.
+/// A captured job priced by its own kernels: sums are preserved, so the makespan hardly changes.
 #[test]
 fn kernels_of_a_captured_job_price_it() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -37,7 +37,7 @@ fn kernels_of_a_captured_job_price_it() {
         std::fs::read_to_string(to).expect("it was written")
     };
     let first = calibrate(machine, measured);
-    // A second calibration takes the place of the first.
+    // A second calibration replaces the first.
     assert_eq!(
         calibrate(measured, &format!("{measured}.again.toml")),
         first
@@ -47,7 +47,8 @@ fn kernels_of_a_captured_job_price_it() {
         makespan_ms("traces/tp-mlp", measured, "recorded"),
     );
     assert!((own / recorded - 1.0).abs() < 0.05, "{own} {recorded}");
-    // Kernels are an eighth of the critical path, by the report; the rest is the host's. Twice as long, they add that much.
+    // According to the report, kernels are an eighth of the critical path and the host the rest. Kernels twice as long
+    // add this eighth.
     let doubled: String = first
         .lines()
         .map(|line| match line.strip_suffix(" us\"],") {
@@ -64,7 +65,7 @@ fn kernels_of_a_captured_job_price_it() {
     assert!((twice / own - 1.125).abs() < 0.01, "{twice} {own}");
 }
 
-/// A step of twice the batch is predicted by the kernels of the smaller one.
+/// A step of twice the batch is predicted from the kernels of the smaller step.
 #[test]
 fn kernels_of_a_small_batch_price_a_larger_one() {
     let Some(pairs) = corpus("captures/interventions") else {
@@ -95,11 +96,11 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
     );
     let error = |predicted: f64| (predicted / recorded - 1.0).abs();
     assert!(error(predicted) < 0.04, "{predicted} {recorded}");
-    // Better than no change, and than all times twice as long.
+    // The prediction is better than no change, and than doubling all times.
     assert!(error(predicted) < error(smaller).min(error(2.0 * smaller)));
 }
 
-/// Jobs without a recorded time, and jobs that do not fit, calibrate nothing.
+/// Jobs without recorded times, and jobs that do not fit in memory, cannot calibrate.
 #[test]
 fn jobs_without_kernels_calibrate_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -137,8 +138,8 @@ fn jobs_without_kernels_calibrate_nothing() {
     assert!(few.contains("has 8 ranks"), "{few}");
 }
 
-/// Of the ranks of this job one takes a third longer over the same kernels, and the other waits for it. Priced by means of
-/// both, neither is as long as it was.
+/// One rank of this job takes a third longer for the same kernels, and the other waits for it. Priced by the means of
+/// both, neither keeps its time.
 #[test]
 fn ranks_that_differ_are_measured_by_themselves() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -186,7 +187,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
         let found = makespan_ms(job, measured, "curves");
         assert!(off.contains(&(found / all - 1.0).abs()), "{found} {all}");
     }
-    // A second calibration takes the place of the first, and an NPU without a rank has what all ranks took.
+    // A second calibration takes the place of the first, and an NPU without a rank gets the means over all ranks.
     let first = std::fs::read_to_string(measured).expect("it was written");
     let arguments = ["calibrate", "--kernels", job, "--by-rank", "--machine"];
     let again = format!("{measured}.again.toml");
@@ -215,7 +216,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
     );
     assert!(count("core") > 20 && text.contains("2-3"), "{text}");
     calibrate(machine);
-    // A rank's kernels take as long together as they did, each size its mean.
+    // The sum of a rank's kernel times is preserved, while each size takes its mean.
     for (rank, compute) in compute_of(measured, "curves").iter().enumerate() {
         assert!(
             (compute / recorded[rank] - 1.0).abs() < 1e-4,
@@ -224,8 +225,8 @@ fn ranks_that_differ_are_measured_by_themselves() {
     }
 }
 
-/// Captured jobs, priced by their own kernels: within 5 % of what their recorded kernels take; 8 % in a pipeline, whose stages
-/// wait for the kernels of one another that take longer than the mean of their size.
+/// Captured jobs, priced by their own kernels: within 5 % of the time with recorded kernels; 8 % in a pipeline, whose
+/// stages wait for each other's kernels that are slower than the mean of their size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
     let Some(captures) = corpus("captures/pytorch") else {

@@ -1,4 +1,4 @@
-//! Measured collectives and kernels on links and NPUs of other rates than those that were measured.
+//! Measured collectives and kernels on links and NPUs with other rates than the measured ones.
 
 use serde_json::Value;
 use std::path::Path;
@@ -33,8 +33,8 @@ fn report(folder: &Path, text: &str) -> Value {
     serde_json::from_str(&chakram(folder, &words)).unwrap()
 }
 
-/// The measured time of 512 MiB is 2111 us, that of 128 MiB 578.7: a byte takes 1532.3 us / 384 MiB, so bytes of the former take
-/// 1532.3 x 4/3 = 2043.0667 us, after a start of 67.9333. The start has 2 x 7 steps over two links.
+/// The measured time of 512 MiB is 2111 us, that of 128 MiB 578.7: a byte takes 1532.3 us / 384 MiB, so 512 MiB take
+/// 1532.3 x 4/3 = 2043.0667 us, after a start-up of 67.9333. The start-up consists of 2 x 7 steps over two links.
 const TRANSFER: f64 = 1532.3 * 4.0 / 3.0;
 const START: f64 = 2111.0 - TRANSFER;
 
@@ -62,7 +62,7 @@ fn measured_collectives_follow_the_keys_of_their_links() {
             "bandwidth = \"900 GB/s\" ",
             START + TRANSFER / 2.0,
         ),
-        // 28 times 3.6 us more, or 400 ns less.
+        // 28 times 3.6 us more, or 28 times 400 ns less.
         (nvlink, "latency = \"4 us\" ", 2111.0 + 28.0 * 3.6),
         (nvlink, "latency = \"0 ns\" ", 2111.0 - 28.0 * 0.4),
     ] {
@@ -89,14 +89,14 @@ fn derived_times_are_named_and_measured_ones_are_not() {
     let said = "times of collectives along `nvlink` are derived: they were measured at a bandwidth of 450 GB/s, and carried \
                 over to 225 GB/s";
     assert!(warnings.contains(said), "{warnings}");
-    // A file that states no links was measured on its own.
+    // A file that states no measured links was measured on its own links.
     let own = half.lines().filter(|line| !line.starts_with("measured_at"));
     let own = report(dir.path(), &own.collect::<Vec<_>>().join("\n"));
     assert_eq!(own["makespan_ps"], 2_111_000_000u64);
     assert_eq!(own["collectives"][0]["derived_from"], Value::Null);
 }
 
-/// Of files that do not state the links, an axis is an edit of the file that they were measured with.
+/// If a file does not state its measured links, a study's axis edits the file that was measured.
 #[test]
 fn sweeps_of_links_move_measured_collectives() {
     let dir = tempfile::tempdir().unwrap();

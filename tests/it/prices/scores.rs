@@ -1,4 +1,4 @@
-//! Scores of predictions, and tables that make no runs.
+//! Scores of predictions, and tables without usable runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
@@ -42,7 +42,7 @@ pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
     )
 }
 
-/// A machine file that a file of columns names lies beside it, wherever the command runs.
+/// A machine file named in a file of columns is found in the same folder, wherever the command runs.
 #[test]
 fn machines_are_found_beside_the_columns() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -73,7 +73,7 @@ fn machines_are_found_beside_the_columns() {
     assert_eq!(seconds(&fixed), slow);
 }
 
-/// A run that is predicted as it was measured has no error, whatever else the table holds.
+/// A run measured exactly as predicted has no error, whatever other columns the table has.
 #[test]
 fn scores_are_errors_of_predictions() {
     let first = score(
@@ -88,7 +88,7 @@ fn scores_are_errors_of_predictions() {
             .as_f64()
             .expect("it is a number")
     };
-    // Measured: what is predicted, and half of it.
+    // Measured values: the prediction, and half of it.
     let csv = format!(
         "width,tp,seconds\n256,1,{}\n256,2,{}\n",
         seconds(0),
@@ -109,7 +109,7 @@ fn scores_are_errors_of_predictions() {
     assert_eq!(ours["runs"], 2);
 }
 
-/// A table in tokens per second of which half the rows count, and another in FLOPs, beside one in seconds.
+/// A table in tokens per second with half of its rows selected, one in FLOPs, and one in seconds.
 #[test]
 fn tables_state_rates_pick_rows_and_set_options() {
     let (good, text) = score(
@@ -124,7 +124,7 @@ fn tables_state_rates_pick_rows_and_set_options() {
             .as_f64()
             .expect("it is a number")
     };
-    // 2 samples of 128 tokens on 1 and 2 NPUs, at half of the predicted rate.
+    // 2 samples of 128 tokens on 1 and 2 NPUs, measured at half of the predicted rate.
     let csv = format!(
         "width,cut,rate,phase\n256,one,{},train\n256,two,{},train\n256,two,nothing,tune\n",
         2.0 * 128.0 / of(0) / 2.0,
@@ -221,13 +221,13 @@ fn a_model_has_as_many_layers_as_its_row_says() {
          llama3-8b,,2048,8,,,,1\nresnet-18,4,,8,,,,1\n",
         OF_MODEL,
     );
-    // Rows 6 and 7 contradict the model, or have no layers to count.
+    // Row 6 contradicts its model, and the model of row 7 has no number of layers.
     let lines: Vec<u64> = rows.iter().map(|row| row.0).collect();
     assert_eq!(lines, [2, 3, 4, 5]);
     let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
-    // 32 are the model's own.
+    // 32 layers are the model's own number.
     assert_eq!(all, own);
-    // Blocks take the same time each: 28 more are seven times four more.
+    // All blocks take the same time: 28 more take seven times as long as four more.
     let ratio = (all - four) / (eight - four);
     assert!((ratio - 7.0).abs() < 0.1, "{ratio}");
 }
@@ -250,12 +250,12 @@ fn a_refused_row_is_named_and_the_others_are_scored() {
 
 #[test]
 fn plans_of_published_tables_are_predicted() {
-    // One replica has nobody to share its optimizer with; 12 blocks in 5 stages are uneven.
+    // A single replica cannot shard its optimizer; 12 blocks in 5 stages are uneven.
     let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,1,1,1,,1\ngpt2-small,,,1,1,1,1,1\ngpt2-small,,,5,1,5,,1\ngpt2-small,,,4,1,4,,1\n";
     let rows = predicted(csv, OF_MODEL);
     assert_eq!(rows.len(), 4);
     assert_eq!(rows[0].1, rows[1].1);
-    // The fullest of five stages has three blocks or fewer, as each of four has.
+    // The largest of five stages has at most three blocks, like each of four.
     assert!(rows[2].1 < rows[0].1, "{rows:?}");
     let (_, text) = score(csv, OF_MODEL, &[]);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -287,7 +287,7 @@ fn measured_iterations_are_predicted() {
         let ours = &scores["scores"]["chakram"];
         let held = scores["intervals"]["coverage"].as_f64().expect("a number");
         println!("{table}: {ours}, intervals hold {held}");
-        // Plans on many NPUs have runs that no price explains.
+        // Some plans on many NPUs have runs that no price explains.
         assert!((if table == "single" { 0.88 } else { 0.8 }..0.95).contains(&held));
         assert!(
             ours["mean"].as_f64().expect("it is a number") < mean,
@@ -300,7 +300,8 @@ fn measured_iterations_are_predicted() {
     }
 }
 
-/// What is set for all runs is held against the runs without it: a setting is named where no prediction moves, and only there.
+/// A setting for all runs is compared with the runs without it: it is named as without effect exactly if no prediction
+/// changes.
 #[test]
 fn settings_that_move_no_prediction_are_named() {
     let of = |more: &[&str]| {
@@ -313,11 +314,12 @@ fn settings_that_move_no_prediction_are_named() {
     let default = "all runs are the same without it";
     let as_long = "all runs take as long without it";
     for (option, reason) in [
-        // The file of columns says so, so does the default, and so does a preset in the size that holds the runs.
+        // These are the values in the file of columns, the default, and a preset of the size that the runs need.
         (["--set", "layers=2"], Some(default)),
         (["--set", "recompute=none"], Some(default)),
         (["--machine", "dgx-a100"], Some(default)),
-        // One stage has no order of micro-batches; kernels by curves are launched one by one.
+        // With one stage, the order of micro-batches does not matter; kernels priced by curves are launched one by one
+        // anyway.
         (["--set", "schedule=gpipe"], Some(as_long)),
         (
             ["--launch", "eager"],
@@ -335,7 +337,7 @@ fn settings_that_move_no_prediction_are_named() {
         let moved = seconds(&scores) != seconds(&of(&[]));
         assert_eq!(moved, reason.is_none(), "{option:?}");
     }
-    // The second of two values stands, so the first has no effect; the second has one.
+    // Of two values the second applies, so the first has no effect.
     let twice = of(&["--set", "layers=3", "--set", "layers=4"]);
     let named = twice["without_effect"].as_array().expect("a list");
     assert_eq!(named.len(), 1, "{named:?}");
@@ -349,7 +351,7 @@ fn settings_that_move_no_prediction_are_named() {
         text.contains("  ! `layers = 2` has no effect: all runs"),
         "{text}"
     );
-    // A row that only a setting makes a run is an effect, whatever is predicted.
+    // If a row is a usable run only with a setting, the setting has an effect, whatever the prediction.
     let (good, text) = score(
         "width,tp,seconds\n256,1,1\n256,16,1\n",
         COLUMNS,
@@ -358,7 +360,7 @@ fn settings_that_move_no_prediction_are_named() {
     assert!(good && !text.contains("no effect"), "{text}");
 }
 
-/// Both axes of the picture are logarithmic and alike, so runs lie on the line where they are predicted as measured.
+/// Both axes of the chart are logarithmic with the same scale, so runs predicted exactly are on the diagonal.
 #[test]
 fn the_picture_has_each_run_where_it_belongs() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -394,7 +396,7 @@ fn the_picture_has_each_run_where_it_belongs() {
         ["measured_s", "predicted_s"].map(|key| row[key].parse::<f64>().expect("seconds").ln())
     });
     let logarithms: Vec<[f64; 2]> = logarithms.collect();
-    // One scale along an axis, from any pair of runs; upwards is less in a picture.
+    // Any pair of runs gives the same scale along an axis; the picture's y decreases upwards.
     for (axis, sign) in [(0, 1.0), (1, -1.0)] {
         let scale = |a: usize, b: usize| {
             sign * (circles[a][axis] - circles[b][axis])

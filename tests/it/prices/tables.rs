@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Output of `chakram calibrate` with these arguments; the machine goes to `ours`.
+/// Output of `chakram calibrate` with these arguments; the machine file is written to `ours`.
 fn calibrate(arguments: &[&str], machine: &str, ours: &Path) -> String {
     let ours = ours.to_str().expect("a plain name");
     let rest = ["--machine", machine, "-o", ours];
@@ -27,7 +27,7 @@ fn makespan_us(arguments: &[&str]) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e6
 }
 
-/// GEMMs of bf16, rows, columns, summed-over size and seconds.
+/// GEMMs in bf16: rows, columns, size of the contracted dimension, and seconds.
 fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
     let rows = packed_rows(&format!("aic_gemm_{gpu}.csv.gz"))?;
     let gemms = rows.iter().filter(|row| row["gemm_dtype"] == "bfloat16");
@@ -39,8 +39,8 @@ fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
     Some(gemms.map(gemm).collect())
 }
 
-/// One shape in 36, about a thousand, corrects the others: on H100 from 6.5 to 5.1 %, and on A100 from 7.8 to 5.7 %. By default
-/// on A100.
+/// One shape in 36, about a thousand, corrects the error for the others: on H100 from 6.5 to 5.1 %, and on A100 from
+/// 7.8 to 5.7 %. The default run covers A100.
 #[test]
 fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -101,7 +101,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
             100.0 * with
         );
         assert!(with < most && with < 0.9 * alone, "{gpu}: {alone} {with}");
-        // What it says of itself is what the others show.
+        // The stated error equals the error over the other shapes.
         assert!(
             (measured.error / with - 1.0).abs() < 0.15,
             "{} {with}",
@@ -110,14 +110,14 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
     }
 }
 
-/// A product takes what was measured of it, times what continuous load costs, and again after a second calibration.
+/// A product takes its measured time multiplied by the slowdown of continuous load, also after a second calibration.
 #[test]
 fn a_measured_gemm_takes_its_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     let table = at("gemms.csv");
-    // `mlp.up` of the small GPT forwards, and the gradient of what goes into `mlp.down`; the curve of A100 has no slowdown
-    // for continuous load.
+    // The shape of `mlp.up` in the forward pass of the small GPT, and of the gradient of the input of `mlp.down`.
+    // A100's curve has no slowdown for continuous load.
     std::fs::write(&table, "format,m,n,k,us\nbf16,1024,3072,768,500\n").expect("it can be written");
     let model = ["generate", "gpt2-small", "--launch", "none"];
     let of = |machine: &str| makespan_us(&[&model[..], &["--machine", machine]].concat());
@@ -171,7 +171,7 @@ const LOG: &str = "\
         3072           768     float     sum      -1    90.00    0.10    0.05      0     9.00    0.10    0.05      0
 ";
 
-/// A collective takes what a log says, in place of the preset's curve; other numbers of members keep theirs.
+/// A collective takes the time in a log instead of the preset's curve; other numbers of members keep the preset's.
 #[test]
 fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -200,7 +200,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
         ])
     };
     let ours_name = ours.to_str().expect("a plain name");
-    // Half way from 1,024 to 3,072 B.
+    // Linear interpolation between 1,024 and 3,072 B.
     assert!(
         (of(ours_name, "2") - 80.0).abs() < 1e-6,
         "{}",
@@ -211,7 +211,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     let [once, twice] =
         [&ours, &again].map(|path| std::fs::read_to_string(path).expect("it is there"));
     assert_eq!(once, twice);
-    // A machine with fewer NPUs is refused.
+    // A machine with fewer NPUs than the log is an error.
     let wide = LOG.replace("#  Rank  1", &"#  Rank  1\n".repeat(80));
     let many = at("many.txt");
     std::fs::write(&many, wide).expect("it can be written");

@@ -1,4 +1,4 @@
-//! What a request takes alone: one run of its jobs on cores that are all free, and all that follows from it.
+//! Time of a single request: one run of its jobs on free cores, and everything that follows from it.
 
 use super::{picosecond_cores, scenario, served};
 use chakram::serve::{Platform, ServeOptions, ServeReport, compare, find_capacity, serve, sweep};
@@ -8,7 +8,7 @@ use chakram::units::Span;
 const BRANCHES: &str =
     "jobs = [{ tasks = 2, length = 1000, after = [] }, { tasks = 2, length = 1000, after = [] }]";
 
-/// 4 cores at 1 GHz: both jobs run at once, for 1000 cycles of 1 ns.
+/// 4 cores at 1 GHz: both jobs run concurrently, for 1000 cycles of 1 ns.
 fn four_cores() -> Platform {
     let text = "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"";
     Platform::parse(text, "p.toml").unwrap()
@@ -54,12 +54,12 @@ fn capacity_follows_from_the_time_alone() {
     );
 }
 
-/// With several slots a request holds one for as long as it takes alone, even where it leaves cores idle; with all at once
-/// its work is all that counts.
+/// With several slots a request occupies one for the time that it takes alone, even if it leaves cores idle; with
+/// unlimited slots only its work counts.
 #[test]
 fn offered_load_counts_cores_and_slots() {
-    // 1 task x 1000 on 4 cores at 1 THz: alone 1000 ps, a quarter of the cores. At 0.5 requests per 1000 ps: 0.5 with a
-    // slot, 0.25 with two, and 0.125 however many more, the share of the cores' time.
+    // 1 task x 1000 on 4 cores at 1 THz: alone 1000 ps, a quarter of the cores. At 0.5 requests per 1000 ps: the load
+    // is 0.5 with one slot, 0.25 with two, and 0.125 with more, which is the share of the cores' time.
     let load = |policy: &str| {
         let text = format!(
             "name = \"one task\"\n[[model]]\nname = \"m\"\njobs = [{{ tasks = 1, length = 1000 }}]\n\
@@ -96,10 +96,10 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
         let ends = found.iter().map(|request| request.finished.0 / 1000);
         ends.collect::<Vec<u64>>()
     };
-    // `one` runs from 0 to 1500; then `two`, which takes 1000, is before the second `one`, which takes 1500.
+    // `one` runs from 0 to 1500; then `two`, which takes 1000, goes before the second `one`, which takes 1500.
     assert_eq!(order("0,one\n1,one\n2,two\n", ""), [1500, 4000, 2500]);
-    // `graph` takes 100 + 1300 + 10. At 100 it has 1310 left, more than the 1000 of `two`, which goes on in its place; at
-    // 1400 ten are left, and `two` waits.
+    // `graph` takes 100 + 1300 + 10. At 100 it has 1310 left, more than the 1000 of `two`, which preempts it; at 1400
+    // only ten are left, so `two` waits.
     let preemption = "preemption = \"0 ns\"";
     assert_eq!(order("0,graph\n50,two\n", preemption), [2410, 1100]);
     assert_eq!(order("0,graph\n150,two\n", preemption), [1410, 2410]);
@@ -116,7 +116,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         let platform = Platform::load(name).unwrap();
         served(&scenario, Some(&platform)).0
     });
-    // Alone 230.1, 2262.1 and 367.4 us.
+    // Times alone: 230.1, 2262.1 and 367.4 us.
     let attained = reports
         .each_ref()
         .map(|report| report.all().unwrap().attained.unwrap());
@@ -138,7 +138,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
             .collect::<Vec<_>>()
     };
     assert_eq!(cells(row("BY DEADLINE"))[3..5], ["0.0", "%"], "{shown}");
-    // A limit of the caller is in place of deadlines.
+    // A limit given by the caller replaces deadlines.
     let options = ServeOptions::with_slo(Some(Span::from_us(100_000)));
     let all = reports.each_ref().map(|report| {
         let platform = Platform::load(&report.platform.as_ref().unwrap().name).unwrap();
@@ -156,7 +156,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
 }
 
 /// The public simulator of Zhong et al.: 20,294,060 ns on A100. The largest table has 9,980,333 rows, and four jobs of
-/// merged vectors follow the tables: (9,980,333 + 4 x 2048) / 1.41 GHz + 13,210,000 ns of datapath on A100, and
+/// merged vectors run after the tables: (9,980,333 + 4 x 2048) / 1.41 GHz + 13,210,000 ns of datapath on A100, and
 /// 9,988,525 x 4 ns on Brainwave, whose datapath is 0.
 #[test]
 fn the_tables_of_dlrm_run_side_by_side() {
@@ -172,7 +172,7 @@ fn the_tables_of_dlrm_run_side_by_side() {
     };
     assert_eq!(on("a100", "") / 1000, 20_294_060);
     assert_eq!(on("brainwave", ""), 39_954_100_000);
-    // One after another: 39,140,468 rows of the 16 tables of 2048 rows or more, and 17 jobs of merged vectors.
+    // Without parallel branches: 39,140,468 rows of the 16 tables of 2048 rows or more, and 17 jobs of merged vectors.
     let in_order = on("brainwave", "branches = \"in-order\"");
     assert_eq!(in_order, (39_140_468 + 17 * 2048) * 4000);
 }
@@ -188,7 +188,7 @@ fn tokens_come_with_a_word_on_batching() {
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 3"
     );
     let (report, _) = served(&scenario(&text), None);
-    // 10 ms and four further tokens of 2 ms.
+    // 10 ms for the prompt and four further tokens of 2 ms.
     assert_eq!(alone(&report, "m"), 18_000_000_000);
     let says = |warning: &String| warning.contains("there is no continuous batching yet");
     assert!(report.warnings.iter().any(says), "{:?}", report.warnings);

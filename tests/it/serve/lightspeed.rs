@@ -1,4 +1,4 @@
-//! Numbers that follow from the parameters which LIGHTSPEED's thesis prints, and from its successor's.
+//! Results that follow from the printed parameters of LIGHTSPEED's thesis and of its successor.
 
 use super::{scenario, served};
 use chakram::serve::{Platform, Scenario, ServeReport};
@@ -49,7 +49,7 @@ fn unloaded_serve_times_follow_from_the_table() {
             );
         }
     }
-    // 34,501 jobs: half a picosecond of rounding in each would be 17 ns; one digit is printed.
+    // 34,501 jobs: half a picosecond of rounding in each would be 17 ns; only one digit is printed.
     let expected = [45_940.3, 107_959.3, 47_489.0, 59_698.5, 8840.5];
     for (platform, expected) in PLATFORMS.iter().zip(expected) {
         let found = serve_us(&alone("chatgpt-star", Some(1), platform));
@@ -57,8 +57,8 @@ fn unloaded_serve_times_follow_from_the_table() {
     }
 }
 
-/// Busy core time over cores times the time of computation: of VGG-16 that is 15,470,264,320 multiplications over cores
-/// times cycles. With the datapath latency in the window a P4 is at .300.
+/// Busy core time over cores times the time of computation: for VGG-16 that is 15,470,264,320 multiplications over
+/// cores times cycles. If the datapath latency counts as well, a P4 has .300.
 #[test]
 fn utilisation_states_its_window() {
     let shares = [
@@ -116,7 +116,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
     assert_eq!(at("0 ns"), 18_000);
 }
 
-/// The successor's experiment: what its printed parameters ask of the platforms.
+/// The successor's experiment: the load that its printed parameters give on each platform.
 #[test]
 fn offered_loads_are_those_of_the_successor() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
@@ -141,9 +141,9 @@ fn offered_loads_are_those_of_the_successor() {
     }
 }
 
-/// Means of the seeds' ratios of mean serve times over Lightning's. Those in print are not reproduced: 42 for Brainwave, whose
-/// rho is 0.984, is 15.9 on seeds of our own, from 8.0 to 24.2; 337 and 329 are of overloaded platforms, and so a function
-/// of when the run ends.
+/// Mean serve times relative to Lightning's, averaged over seeds. The printed values are not reproduced: Brainwave,
+/// with a rho of 0.984, has 42 in print and 15.9 with our seeds, from 8.0 to 24.2; 337 and 329 are for overloaded
+/// platforms, and so depend on the length of the run.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {

@@ -1,4 +1,4 @@
-//! Engines of language models: step by step against a plain simulator, against formulas, and tables by hand.
+//! Engines of language models: each step against a plain simulator, results against formulas, and tables by hand.
 
 use chakram::serve::llm::{
     CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, StepRecord, serve,
@@ -15,7 +15,7 @@ mod measured;
 pub struct StepLog {
     pub steps: Vec<PlainStep>,
     pub requests: Vec<CompletedLlmRequest>,
-    /// The most requests that ran.
+    /// Maximum number of running requests.
     pub running: u64,
 }
 
@@ -87,7 +87,7 @@ pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
     (report, log)
 }
 
-/// A sequence of numbers that has nothing to do with the one of scenarios.
+/// A random sequence independent of the scenarios' own.
 struct Numbers(u64);
 
 impl Numbers {
@@ -104,7 +104,7 @@ impl Numbers {
     }
 }
 
-/// What random scenarios had in all, so that the test cannot pass without it.
+/// Counts of the features that random scenarios had, so that the test fails if one never occurred.
 #[derive(Debug, Default)]
 struct Seen {
     steps: usize,
@@ -122,7 +122,7 @@ fn random_requests(numbers: &mut Numbers, length: u64) -> (String, Vec<PlainLlmR
     let gap = [1, 30, 200, 2000][numbers.below(4) as usize];
     let prefixes = 1 + numbers.below(4);
     for number in 0..2 + numbers.below(24) {
-        // Several at one instant, and at the end of steps.
+        // Several requests at the same instant, and some at the end of steps.
         if !numbers.one_in(3) {
             at += numbers.below(gap) / 10 * 10;
         }

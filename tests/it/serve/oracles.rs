@@ -1,4 +1,4 @@
-//! Closed forms against tasks one by one, and policies against plain simulators, request by request.
+//! Closed forms against single tasks, and policies against plain simulators, for every request.
 
 use super::{picosecond_cores, scenario, served};
 use chakram::serve::CompletedRequest;
@@ -7,7 +7,7 @@ use testkit::serving::{
     PlainPolicy, PlainRequest, TaskJob, TaskRequest, deal_task_by_task, serve_plainly,
 };
 
-/// A sequence of numbers that has nothing to do with the one of scenarios.
+/// A random sequence independent of the scenarios' own.
 struct Numbers(u64);
 
 impl Numbers {
@@ -28,7 +28,7 @@ fn cases(default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Writes arrivals of models in picoseconds, and returns what a scenario's stream says of them.
+/// Writes arrivals of models in ps, and returns the scenario's stream that reads them.
 fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     let mut rows = "arrival_ps,model\n".to_owned();
     for (at, model) in requests {
@@ -39,8 +39,8 @@ fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     format!("[stream]\narrivals = \"file\"\nfile = {path:?}\n")
 }
 
-/// Random graphs of jobs on random numbers of cores: requests of several models that overlap, so that the pointer lies
-/// anywhere and cores are busy when jobs come.
+/// Random graphs of jobs on random numbers of cores: requests of several models overlap, so that the pointer to the
+/// next core may be anywhere and cores are busy when jobs arrive.
 #[test]
 fn closed_forms_are_what_tasks_one_by_one_take() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
 }
 
 /// Random scenarios of a policy on one to three processors, with datapath latencies, requests that arrive together, and
-/// jobs at whose borders requests are put back.
+/// jobs at whose boundaries requests may be preempted.
 fn hold_policy(seed: u64, policy: impl Fn(&mut Numbers) -> (PlainPolicy, String), preempts: bool) {
     let folder = tempfile::tempdir().unwrap();
     let mut numbers = Numbers(seed);
@@ -262,11 +262,12 @@ fn batches_are_of_one_model() {
     hold_policy(9, policy, false);
 }
 
-/// A request of level 3 with an aging time of 100 is overtaken only by those that come less than 300 after it.
+/// A request of level 3 with an aging time of 100 is overtaken only by requests that arrive less than 300 ps after it.
 #[test]
 fn nobody_starves_beyond_the_bound() {
     let folder = tempfile::tempdir().unwrap();
-    // At 0 one of level 3 behind a busy processor; urgent ones of 50 every 50, ten before the processor is free.
+    // At 0 a request of level 3 waits for a busy processor; urgent requests of 50 ps arrive every 50 ps, ten before the
+    // processor is free.
     let mut requests = vec![(0, 0), (0, 1)];
     requests.extend((1..200).map(|i| (i * 50 - 10, 0)));
     let stream = arrivals(&folder, &requests);
@@ -280,11 +281,12 @@ fn nobody_starves_beyond_the_bound() {
         found[1].started.0
     };
     assert_eq!(starts(&text), 199 * 50 + 50, "without aging it is the last");
-    // The one that comes at 290 overtakes it, from 300 to 350; that of 340 does not.
+    // The request that arrives at 290 overtakes it, from 300 to 350; the one at 340 does not.
     assert_eq!(starts(&format!("{text}\naging = \"100 ps\"")), 350);
 }
 
-/// Skipped tasks: a share of 0.3 of 7 tasks is 2.1 on average, so 2 or 3, and their mean over requests is 2.1.
+/// Skipped tasks: of 7 tasks a share of 0.3 is 2.1 on average, so each request skips 2 or 3, and the mean over requests
+/// is 2.1.
 #[test]
 fn sparsity_skips_the_share_that_it_says() {
     let text = "name = \"sparse\"\nseed = 5\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 1000 }]\nsparsity = 0.3\n\
@@ -296,6 +298,6 @@ fn sparsity_skips_the_share_that_it_says() {
         .collect();
     assert!(kept.iter().all(|kept| [4, 5].contains(kept)));
     let mean = kept.iter().sum::<u64>() as f64 / 20_000.0;
-    // The deviation of the mean is 0.3 / sqrt(20,000) = 0.002.
+    // The standard deviation of the mean is 0.3 / sqrt(20,000) = 0.002.
     assert!((mean - 4.9).abs() < 0.008, "{mean}");
 }

@@ -38,7 +38,7 @@ fn with_scenario(then: impl Fn(&str, &Path)) {
     then(path.to_str().unwrap(), folder.path());
 }
 
-/// What was given and changes nothing is named, with the reason.
+/// The output names each given setting that changes nothing, with the reason.
 #[test]
 fn settings_without_effect_are_named() {
     with_scenario(|scenario, folder| {
@@ -57,7 +57,7 @@ fn settings_without_effect_are_named() {
             let expected = format!("{} {none}: the scenario says the same", args[0]);
             assert!(said.contains(&expected), "{args:?}: {said}");
         }
-        // One model, at equal intervals, for a tenth of a second: 10 requests a millisecond apart at most.
+        // One model at equal intervals for a tenth of a second: 10 requests, at most a millisecond apart.
         let text = "name = \"fixed\"\nseed = 2\n[[model]]\nname = \"quick\"\nlatency = \"1 ms\"\n[stream]\n\
             arrivals = \"periodic\"\nrate = 100.0\n[stop]\nduration = \"100 ms\"\n[policy]\nkind = \"first-come\"\n";
         let fixed = folder.join("fixed.toml");
@@ -78,7 +78,7 @@ fn settings_without_effect_are_named() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Every number of the page that names its place in the JSON is what stands there.
+/// Every number on the page with a path into the JSON equals the value there.
 #[test]
 fn all_forms_say_the_same() {
     with_scenario(|scenario, folder| {
@@ -107,7 +107,7 @@ fn all_forms_say_the_same() {
             held += 1;
         }
         assert!(held > 20, "{held}");
-        // Requests in the picture and in the table are all of them, and parts sum to serve times.
+        // Chart and table contain all requests, and parts sum to serve times.
         let picture: Value =
             serde_json::from_str(&std::fs::read_to_string(&picture).unwrap()).unwrap();
         let events = picture["traceEvents"].as_array().unwrap();
@@ -142,7 +142,7 @@ fn all_forms_say_the_same() {
     });
 }
 
-/// rho is 0.8 x 1 + 0.2 x 4 = 1.6 ms x rate; more than 625 per second cannot be served.
+/// rho is 0.8 x 1 + 0.2 x 4 = 1.6 ms x rate; at most 625 requests per second can be served.
 #[test]
 fn rates_and_capacity_are_swept() {
     with_scenario(|scenario, folder| {
@@ -215,7 +215,7 @@ fn measurements_become_a_platform() {
         text.contains("# 1.000 us of the total are none of these"),
         "{text}"
     );
-    // Any table, averaged: 580 and 620 of compute for one request, 1500 for four.
+    // Any table, averaged: 580 and 620 us of compute for one request, 1500 us for four.
     let table = "model,platform,batch,compute_us,queue_us,total_ms\nm,p4,1,580,0,1\nm,p4,1,620,0,1\nm,p4,4,1500,100,2\nm,other,4,1,0,2\n";
     std::fs::write(path("any.csv"), table).unwrap();
     printed(&[
@@ -232,7 +232,7 @@ fn measurements_become_a_platform() {
         text.contains("rows = 2 # averaged; compute times are within 3.3 % of their mean"),
         "{text}"
     );
-    // Batches of 2: 600 + 900 / 3 = 900 us behind 400 us of datapath.
+    // Batches of 2 take 600 + 900 / 3 = 900 us after 400 us of datapath.
     let scenario = "name = \"b\"\n[[model]]\nname = \"m\"\nmeasured = true\n[stream]\narrivals = \"bursts\"\nburst = 2\nevery = \"1 s\"\n\
                     [stop]\nrequests = 2\n[policy]\nkind = \"batching\"\nbatch = 2\nwait = \"1 ms\"";
     std::fs::write(path("b.toml"), scenario).unwrap();
@@ -259,7 +259,7 @@ fn measurements_become_a_platform() {
     );
 }
 
-/// Several platforms are one table each and one picture of all: a curve for each, with the limit.
+/// Several platforms give one table each and a common chart with a curve for each, and the limit.
 #[test]
 fn platforms_are_swept_side_by_side() {
     with_scenario(|scenario, folder| {
@@ -278,7 +278,7 @@ fn platforms_are_swept_side_by_side() {
         }
         assert_eq!(sweeps.len(), 2);
         let page = std::fs::read_to_string(page).unwrap();
-        // The mean and the last percentile, each with two curves, and the limit in both.
+        // Charts of the mean and the last percentile, each with two curves, and the limit in both.
         assert_eq!(page.matches("<polyline").count(), 4, "{page}");
         assert_eq!(page.matches("limit 20.000 ms").count(), 2);
         let text = printed(&[&common[..], &both].concat());

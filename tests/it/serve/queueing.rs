@@ -1,4 +1,4 @@
-//! Queues against formulas, with the interval that the report states itself.
+//! Queues against formulas, with the confidence interval in the report.
 
 use super::{picosecond_cores, scenario, served};
 use chakram::serve::ServeReport;
@@ -15,7 +15,8 @@ fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> 
     served(&scenario(&text), None).0
 }
 
-/// Holds the mean serve time against a formula: inside of its interval, and `within` of it.
+/// Checks that the mean serve time is `within` this share of a formula, and that the formula is inside the report's
+/// interval.
 fn hold(report: &ServeReport, formula: f64, within: f64) {
     let mean = report.all().unwrap().mean.unwrap();
     let found = mean.value.seconds();
@@ -50,9 +51,9 @@ fn means_are_those_of_the_formulas() {
     );
 }
 
-/// The same with enough requests for one per cent, at higher loads too, and several processors. Of five seeds each, the mean
-/// over all is within one per cent of the formula, and the formula inside of the intervals that the runs state themselves:
-/// of forty-five such intervals of 95 % on average 43 hold it.
+/// The same with enough requests for one per cent, also at higher loads and with several processors. The mean over five
+/// seeds is within one per cent of the formula, and the formula is inside the intervals of the runs: on average in 43
+/// of forty-five intervals of 95 %.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {
@@ -95,11 +96,11 @@ fn means_are_within_one_per_cent() {
         );
         assert!(inside >= 3, "{name} at {load}");
     }
-    // Fewer than 38 of 45 hold it once in two hundred times.
+    // Fewer than 38 of 45 happen once in two hundred times.
     assert!(inside_in_all >= 38, "{inside_in_all} of 45");
 }
 
-/// Requests of one job of four equal tasks on four cores wait as before one server.
+/// Requests of one job of four equal tasks on four cores wait as at a single server.
 #[test]
 fn cores_dealt_round_robin_are_one_server() {
     let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
@@ -114,7 +115,7 @@ fn cores_dealt_round_robin_are_one_server() {
     assert!((report.offered_load.unwrap() - 0.8).abs() < 1e-9);
 }
 
-/// A single server is Lindley's recursion to the picosecond, also with lengths that are drawn.
+/// A single server follows Lindley's recursion to the picosecond, also with random lengths.
 #[test]
 fn one_server_is_lindleys_recursion() {
     for (models, seed) in [(CONSTANT, 1), (EXPONENTIAL, 2), (TWO, 3)] {
@@ -130,7 +131,7 @@ fn one_server_is_lindleys_recursion() {
     }
 }
 
-/// N users that think for Z and are served for S by one processor without waiting much: the number in the system is
+/// N users who think for Z and are served for S by one processor, with little waiting: the number in the system is
 /// throughput x serve time, and N = throughput x (Z + serve time).
 #[test]
 fn closed_loops_keep_the_number_of_users() {
@@ -145,7 +146,8 @@ fn closed_loops_keep_the_number_of_users() {
     assert!(report.active.most <= 4);
 }
 
-/// 10^5 gaps: their mean is bits over bandwidth and models come as often as the mix says, to one per cent.
+/// 10^5 gaps: within one per cent, their mean is bits divided by bandwidth, and models arrive in the proportions of the
+/// mix.
 #[test]
 fn arrivals_have_the_mean_and_the_mix() {
     let text = "name = \"gaps\"\nseed = 11\n[[model]]\nname = \"a\"\nlatency = \"1 ns\"\nbytes = 1000\n\
@@ -167,7 +169,7 @@ fn arrivals_have_the_mean_and_the_mix() {
     assert_eq!(requests, again, "the same seed gives the same requests");
 }
 
-/// 10^6 requests of four models, and the memory of what is in flight.
+/// 10^6 requests of four models, and the memory of requests in flight.
 #[test]
 #[ignore = "for speed: cargo test --release --test it serve::queueing::a_million -- --ignored --nocapture"]
 fn a_million_requests() {

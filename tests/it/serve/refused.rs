@@ -1,4 +1,5 @@
-//! Scenarios and files of arrivals that are refused: where, what was found, what was expected.
+//! Rejected scenarios and files of arrivals: errors name the place, what was found and what was
+//! expected.
 
 use super::{scenario, served};
 use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
@@ -27,7 +28,7 @@ fn error(text: &str) -> String {
 #[test]
 fn wrong_keys_and_values_are_refused() {
     scenario(GOOD);
-    // What is replaced, by what, and what the error says.
+    // Replaced text, its replacement, and parts of the error.
     let table: &[(&str, &str, &[&str])] = &[
         (
             "vgg-16",
@@ -224,7 +225,7 @@ fn arrivals_as_objects_are_read() {
          [stream]\narrivals = \"file\"\nfile = {path:?}\nrepeat = 2\nspeed = 2.0"
     );
     let (_, requests) = served(&scenario(&text), None);
-    // 2.5 ms at twice the speed, and the file again where it ended.
+    // 2.5 ms at double speed; then the file repeats from where it ended.
     let at: Vec<u64> = requests
         .iter()
         .map(|request| request.arrival.0 / 1_000_000)

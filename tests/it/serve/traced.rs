@@ -1,18 +1,18 @@
-//! Models that are traces: launches of jobs on a machine, against recurrences written out here.
+//! Models given as traces: launches of jobs on a machine, against recurrences stated here.
 
 use super::{scenario, served};
 use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
 use std::path::Path;
 use testkit::serving::lindley;
 
-/// Two NPUs on 64 GB/s, without latency.
+/// Two NPUs with links of 64 GB/s, without latency.
 const MACHINE: &str = "name = \"two\"\n[npu.small]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"0 ns\"\n\
     memory_capacity = \"16 GB\"\nlanes = 8\nhost_lanes = 8\npeak = { bf16 = \"100 TFLOP/s\" }\n\
     [[dimension]]\nname = \"link\"\nshape = \"ring\"\nsize = 2\nbandwidth = \"64 GB/s\"\nlatency = \"0 ns\"\nalgorithm = \"ring\"\n";
 
 const HEAD: &str = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n";
 
-/// A kernel as it was recorded.
+/// A kernel with a recorded duration.
 fn kernel(id: u32, after: &str, us: u64) -> String {
     format!(
         "{{\"id\":{id},\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"data_deps\":[{after}],\"duration_micros\":{us},\
@@ -29,7 +29,8 @@ fn message(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
     )
 }
 
-/// Traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us, with the machine beside them.
+/// Traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us, with the machine file in the same
+/// folder.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
@@ -60,7 +61,7 @@ fn stages(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
 
 const US: u64 = 1_000_000;
 
-/// One at a time a request takes 10 + 1 + 10 us, and waits as before one server.
+/// One request at a time takes 10 + 1 + 10 us, and waits as at a single server.
 #[test]
 fn one_launch_at_a_time_is_a_server() {
     let folder = folder();
@@ -74,7 +75,7 @@ fn one_launch_at_a_time_is_a_server() {
         assert_eq!(request.finished.0, request.arrival.0 + wait + 21 * US);
     }
     assert_eq!(report.rows[0].alone.unwrap().0, 21 * US);
-    // 30,000 a second of 21 us each.
+    // 30,000 requests per second of 21 us each.
     assert!((report.offered_load.unwrap() - 0.63).abs() < 1e-12);
     let busy = 2000.0 * 21e-6 / report.window.seconds();
     assert!((report.utilisation[0] - busy).abs() < 1e-9);
@@ -85,9 +86,9 @@ fn one_launch_at_a_time_is_a_server() {
     );
 }
 
-/// All at once they follow one another through the stages, of which each is free after 10 us, while the message is on its
-/// way for 1 us. Request k leaves stage 1 at f(k) = max(arrival, f(k - 1)) + 10, and stage 2 at
-/// e(k) = max(f(k) + 1, e(k - 1)) + 10.
+/// Without a limit, requests follow one another through the stages: each stage is free after 10 us, and the message
+/// takes 1 us. Request k leaves stage 1 at f(k) = max(arrival, f(k - 1)) + 10, and stage 2 at e(k) = max(f(k) + 1, e(k
+/// - 1)) + 10.
 #[test]
 fn launches_follow_one_another_through_stages() {
     let folder = folder();
@@ -99,10 +100,10 @@ fn launches_follow_one_another_through_stages() {
         end = end.max(first + US) + 10 * US;
         assert_eq!(request.finished.0, end, "request {}", request.number);
     }
-    // 70,000 a second of 10 us each; one at a time could not serve them.
+    // 70,000 requests per second of 10 us each; one at a time would be overloaded.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-9);
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
-    // Two in service at most: a third is launched when the first has ended.
+    // At most two in service: a third is launched when the first has ended.
     let two = stages(
         &folder,
         "[policy]\nkind = \"first-come\"\nslots = 2",
@@ -119,7 +120,8 @@ fn launches_follow_one_another_through_stages() {
     }
 }
 
-/// A trace of one rank goes to the NPU of its processor; beside latencies, one at a time, it is one of their kind.
+/// A trace of one rank runs on the NPU of its processor; with one request at a time it behaves like a model given by a
+/// latency.
 #[test]
 fn traces_of_one_rank_go_to_any_npu() {
     let folder = folder();
@@ -138,7 +140,7 @@ fn traces_of_one_rank_go_to_any_npu() {
             .collect()
     };
     assert_eq!(ends(&text), [(7, 0), (7, 1), (14, 0), (14, 1), (21, 0)]);
-    // Both NPUs serve both models: every request ends its length after its processor was free.
+    // Both NPUs serve both models: every request ends one service time after its processor became free.
     let mixed = text
         .replace("weight = 0", "weight = 1")
         .replace("= 5", "= 40");

@@ -1,4 +1,4 @@
-//! Figures 5-1 and 5-2, and an hour of Azure's requests.
+//! Figures 5-1 and 5-2 of the thesis, and an hour of Azure's requests.
 
 use super::served;
 use chakram::report::text::TextStyle;
@@ -13,8 +13,8 @@ fn burst(gbps: u32, platform: &str) -> ServeReport {
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 
-/// The figures as tables, and assertions of what follows from the printed parameters; docs/how-to/serving.md has the table
-/// of those claims that do not.
+/// The figures as tables, with assertions for claims that follow from the printed parameters; docs/how-to/serving.md
+/// lists the claims that do not.
 #[test]
 #[ignore = "seconds: cargo test --release --test it serve::traces::figures -- --ignored --nocapture; BLESS=1 writes the tables"]
 fn figures_5_1_and_5_2_as_far_as_they_follow() {
@@ -30,23 +30,24 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
     let expected = std::fs::read_to_string(&golden).expect("BLESS=1 writes it");
     let all = |report: &ServeReport| report.all().unwrap().mean.unwrap().value.seconds();
     for (name, (slow, fast)) in PLATFORMS.iter().zip(rates[0].iter().zip(&rates[1])) {
-        // Every platform is asked for ten times what it can do, so that all requests arrive nearly at once, and ten times
-        // the rate hardly matters.
+        // Every platform gets ten times the load that it can serve, so all requests arrive nearly at once, and ten
+        // times the rate hardly matters.
         assert!(slow.offered_load.unwrap() > 10.0, "{name}");
         let ratio = all(slow) / all(fast);
         assert!((ratio - 1.0).abs() < 0.1, "{name}: {ratio}");
     }
     for reports in &rates {
         let busy = reports.each_ref().map(ServeReport::mean_utilisation);
-        // Lightning is fully used; Brainwave least of all, with requests of ChatGPT* in the mix.
+        // Lightning is fully utilized, Brainwave least, with requests of ChatGPT* in the mix.
         assert!(busy[4] > 0.99, "{busy:?}");
         assert!(
             busy.iter().all(|other| busy[1] <= *other) && busy[1] < 0.52,
             "{busy:?}"
         );
-        // Of the digital platforms the A100X is the best, as the thesis says, and better than Lightning, which it does not.
+        // The A100X is the best digital platform, as in the thesis, and better than Lightning, unlike in the thesis.
         assert!((1..5).all(|i| all(&reports[0]) < all(&reports[i])));
-        // Without load Lightning loses where products are many, and wins where they are few and long.
+        // Without load Lightning is slower for models with many products, and faster for models with few, long
+        // products.
         let alone = |i: usize, model: &str| reports[i].model(model).unwrap().alone.unwrap();
         for model in ["vgg-16", "vgg-19"] {
             assert!(alone(4, model) > alone(0, model).times(3), "{model}");
@@ -58,8 +59,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
     assert_eq!(found, expected);
 }
 
-/// Follows from the table without any queue: Lightning has a quarter of the A100X's multiplications per second, so
-/// it loses where there are enough products, and wins where they are few and long.
+/// Follows from the table without any queue: Lightning has a quarter of the A100X's multiplications per second, so it
+/// is slower if there are enough products for all cores, and faster if they are few and long.
 #[test]
 fn lightning_wins_where_products_are_few() {
     let peak = |name: &str| {
@@ -75,8 +76,7 @@ fn corpus(name: &str) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// 19,366 requests of an hour, five times one after another, in batches with step times that were measured on eight
-/// A100s (Splitwise).
+/// An hour of 19,366 requests, repeated five times, in batches with step times measured on eight A100s (Splitwise).
 #[test]
 #[ignore = "for speed: CHAKRAM_CORPUS=… cargo test --release --test it serve::traces::an_hour -- --ignored --nocapture"]
 fn an_hour_of_requests_five_times() {

@@ -1,5 +1,5 @@
-//! Operator graphs that `export_graph.py` writes of models: their FLOPs and bytes are those of a run
-//! (`export/make.py`), exactly.
+//! Operator graphs of models from `export_graph.py`: their FLOPs and bytes equal those of a run (`export/make.py`)
+//! exactly.
 
 use super::{Folder, done};
 use crate::convert::rig::{attribute, on_host, try_convert};
@@ -7,16 +7,16 @@ use chakram::convert::{ConvertOptions, LinkMethod};
 use std::path::Path;
 use std::process::Command;
 
-/// FLOPs of a causal attention of so many rows of heads, 32 wide, that it does not carry out and PyTorch's counter counts: two products
-/// over the pairs of tokens that the mask leaves out.
+/// FLOPs that PyTorch's counter adds for causal attention although they are not executed: two products over the masked
+/// pairs of tokens, for this many rows of heads that are 32 wide.
 const fn masked(rows: i64, tokens: i64) -> i64 {
     2 * 2 * rows * 32 * (tokens * (tokens - 1) / 2)
 }
 
-/// Bytes of the transformer's table of 1,024 words, 128 numbers each, of which 2 x 32 are read.
+/// Bytes of the transformer's table that are not read: it has 1,024 words of 128 numbers, and 2 x 32 words are read.
 const NOT_READ: i64 = (1024 - 2 * 32) * 128 * 4;
 
-/// Model, number of operators, FLOPs and bytes, as `make.py` prints them, but for what no kernel does.
+/// Model, number of operators, FLOPs and bytes, as `make.py` prints them, less the work that no kernel does.
 const MODELS: [(&str, usize, i64, i64); 5] = [
     ("perceptron", 5, 1_212_416, 219_944),
     ("residual", 21, 18_297_344, 1_380_208),
@@ -39,7 +39,7 @@ fn exported_models_cost_what_their_run_did() {
             .unwrap_or_else(|e| panic!("{model}: {e}"));
         let (rank, nodes) = (&job.summary.ranks[0], &job.traces[0].nodes);
         assert_eq!(rank.method, LinkMethod::HostAlone, "{model}");
-        // The first declares groups.
+        // The first node declares groups.
         assert_eq!(nodes.len(), operators + 1, "{model}");
         let sum = |name| -> i64 { nodes.iter().filter_map(|node| attribute(node, name)).sum() };
         assert_eq!(
@@ -55,7 +55,7 @@ fn exported_models_cost_what_their_run_did() {
     }
 }
 
-/// The whole way: a graph is a job of one rank, whose kernels a machine prices.
+/// End to end: a graph is a job of one rank, whose kernels a machine prices.
 #[test]
 fn an_exported_model_replays() {
     let folder = Folder::new();
@@ -86,7 +86,7 @@ fn an_exported_model_replays() {
     assert!(newer > 0 && newer < older, "{newer} ps, {older} ps");
 }
 
-/// Without PyTorch the script says what to install, and leaves nothing.
+/// Without PyTorch the script says what to install, and leaves no file.
 #[test]
 fn the_script_says_what_it_needs() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/export_graph.py");
@@ -97,7 +97,7 @@ fn the_script_says_what_it_needs() {
         .args(["-S", "-B"])
         .arg(script)
         .args([&model, "-o", &folder.path("graph.json")]);
-    // The folder has no package of that name, and neither has a Python without its packages.
+    // The folder has no package `torch`, and a Python without its packages has none either.
     let Ok(output) = python.env("PYTHONPATH", folder.path("")).output() else {
         println!("SKIPPED: export_graph.py, for there is no python3");
         return;

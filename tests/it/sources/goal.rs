@@ -1,5 +1,5 @@
-//! Schedules in GOAL, against the formula of LogGP: a message of `s` bytes leaves its sender in `s` G, and arrives L after it
-//! has left; overheads and gaps are zero.
+//! Schedules in GOAL, against the formula of LogGP: a message of `s` bytes takes `s` G to leave its sender, and arrives
+//! L after that; overheads and gaps are zero.
 
 use super::{Folder, done, refused};
 
@@ -26,7 +26,7 @@ latency = "250 ns"
 algorithm = "ring"
 "#;
 
-/// ps for each byte, and for the two hops of a message.
+/// ps per byte; L is the latency of a message's two hops.
 const G: u64 = 100;
 const L: u64 = 500_000;
 
@@ -41,7 +41,7 @@ fn makespan(folder: &Folder, schedule: &str) -> u64 {
         report["makespan_ps"].as_u64().unwrap()
     };
     let ends = replayed(&job);
-    // Written and read back, it takes as long.
+    // Written and read back, the schedule takes as long.
     let (written, again) = (folder.path("again.goal"), folder.path("again"));
     done(&["convert", "goal", &job, "-o", &written]);
     done(&["convert", "goal", &written, "-o", &again]);
@@ -52,7 +52,7 @@ fn makespan(folder: &Folder, schedule: &str) -> u64 {
 #[test]
 fn times_are_those_of_the_formula() {
     let folder = Folder::new();
-    // There and back, five times, with 3 us on either side: 5 x 2 x (3 us + 4000 G + L).
+    // Five round trips, with 3 us of computation on each side: 5 x 2 x (3 us + 4000 G + L).
     let mut ping_pong = String::from("num_ranks 2\n");
     for rank in 0..2 {
         ping_pong += &format!("rank {rank} {{\n");
@@ -67,7 +67,7 @@ fn times_are_those_of_the_formula() {
             ];
             ping_pong += &exchange.join("\n");
             ping_pong += "\n";
-            // Rank 0 begins, and receives at the end of a turn.
+            // Rank 0 sends first, and receives at the end of each round.
             if rank == 0 {
                 ping_pong += &format!("r{receive} requires s{send}\n");
                 if turn > 0 {
@@ -83,9 +83,9 @@ fn times_are_those_of_the_formula() {
         makespan(&folder, &ping_pong),
         10 * (3_000_000 + 4000 * G + L)
     );
-    // Binomial tree over 8: three hops in a row on the way to rank 7, each behind the sends before it of its sender. Rank 0
-    // sends to 1, 2 and 4, so rank 4's comes last: 3 s G + L, then it sends on to nobody. Rank 1 has it after s G + L and
-    // sends to 3 and 5; 3 has it after 2 (s G + L), and 7 after 3 (s G + L).
+    // A binomial tree over 8: three successive hops lead to rank 7, each after its sender's earlier sends. Rank 0 sends
+    // to 1, 2 and 4, so rank 4 receives last, at 3 s G + L, and forwards to no rank. Rank 1 has the data after s G + L
+    // and sends to 3 and 5; 3 has it after 2 (s G + L), and 7 after 3 (s G + L).
     let size = 1_000_000;
     let tree = [
         "send S to 1\nsend S to 2\nsend S to 4",
@@ -102,12 +102,13 @@ fn times_are_those_of_the_formula() {
         .map(|(rank, body): (u32, _)| format!("rank {rank} {{\n{body}\n}}\n"));
     let text = format!("num_ranks 8\n{}", ranks.collect::<String>());
     let text = text.replace(" S ", &format!(" {size}b "));
-    // Rank 0 sends twice more behind its first, and rank 1 once: 3 s G + L at rank 4, 3 s G + 2 L at rank 5, and
-    // 3 s G + 3 L at rank 7, which is last.
+    // Rank 0 sends two more messages after its first, and rank 1 one more: 3 s G + L at rank 4, 3 s G + 2 L at rank 5,
+    // and 3 s G + 3 L at rank 7, which is last.
     assert_eq!(makespan(&folder, &text), 3 * size * G + 3 * L);
 }
 
-/// One processor serves one calculation at a time, two do so side by side; what requires a beginning does not wait for an end.
+/// One processor runs one calculation at a time, two run them concurrently; `irequires` waits for the start of a
+/// calculation, not for its end.
 #[test]
 fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
     let folder = Folder::new();
@@ -117,7 +118,7 @@ fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
              c {relation} b\n}}\n"
         )
     };
-    // a, then b and c at once, one after the other, or c behind b in any case.
+    // a, then b and c, either concurrently or one after the other; with a full dependency always c after b.
     assert_eq!(makespan(&folder, &calculations(2, "irequires")), 6_000_000);
     assert_eq!(makespan(&folder, &calculations(1, "irequires")), 8_000_000);
     assert_eq!(makespan(&folder, &calculations(2, "requires")), 8_000_000);

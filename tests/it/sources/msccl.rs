@@ -1,10 +1,10 @@
-//! Algorithms of MSCCL, against the machine's own.
+//! MSCCL algorithms against the machine's own.
 
 use super::{Folder, done, refused};
 use std::fmt::Write;
 
-/// Rings of MSCCL among `gpus`: in each channel chunks go around, `rounds` times all but once. Channel 0 goes up and, if
-/// there are two, channel 1 down. Chunk `c` of channel `k` is `k * gpus + c`.
+/// MSCCL rings among `gpus`: in each channel, chunks go around the ring. Channel 0 runs upwards and channel 1, if there
+/// is one, downwards. Chunk `c` of channel `k` is `k * gpus + c`.
 fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
     let chunks = gpus * channels;
     let mut text = format!(
@@ -25,7 +25,7 @@ fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
                 "<tb id=\"{channel}\" send=\"{to}\" recv=\"{from}\" chan=\"{channel}\">"
             )
             .unwrap();
-            // Reductions go around once, results once more; a gathering only the latter.
+            // Reduction takes one round and distribution another; an all-gather only distributes.
             let hops = if reduce { 2 * (gpus - 1) } else { gpus - 1 };
             for step in 0..=hops {
                 let kind = match step {
@@ -35,7 +35,7 @@ fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
                     step if reduce && step == gpus - 1 => "rrcs",
                     _ => "rcs",
                 };
-                // The chunk that is sent at a step left its first GPU so many steps ago.
+                // The chunk sent at a step left its first GPU `step` steps ago.
                 let back = step % gpus;
                 let chunk = if channel == 0 {
                     gpu + gpus - back
@@ -89,8 +89,8 @@ fn makespan(args: &[&str]) -> u64 {
     report["makespan_ps"].as_u64().unwrap()
 }
 
-/// All-reduce of 4 MB, all-gather of shards of 1 MB: each step moves 1 MB, at 50 GB/s through a switch, or half of it
-/// each way around a ring at 25 GB/s: 20 us either way and the latency of the hops, in 6 steps or 3.
+/// All-reduce of 4 MB, all-gather of shards of 1 MB: each step moves 1 MB at 50 GB/s through a switch, or half of it in
+/// each direction of a ring at 25 GB/s: 20 us in both cases plus the latency of the hops, in 6 steps or 3.
 #[test]
 fn rings_take_what_native_rings_take() {
     let folder = Folder::new();
@@ -123,7 +123,7 @@ fn rings_take_what_native_rings_take() {
             let option = format!("{kind}={custom}");
             let played = makespan(&[&job, "-m", &machine, "--custom", &option]);
             assert_eq!(played, native, "{shape} {kind}");
-            // A hop of a ring or to a switch and back.
+            // One hop on a ring, two through a switch.
             let hops = if shape == "ring" { 1 } else { 2 };
             let step = 20_000_000 + hops * 500_000;
             assert!(
@@ -134,7 +134,7 @@ fn rings_take_what_native_rings_take() {
     }
 }
 
-/// Thread block 1 sends when thread block 0 has received: 1 MB there and 1 MB on, one after the other.
+/// Thread block 1 sends when thread block 0 has received: 1 MB in and 1 MB out, one after the other.
 #[test]
 fn steps_wait_for_steps_of_other_thread_blocks() {
     let folder = Folder::new();
@@ -210,7 +210,7 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
     done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
 }
 
-/// Steps that only wait are no kernels without a price, however many there are: eight of ten here.
+/// Steps that only wait do not count as kernels without a price, however many there are: eight of ten here.
 #[test]
 fn steps_that_only_wait_take_no_time() {
     let folder = Folder::new();
@@ -254,7 +254,7 @@ fn steps_that_only_wait_take_no_time() {
     done(&[
         "convert", "msccl", &algorithm, "--size", "65536B", "-o", &job,
     ]);
-    // 65,536 B at 100 GB/s are 655.36 ns, behind two links of 1 us to and from the switch; copies run beside it.
+    // 65,536 B at 100 GB/s are 655.36 ns, after two links of 1 us to and from the switch; copies run concurrently.
     let machine = [
         "-m",
         "Switch(2)",

@@ -1,5 +1,5 @@
-//! Exports of Nsight Systems that SQLite itself wrote (`nsys/make.py`), with pages of both extremes, trees of several levels, long names on
-//! overflow pages, free pages, and texts in two encodings.
+//! Exports of Nsight Systems written by SQLite itself (`nsys/make.py`), with the smallest and the largest pages, trees
+//! of several levels, long names on overflow pages, free pages, and texts in two encodings.
 
 use super::{Folder, done, refused};
 use serde_json::Value;
@@ -22,9 +22,9 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-/// The process ids run against NCCL's ranks. Of rank 0 the union of the intervals of both streams, which the script knows, is
-/// 317,500 ns, and of rank 1 373,500 ns. The all-reduce at launch k has 4096 (k + 1) bytes: for k = 9, 19, 29, 39 that is 4096 x 25
-/// on average, 102,400.
+/// The order of process ids is the reverse of NCCL's ranks. The union of both streams' intervals, known from the
+/// script, is 317,500 ns for rank 0 and 373,500 ns for rank 1. The all-reduce at launch k has 4096 (k + 1) bytes: for k
+/// = 9, 19, 29, 39 that is 4096 x 25 on average, 102,400.
 #[test]
 fn processes_become_ranks_with_all_of_their_device_time() {
     let folder = Folder::new();
@@ -43,7 +43,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
         let rank = &summary["ranks"][rank];
         assert_eq!(rank["device"], 40);
         assert_eq!(rank["device_ns"], serde_json::json!([busy, busy]));
-        // The launch behind the last kernel has none.
+        // The launch after the last kernel has no kernel.
         assert_eq!(rank["dropped"], 1);
         assert_eq!(rank["unsized_calls"], 0);
         assert_eq!(rank["unlaunched"], 0);
@@ -57,7 +57,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
     assert_eq!(calls["buffer_bytes"]["sum"], 4 * 102_400);
     let captured = summary["ranks"][0]["captured_ns"].as_u64().unwrap();
     assert_eq!(report["makespan_ps"], captured * 1000);
-    // Packed files, and files of which nothing is said, are the same job.
+    // Compressed files, and files without a stated format, give the same job.
     let other = folder.path("other");
     done(&["convert", &packed, "-o", &other]);
     for rank in 0..2 {
@@ -107,7 +107,7 @@ fn exports_are_recognized_and_others_are_refused() {
     }
     let list = done(&["convert", "--list"]);
     assert!(list.contains("nsys") && list.contains(".sqlite"), "{list}");
-    // A part of a file, and files that are none.
+    // A truncated file, and files that are no database.
     let cut = folder.file("cut.sqlite", &unpacked(SMALL)[..20_000]);
     let error = refused(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
     assert!(error.contains("it was cut off"), "{error}");

@@ -1,4 +1,5 @@
-//! Inputs of other tools, given to commands that do not read them: each is named, with the command that reads it.
+//! Inputs of other tools, given to commands that do not read them: the error names the format and the command that
+//! reads it.
 
 use super::{Folder, done, refused, run};
 
@@ -7,7 +8,7 @@ const KINETO: &str = r#"{"schemaVersion": 1, "traceEvents": []}"#;
 const NETWORK: &str =
     "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n";
 
-/// Every command that takes traces, with `{}` in their place.
+/// Every command that takes traces; `{}` is replaced by the input.
 const COMMANDS: [&[&str]; 12] = [
     &["replay", "{}", "-m", "dgx-h100"],
     &["inspect", "{}"],
@@ -53,7 +54,7 @@ fn every_command_says_what_reads_a_capture() {
             let expected = format!(
                 "error: {input}: this is a capture of PyTorch\n  try: chakram convert pytorch {word} -o job\n"
             );
-            // A folder is no file of a study or of text.
+            // A study or a text workload is a file, so a folder is another error.
             if !(matches!(command[0], "sweep") || command[1] == "text") || input.ends_with(".json")
             {
                 assert_eq!(error, expected, "{command:?}");
@@ -62,7 +63,7 @@ fn every_command_says_what_reads_a_capture() {
     }
 }
 
-/// Words that other tools have for commands and options, addresses, lists of machines and ranges: each message has what to type.
+/// Other tools' words for commands and options, addresses, lists of machines and ranges: each error says what to type.
 #[test]
 fn what_other_tools_call_otherwise_is_named() {
     let folder = Folder::new();
@@ -198,19 +199,19 @@ fn inputs_of_every_tool_are_named() {
             assert!(error.starts_with(&begins), "{error}");
             assert!(error.contains(&command.replace("{}", &path)), "{error}");
         }
-        // `convert` chooses by contents, and says what it cannot read.
+        // `convert` detects the format, and names formats that it cannot read.
         if command.is_empty() {
             let error = refused(&["convert", &path, "-o", &folder.path("out")]);
             assert!(error.contains(what), "{error}");
         }
         let checked = run(&["machine", "check", &path]);
         assert_eq!(checked.code, 2);
-        // A trace is no machine, and a machine's file is read by name.
+        // A trace is no machine, and a machine file is recognized by its name.
         if what != "an execution trace" {
             assert!(checked.out.contains(what), "{}", checked.out);
         }
     }
-    // The reader says what is wrong with a trace that is named as traces are.
+    // If the file's name is that of a trace, the error is the trace reader's.
     let path = folder.file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
     let error = refused(&["inspect", &path]);
     assert!(!error.contains("convert trace"), "{error}");
@@ -245,7 +246,7 @@ fn machines_and_models_of_other_tools_are_named() {
     );
     let error = refused(&["serve", "none.toml"]);
     assert!(error.contains("cannot read none.toml"), "{error}");
-    // An error about something else keeps its words.
+    // An error with another cause is unchanged.
     let error = refused(&["replay", "none", "-m", "dgx-h100", "-o", &capture]);
     assert!(error.contains("no such file or folder"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Text workloads of SimAI: the nodes of a pass, its volumes by group, and its time, by hand.
+//! Text workloads of SimAI: the nodes of a pass, its volumes by group and its time, derived by hand.
 
 use super::{Folder, done, refused};
 use serde_json::Value;
@@ -12,10 +12,10 @@ attention\t-1\t3000\tALLGATHER\t6000\t4000\tREDUCESCATTER\t6000\t5000\tNONE\t0\t
 moe\t-1\t7000\tALLTOALL_EP\t10000\t0\tALLTOALL_EP\t10000\t9000\tALLREDUCE_DP_EP\t12000\t100
 ";
 
-/// A node: its id, what it waits for, and its nanoseconds or its kind, group and bytes.
+/// A node: its id, its dependencies, and its ns, or its kind, group and bytes.
 type Told = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
 
-/// Returns the nodes of a rank's trace behind the declaration of groups.
+/// Returns the nodes of a rank's trace after the declaration of groups.
 fn nodes(folder: &Folder, prefix: &str, rank: u32) -> Vec<Told> {
     let lines = folder.path("lines.jsonl");
     let trace = folder.path(&format!("{prefix}.{rank}.et"));
@@ -71,9 +71,9 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
         said.contains("tensor 2 x pipeline 1 x data 4, expert 2"),
         "{said}"
     );
-    // Rank 5 has t = 1 and the place 2 in its data-parallel group: e = 0, x = 1. Groups 1-4 are tensor parallel, rank 5 in
-    // the third; 5-6 data parallel, in the second; 7-10 of experts, in {5, 7}, the fourth; 11-14 of replicas, in {1, 5}, the
-    // second. All-gathers state the part of a member: 6000 / 2 and 8000 / 4.
+    // Rank 5 has t = 1 and position 2 in its data-parallel group: e = 0, x = 1. Groups 1-4 are tensor parallel, with
+    // rank 5 in the third; 5-6 data parallel, in the second; 7-10 of experts, in the fourth, {5, 7}; 11-14 of replicas,
+    // in the second, {1, 5}. The size of an all-gather is one member's part: 6000 / 2 and 8000 / 4.
     let comm = |kind, group: &str, bytes| Err((kind, group.to_owned(), bytes));
     let (reduce, gather, exchange, scatter) = (0, 2, 6, 7);
     let pass: [Told; 14] = [
@@ -82,7 +82,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
         (4, vec![3], comm(gather, "3", 3000)),
         (5, vec![4], Ok(7000)),
         (6, vec![5], comm(exchange, "10", 10000)),
-        // Backward: no time of its own before the all-to-all, and nobody waits for the reduction in this pass.
+        // Backward: no compute before the all-to-all, and no node of this pass waits for the reduction.
         (7, vec![6], comm(exchange, "10", 10000)),
         (8, vec![7], Ok(9000)),
         (9, vec![8], comm(reduce, "12", 12000)),
@@ -120,7 +120,7 @@ fn one_npu_takes_the_sum_of_all_times() {
 #[test]
 fn layers_behind_a_checkpoint_are_computed_again() {
     let folder = Folder::new();
-    // Checkpoint at layer 0; before the backward pass of layer 2, layers 0 and 1 run again.
+    // With a checkpoint at layer 0, layers 0 and 1 run again before the backward pass of layer 2.
     let text = "HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 1 2\n3\n\
                 a -1 1 NONE 0 10 NONE 0 0 NONE 0 1\n\
                 b -1 2 NONE 0 20 NONE 0 0 NONE 0 1\n\

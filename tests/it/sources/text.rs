@@ -10,8 +10,8 @@ a -1 10 ALLGATHER 64 20 ALLREDUCE 128 30 ALLREDUCE 256 1
 b -1 11 ALLGATHER 64 21 ALLTOALL 128 31 NONE 0 1
 ";
 
-/// Passes that the corpus was converted with, as the number of its nodes says: micro.txt has one layer, and
-/// micro.0.et two nodes.
+/// Number of passes with which the corpus was converted: micro.txt has one layer, and micro.0.et two nodes, one for
+/// each pass.
 const PASSES: &str = "2";
 
 #[test]
@@ -45,7 +45,7 @@ fn summaries_say_what_was_converted() {
     let folder = Folder::new();
     let workload = folder.file("w.txt", TEXT);
     let output = folder.path("job");
-    // Two layers of a hybrid are 6 x 2 - 1 nodes a pass.
+    // Two layers of a hybrid have 6 x 2 - 1 nodes per pass.
     let said = done(&[
         "convert", "text", &workload, "--npus", "3", "--passes", "2", "-o", &output,
     ]);
@@ -75,8 +75,8 @@ fn summaries_say_what_was_converted() {
 }
 
 /// One layer of data parallelism on a ring of two at 50 GB/s with 500 ns: 100 us forward, 150 us for the gradients, and
-/// an all-reduce of 1 MB: a reduce-scatter and an all-gather, each one step of 500,000 B, half of it each way at 25 GB/s
-/// or all of it at once at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
+/// an all-reduce of 1 MB: a reduce-scatter and an all-gather, each one step of 500,000 B, half in each direction at 25
+/// GB/s or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
 #[test]
 fn a_step_takes_what_its_stages_take() {
     let folder = Folder::new();

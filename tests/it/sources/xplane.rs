@@ -1,4 +1,4 @@
-//! Profiles of JAX: real ones against a plain parse, and made ones whose truth is known.
+//! JAX profiles: real ones against a plain parse, and generated ones with known truth.
 
 mod plain;
 
@@ -7,7 +7,7 @@ use crate::corpus::corpus;
 use chakram::internals::MessageEncoder;
 use serde_json::Value;
 
-/// A machine of eight NPUs with lanes for all streams.
+/// A machine of eight NPUs with a lane for every stream.
 const MACHINE: &str = r#"
 name = "eight"
 
@@ -59,10 +59,10 @@ fn profiles_keep_the_time_of_their_devices() {
         let summary = json(&["convert", "auto", &path, "-o", &job, "--"]);
         assert_eq!(summary["devices"].as_array().unwrap().len(), 8, "{name}");
         assert_eq!(sum(&summary, "events"), truth.events, "{name}");
-        // All of these have a call with their correlation, says the plain parse too.
+        // In the plain parse, too, all of these have a call with their correlation id.
         assert_eq!(sum(&summary, "linked"), truth.linked, "{name}");
         assert_eq!(truth.linked, truth.events, "{name}");
-        // Each event's ends are rounded down to a nanosecond.
+        // Start and end of each event are rounded down to ns.
         let busy = truth.busy_ps / 1000;
         let kept = sum(&summary, "kept_ns");
         assert!(
@@ -85,7 +85,7 @@ fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
     message.as_bytes().to_vec()
 }
 
-/// Stats by number.
+/// Names of stats, by id.
 const STATS: [&str; 6] = [
     "",
     "correlation_id",
@@ -94,7 +94,7 @@ const STATS: [&str; 6] = [
     "Hlo Proto",
     "memcpy_details",
 ];
-/// Events by number.
+/// Names of events, by id.
 const EVENTS: [&str; 5] = [
     "",
     "gemm",
@@ -163,7 +163,7 @@ fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
     })
 }
 
-/// The program 7: `all-reduce.1` of 256 f32 in these groups.
+/// HLO program 7: `all-reduce.1` of 256 f32 in these groups.
 fn programs(groups: &[&[u64]]) -> Vec<u8> {
     let shape = made(|m| {
         m.varint(2, 11);
@@ -215,7 +215,7 @@ fn space(planes: &[Vec<u8>]) -> Vec<u8> {
     made(|m| planes.iter().for_each(|plane| m.bytes(1, plane)))
 }
 
-/// A kernel and an all-reduce on each of two devices, which end at 400 us; that of device 1 starts 150 us later.
+/// A kernel and an all-reduce on each of two devices. Both all-reduces end at 400 us; device 1's starts 150 us later.
 fn pair(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
     let device = |id: usize, start: u64| {
         let gemm = Event(1, 0, start, vec![number(1, 10)]);
@@ -263,9 +263,9 @@ fn collectives_wait_for_their_last_member() {
             (sum(&summary, "collectives"), sum(&summary, "unmatched")),
             (2, 0)
         );
-        // Lines that sum up are named and left out: 1 event on each device.
+        // Summary lines are skipped and reported: 1 event on each device.
         assert_eq!(summary["left_out"][0][0], "/device:GPU:0 XLA Ops");
-        // From 250 to 400 us it is carried out; before that device 0 waits 150 us.
+        // The all-reduce runs from 250 to 400 us; before that, device 0 waits 150 us.
         for (rank, wait) in [(0, Some(150_000)), (1, None)] {
             let nodes = lines(&folder.path(&format!("job.{rank}.et")));
             let node = nodes
@@ -289,7 +289,7 @@ fn communication_that_is_not_matched_keeps_its_time() {
     let folder = Folder::new();
     let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
     let job = folder.path("job");
-    // A member without it; a group with a device that is not there; groups that leave one alone.
+    // A member without the collective; a group with a missing device; groups with a single member.
     for (groups, reduces, unmatched) in [
         (&[&[0, 1][..]][..], [true, false], 1),
         (&[&[0, 1, 2]], [true, true], 2),
@@ -318,8 +318,8 @@ fn communication_that_is_not_matched_keeps_its_time() {
 #[test]
 fn kernels_wait_for_the_calls_that_launched_them() {
     let folder = Folder::new();
-    // Two calls of 10 us at 0 and 20; kernels at 15 and 25, the second while its call still runs; a copy at 40 without
-    // a call; a kernel that seems to begin before its call.
+    // Two calls of 10 us at 0 and 20; kernels at 15 and 25, the second during its call; a copy at 40 without a call; a
+    // kernel recorded before its call.
     let host = plane(
         "/host:CPU",
         &[(
@@ -364,8 +364,8 @@ fn kernels_wait_for_the_calls_that_launched_them() {
     }
     let nodes = lines(&folder.path("job.0.et"));
     let at = |id: u64| nodes.iter().find(|node| node["id"] == id).unwrap();
-    // In order of start: call 2, kernel 3 behind it, call 4 behind call 2, kernel 5 behind kernel 3 and call 2, the copy
-    // behind it, kernel 7, call 8.
+    // In order of start: call 2, kernel 3 after it, call 4 after call 2, kernel 5 after kernel 3 and call 2, the copy
+    // after kernel 5, kernel 7, call 8.
     let data = |id: u64| at(id)["data_deps"].as_array().cloned().unwrap_or_default();
     assert_eq!(
         (data(2).len(), data(3), data(4)),
@@ -376,7 +376,7 @@ fn kernels_wait_for_the_calls_that_launched_them() {
         (data(6), data(7), data(8)),
         (vec![5.into()], vec![6.into()], vec![4.into()])
     );
-    // Kernel 3 begins 5 us behind its call, kernel 5 7 us behind kernel 3, the copy 5 us behind that.
+    // Kernel 3 begins 5 us after its call, kernel 5 7 us after kernel 3, and the copy 5 us after kernel 5.
     let delays = [3, 5, 6].map(|id| attribute(at(id), "delay_ns"));
     assert_eq!(delays, [Some(5_000), Some(7_000), Some(5_000)]);
     assert_eq!(attribute(at(6), "tensor_size"), Some(4096));

@@ -1,4 +1,4 @@
-//! Loads and stores through ports, alone and among messages and collectives, at random.
+//! Random loads and stores through ports, alone and with messages and collectives.
 
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::num::NonZeroU32;
 use testkit::port_chunks::{self, Access, Job, Message};
 
-/// Rates in ps per byte that are whole bytes per second.
+/// Rates in ps per byte that correspond to whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50])
 }
@@ -18,8 +18,8 @@ fn rates() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// NPUs in nodes, `groups` memories behind `switches`, an access or two of each NPU, all alike; and messages
-    /// at any time between any two.
+    /// NPUs in nodes, `groups` memories behind `switches`, one or two equal accesses by each NPU, and messages at
+    /// random times between random NPUs.
     #[test]
     fn chunks_and_messages_take_turns_as_a_plain_simulator_has_it(
         shape in (1_u64..4, 1_u64..4, 1_u64..3, 1_u64..3),
@@ -36,7 +36,7 @@ proptest! {
         let (memory, node, port) = rates;
         let npus = nodes * per_node;
         prop_assume!(npus > 1);
-        // One access of each NPU may go either way.
+        // Each NPU's single access may be a load or a store.
         let ways = |npu: u64| match pattern.len() {
             1 => vec![sides[npu as usize]],
             _ => pattern.clone(),
@@ -44,7 +44,7 @@ proptest! {
         let all: Vec<Access> = (0..npus)
             .flat_map(|npu| ways(npu).into_iter().map(move |store| Access { npu: npu as usize, store }))
             .collect();
-        // A chunk of every access: all groups send `chunk` to all NPUs over each of their links.
+        // A chunk of every access: all groups send `chunk` bytes to all NPUs over each of their links.
         let piece = chunk * 1000 * groups * switches;
         let times = [
             piece * all.len() as u64 * memory / groups,
@@ -89,7 +89,7 @@ proptest! {
             let lines: Vec<Vec<Line>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
             job(&lines, &[])
         };
-        // Time by the pipeline: the stream, and the time of a chunk in all stages but the longest.
+        // Time by the pipeline's formula: the stream, and one chunk's time in all stages but the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
@@ -122,8 +122,8 @@ proptest! {
         }
     }
 
-    /// Whatever the rates and sizes, and whenever they begin: an access of one NPU that nobody meets ends as the
-    /// pipeline says, but for the last chunk's lack in the port and two roundings.
+    /// For all rates, sizes and start times: an access of one NPU without contention ends at the time of the pipeline's
+    /// formula, except that the last chunk may be smaller in the port, and for two roundings.
     #[test]
     fn alone_it_is_the_pipeline_for_any_numbers(
         rates in (1_u64..900, 1_u64..900, 1_u64..900),
@@ -157,8 +157,8 @@ proptest! {
     }
 }
 
-/// Collectives, messages, loads and stores at moments that often agree: with closed forms or without, all
-/// ends are the same; and closed forms are given and taken back.
+/// Collectives, messages, loads and stores at times that often coincide: all ends are the same with and without closed
+/// forms, and closed forms are both used and invalidated.
 #[test]
 fn folding_changes_nothing_beside_loads() {
     let mut dice = Dice(11);
@@ -211,7 +211,7 @@ fn folding_changes_nothing_beside_loads() {
     );
 }
 
-/// A plain generator of numbers.
+/// A simple random number generator.
 struct Dice(u64);
 
 impl Dice {

@@ -12,8 +12,8 @@ fn tokens_of_steps(log: &StepLog) -> Vec<usize> {
         .collect()
 }
 
-/// A hundred answers that are longer than the run, and a prompt of 5,000 tokens that comes behind them, with a budget of 2,048:
-/// 1,948, 1,948 and 1,104 tokens of it.
+/// A hundred requests whose answers last longer than the run, and a later prompt of 5,000 tokens, with a budget of
+/// 2,048: its chunks are 1,948, 1,948 and 1,104 tokens.
 #[test]
 fn a_long_prompt_takes_what_answers_leave() {
     let folder = tempfile::tempdir().unwrap();
@@ -33,19 +33,20 @@ fn a_long_prompt_takes_what_answers_leave() {
         .map(|part| part.2)
         .collect();
     assert_eq!(long, [1948, 1948, 1104, 1]);
-    // It arrives as the fifth step ends, is in the sixth to the eighth, and has its first token with the end of that.
+    // The prompt arrives when the fifth step ends, is computed in the sixth to the eighth, and has its first token at
+    // the end of the eighth.
     let of = log.requests[100];
     assert_eq!(
         [of.scheduled.0, of.first.0, of.last.0],
         [5, 8, 9].map(|us| us * 1_000_000)
     );
-    // Answers were served before it, being older.
+    // The answers are older requests, so they are served first.
     assert_eq!(log.steps[5].parts[0], (0, 5, 1));
 }
 
-/// Ten blocks of four tokens, three requests of eight tokens and eight of answer: each has two blocks, then three; with the
-/// fourth block of the first the pool is empty, and the second's puts the third back, which loses 12 tokens. When both have
-/// ended it computes its 13 tokens again.
+/// Ten blocks of four tokens, three requests of eight tokens and eight of answer: each has two blocks, then three. The
+/// first's fourth block empties the pool, and the second's preempts the third request, which loses 12 tokens. When both
+/// have ended, the third computes its 13 tokens again.
 #[test]
 fn the_last_request_is_put_back_for_a_block() {
     let text = format!(
@@ -78,7 +79,7 @@ fn the_last_request_is_put_back_for_a_block() {
 fn one_at_a_time_is_a_queue_with_constant_service() {
     for (rho, within) in [(0.5, 0.02), (0.8, 0.03)] {
         let rate = rho * 1e6 / 3.0;
-        // A prompt and two more tokens: three steps of 1 us.
+        // Each request is a prompt and two more tokens: three steps of 1 us.
         let text = format!(
             "name = \"queue\"\n[engine]\nblocks = 10\nmax_num_seqs = 1\n{MICROSECOND_STEPS}\
              [requests]\narrivals = \"poisson\"\nrate = {rate}\ncount = 60000\n\
@@ -91,7 +92,7 @@ fn one_at_a_time_is_a_queue_with_constant_service() {
             (wait / expected - 1.0).abs() < within,
             "rho {rho}: {wait} and {expected}"
         );
-        // Little's law is checked by the run itself; requests that run are rho of one.
+        // The run itself checks Little's law; the mean number of running requests is rho.
         assert!(
             (report.running.mean / rho - 1.0).abs() < 0.02,
             "{}",
@@ -100,8 +101,8 @@ fn one_at_a_time_is_a_queue_with_constant_service() {
     }
 }
 
-/// Steps of constant time and room for all: a request waits half a step for the next to begin, and takes its steps; the time to
-/// first token does not depend on the load.
+/// Steps of constant time, and memory for all requests: a request waits half a step on average until the next step
+/// begins, and then takes its steps. The time to first token does not depend on the load.
 #[test]
 fn constant_steps_without_limits_serve_any_load_alike() {
     let mut waits = Vec::new();
@@ -134,7 +135,8 @@ fn static_batches_take_the_sum_of_their_steps() {
     assert_eq!(log.requests[4].scheduled.0, report.window.0 / 2);
 }
 
-/// With a budget of the longest prompt, one request at a time is served alike with and without chunks.
+/// With a budget as large as the longest prompt, and one request at a time, the results with and without chunks are
+/// equal.
 #[test]
 fn a_budget_of_the_longest_prompt_needs_no_chunks() {
     let run = |chunked: bool| {
@@ -149,7 +151,7 @@ fn a_budget_of_the_longest_prompt_needs_no_chunks() {
     assert_eq!(run(true), run(false));
 }
 
-/// At a rate beyond all bounds requests are served as when all come at once, and rho says that it is too much.
+/// At an extremely high rate, requests are served as if all arrived at once, and rho shows the overload.
 #[test]
 fn a_saturated_engine_serves_as_offline() {
     let run = |arrivals: &str| {
@@ -190,7 +192,8 @@ fn users_are_always_served() {
     assert!((users / 16.0 - 1.0).abs() < 0.01, "{users}");
 }
 
-/// Turns of a conversation begin with what was said before: all of it is known, but for the last block and what is new.
+/// A turn of a conversation begins with the earlier turns: their tokens are cached, except for the last block and new
+/// tokens.
 #[test]
 fn turns_find_what_was_said_before() {
     let text = format!(
@@ -203,7 +206,8 @@ fn turns_find_what_was_said_before() {
     let mut prompts: Vec<_> = log.requests.iter().map(|of| (of.prompt, of.hit)).collect();
     prompts.sort_unstable();
     prompts.dedup();
-    // 130; then 130 + 25 + 30, of which 154 have keys and values, 15 blocks; then 185 + 25 + 30, of which 209: 20 blocks.
+    // 130; then 130 + 25 + 30, where 154 have keys and values, so 15 full blocks; then 185 + 25 + 30, where 209 have:
+    // 20 blocks.
     assert_eq!(prompts, [(130, 0), (130, 100), (185, 150), (240, 200)]);
     let first = log
         .requests
@@ -213,7 +217,7 @@ fn turns_find_what_was_said_before() {
     assert_eq!(first, 1, "the prefix is computed once");
 }
 
-/// Routers: in turn, to the fewest, and to where the prefix is known.
+/// Routers: round robin, least outstanding, and prefix affinity.
 #[test]
 fn routers_choose_engines_as_they_say() {
     let run = |router: &str| {
@@ -226,7 +230,7 @@ fn routers_choose_engines_as_they_say() {
         requests.iter().map(|of| of.engine).collect::<Vec<_>>()
     };
     assert_eq!(run("round-robin"), [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]);
-    // Each is over before the next comes.
+    // Each request ends before the next arrives.
     assert_eq!(run("least-outstanding"), [0; 12]);
     assert_eq!(run("longest-prefix"), [0; 12]);
 }

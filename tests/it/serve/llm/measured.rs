@@ -1,10 +1,10 @@
-//! Runs of vLLM with the operations that were measured on their very GPU.
+//! Runs of vLLM, with operations measured on the same GPU.
 
 use super::{LlmReport, StepLog, llm_scenario};
 use chakram::serve::llm::{TimeSummary, serve};
 use testkit::corpus::corpus;
 
-/// Serves the 300 requests on a GPU, with its operations and so many blocks.
+/// Serves the 300 requests on a GPU with its measured operations and this many blocks.
 fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
     let folder = corpus("validation")?;
     let file = |name: &str| folder.join(name).display().to_string();
@@ -24,8 +24,8 @@ fn off_by(times: &TimeSummary, measured_ms: f64) -> f64 {
     100.0 * (mean / measured_ms - 1.0)
 }
 
-/// Means of vLLM 0.19 on an RTX 4090 with 2,588 blocks (TTFT 65,457, TPOT 32.447, E2E 86,578 ms; it puts requests back), and
-/// on an RTX PRO 6000 where all fit (7,097, 32.458, 28,201 ms).
+/// Means of vLLM 0.19 on an RTX 4090 with 2,588 blocks (TTFT 65,457, TPOT 32.447, E2E 86,578 ms; it preempts requests),
+/// and on an RTX PRO 6000 where all fit (7,097, 32.458, 28,201 ms).
 #[test]
 fn measured_operations_give_the_times_of_measured_runs() {
     let Some(report) = run("RTX4090", 2588, 256) else {

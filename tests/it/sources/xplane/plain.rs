@@ -1,4 +1,4 @@
-//! A plain parse of a profile: all fields of all messages as lists, and sums over them.
+//! A plain parse of a profile: lists of all fields of all messages, and sums over them.
 
 use chakram::trace::TraceContents;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +8,11 @@ use std::path::Path;
 pub struct Truth {
     pub events: u64,
     pub busy_ps: u64,
-    /// Events whose correlation a thread of the host has too.
+    /// Events whose correlation id also occurs on a host thread.
     pub linked: u64,
 }
 
-/// Numbers and bytes of a message by field.
+/// Integer and byte values of a message, by field number.
 #[derive(Default)]
 struct Message<'a> {
     numbers: BTreeMap<u64, Vec<u64>>,
