@@ -1,16 +1,16 @@
-//! Inputs of a run: traces of ranks that do the same, and the files beside them.
+//! Inputs of a run: traces of equal ranks, and the other files.
 
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Pattern that every NPU runs.
+/// Work that every NPU does.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Data-parallel training in at most this many nodes, whole iterations of them.
+    /// Data-parallel training with whole iterations, of at most this many nodes.
     Training(u64),
-    /// As many all-reduces of 1 MiB, all ready at once.
+    /// This many all-reduces of 1 MiB, all ready at the start.
     AllReduces(u64),
     /// One kernel.
     Kernel,
@@ -19,13 +19,13 @@ pub enum Work {
 /// Layout of the ranks' files.
 #[derive(Clone, Copy)]
 pub enum Files {
-    /// One file under as many names.
+    /// One file with a name for each rank.
     Linked,
-    /// Each its own copy.
+    /// A separate copy for each rank.
     Copied,
 }
 
-/// A network: its dimensions, of one kind, and how fast they are.
+/// A network: dimensions of one kind, and their speed.
 pub struct Network {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
@@ -45,11 +45,11 @@ pub struct System {
     pub optimization: &'static str,
     /// Chunks of a collective.
     pub splits: u64,
-    /// Chunks under way at once in a dimension.
+    /// Concurrent chunks in a dimension.
     pub active: u64,
     /// GB/s of an NPU's memory.
     pub memory: u64,
-    /// TFLOPS of an NPU, if kernels last as the roofline has it and not as recorded.
+    /// TFLOPS of an NPU, if kernels are timed by the roofline model instead of as recorded.
     pub peak: Option<u64>,
 }
 
@@ -57,8 +57,7 @@ const LAYERS: u64 = 32;
 const HIDDEN: u64 = 4096;
 const TOKENS: u64 = 4096;
 
-/// The kernels of a layer, forward: their shares of its operations, and the bytes that they touch, both
-/// relative.
+/// The forward kernels of a layer: relative shares of its operations and of its bytes.
 const KERNELS: [(&str, f64, u64); 6] = [
     ("qkv", 6.0, 4),
     ("attn", 4.0, 6),
@@ -68,7 +67,7 @@ const KERNELS: [(&str, f64, u64); 6] = [
     ("mlp2", 8.0, 5),
 ];
 
-/// Its kernels forward and backward, its all-reduce, and its optimizer.
+/// Nodes of a layer: its kernels forward and backward, its all-reduce, and its optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
 impl Work {
@@ -76,7 +75,7 @@ impl Work {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
 
-    /// Its all-reduces.
+    /// Number of all-reduces.
     pub fn all_reduces(self) -> u64 {
         match self {
             Self::Training(nodes) => Self::iterations(nodes) * LAYERS,
@@ -101,13 +100,13 @@ impl Work {
 }
 
 impl Network {
-    /// Its NPUs.
+    /// Number of NPUs.
     pub fn npus(&self) -> u64 {
         self.dimensions.iter().product()
     }
 
-    /// Messages of an all-reduce in one chunk: in each dimension all NPUs send to as many as there are
-    /// others, once to scatter and once to gather.
+    /// Number of messages of an all-reduce in one chunk: in each dimension every NPU sends one message for each other
+    /// NPU, once to scatter and once to gather.
     pub fn messages(&self) -> u64 {
         let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));
         self.npus() * steps.sum::<u64>()
@@ -176,9 +175,9 @@ pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system:
     }
 }
 
-/// A transformer of which each layer's gradients are reduced as soon as its backward pass is done, beside
-/// those of the layers below. The layer's optimizer waits for that, and its next forward pass for the
-/// optimizer.
+/// A transformer whose gradients are reduced layer by layer, each as soon as the layer's backward pass has ended,
+/// concurrently with the backward passes of lower layers. The layer's optimizer waits for the reduction, and its next
+/// forward pass for the optimizer.
 fn training(out: &mut Trace, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;
@@ -211,7 +210,7 @@ fn training(out: &mut Trace, iterations: u64) {
     }
 }
 
-/// A trace that is being written.
+/// A trace under construction.
 struct Trace {
     writer: TraceWriter<BufWriter<File>>,
     next: u64,

@@ -1,18 +1,18 @@
 //! Rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
 //!
-//! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files: training of
-//! so many NPUs in so many nodes each, an all-reduce of 1 MiB, or a single kernel, which shows what it
-//! takes to start. All ranks are one file under many names, unless the line says otherwise. The released
-//! program runs it as a process of its own, timed from start to end with all reading and printing: with
-//! `--stepwise`, which carries out every message, and by default, where collectives are taken in closed
-//! form if that is known to say the same. Both must print the same. MB are 10^6 bytes resident at most.
-//! Times are the best of five runs; `*` marks what took more than five seconds and was run once.
+//! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files: training on a number of
+//! NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single kernel, which measures the start-up. All ranks
+//! are one file under many names, unless the line says otherwise. The release build runs the job as a separate process,
+//! timed from start to end with all reading and printing: once with `--stepwise`, which simulates every message, and
+//! once by default, where collectives use closed forms that are proved to give the same result. Both must print the
+//! same. MB are 10^6 bytes of peak resident memory. Times are the best of five runs; `*` marks runs of more than five
+//! seconds, which ran once.
 //!
-//! With the variable `CHAKRAM_CORPUS` set to a folder, the original's own times in
-//! `astra-sim/scaling.csv` there stand beside those of the same jobs, with how many times as much it
-//! takes: seconds of it for one with `--stepwise` and for one by default, and MB for one by default. Then
-//! the job must send as many messages as in the original, and finish at the same nanosecond.
-//! `cargo bench --bench astra_sim -- ring` takes only lines with `ring` in the first column.
+//! With the variable `CHAKRAM_CORPUS` set to a folder, the table also shows the original's times from
+//! `astra-sim/scaling.csv` for the same jobs, and the ratios of the original's seconds to those with `--stepwise` and
+//! by default, and of its MB to those by default. Then the job must send as many messages as in the original, and
+//! finish at the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in the first
+//! column.
 
 mod inputs;
 mod original;
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RUNS: usize = 5;
-/// Seconds above which a case is run once.
+/// A case that takes longer is run only once.
 const LONG: Duration = Duration::from_secs(5);
 
 /// A line of the table.
@@ -65,7 +65,7 @@ impl Case {
         }
     }
 
-    /// Training, with kernels that last.
+    /// Training with kernels that take time.
     const fn training(
         label: &'static str,
         row: &'static str,
@@ -98,7 +98,7 @@ impl Case {
         self
     }
 
-    /// All chunks under way at once, on NPUs with slow memories.
+    /// Makes all chunks concurrent, on NPUs with slow memories.
     const fn at_once(mut self) -> Self {
         self.system.active = self.system.splits;
         self.system.memory = 50;
@@ -173,16 +173,16 @@ const CASES: &[Case] = &[
 /// Notes under the table.
 #[derive(Default)]
 struct Findings {
-    /// Answers that are wrong.
+    /// Wrong results.
     faults: Vec<String>,
-    /// Runs that did not have a core to themselves, with how much of their time they had one.
+    /// Runs that shared a core with other processes, with their share of it.
     busy: Vec<String>,
 }
 
-/// The best of the runs of a case.
+/// The best results over the runs of a case.
 struct Best {
     run: Run,
-    /// Whether it was run once only.
+    /// `true` if it was run only once.
     once: bool,
 }
 
@@ -203,7 +203,7 @@ fn best(mut run: impl FnMut() -> Run) -> Best {
     Best { run: best, once }
 }
 
-/// Returns the finish of the last of `npus`, in ns.
+/// Returns the finish time of the last of `npus` NPUs, in ns.
 fn finish(said: &str, npus: u64) -> u64 {
     let lines = said.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
@@ -214,7 +214,7 @@ fn finish(said: &str, npus: u64) -> u64 {
     ends.into_iter().max().expect("there are NPUs")
 }
 
-/// Runs a case, prints its line, and says what is wrong with its answer.
+/// Runs a case, prints its line, and records errors in its results.
 fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findings) {
     let folder = tempfile::tempdir().expect("there is room");
     inputs::write(
@@ -284,7 +284,7 @@ fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findin
     }
 }
 
-/// Seconds in a few digits.
+/// Formats seconds with a few digits.
 fn digits(seconds: f64) -> String {
     match seconds {
         ..0.1 => format!("{seconds:.4}"),

@@ -1,21 +1,21 @@
-//! The original's own times, where the variable `CHAKRAM_CORPUS` names a folder that has them.
+//! The original's own times, if the variable `CHAKRAM_CORPUS` names a folder with them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Answer of the original to a case, and its cost.
+/// The original's result for a case, and its cost.
 pub struct Row {
     /// Finish of the last NPU, in ns.
     pub finish: u64,
     /// Messages, if they were counted.
     pub messages: Option<u64>,
-    /// Seconds.
+    /// Run time in seconds.
     pub seconds: f64,
-    /// MB held at most.
+    /// Peak resident memory in MB.
     pub megabytes: f64,
 }
 
-/// The rows of `astra-sim/scaling.csv` in that folder, by their names; `None` without the variable.
+/// The rows of `astra-sim/scaling.csv` in that folder, by name; `None` without the variable.
 pub fn rows() -> Option<BTreeMap<String, Row>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");
@@ -29,7 +29,7 @@ pub fn rows() -> Option<BTreeMap<String, Row>> {
             let column = names.iter().position(|other| *other == name);
             fields[column.unwrap_or_else(|| panic!("no column `{name}`"))]
         };
-        // Others crash, or time out.
+        // Other rows crashed or timed out.
         (field("status") == "ok").then(|| {
             let row = Row {
                 finish: field("finish_max_ns").parse().expect("a number"),

@@ -1,4 +1,4 @@
-//! A run of the program, and what it took.
+//! A run of the program, with its time and memory.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 /// Time, memory and output of a run.
 pub struct Run {
-    /// From before its start until it was gone.
+    /// Wall time from its start to its exit.
     pub wall: Duration,
-    /// The time of cores, its own and the system's for it.
+    /// CPU time, in user and system mode.
     pub cpu: Duration,
-    /// MB that it held at most.
+    /// Peak resident memory in MB.
     pub megabytes: f64,
-    /// Lines about its NPUs.
+    /// Printed lines about NPUs.
     pub said: String,
 }
 
@@ -34,7 +34,7 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
         command.arg("--stepwise");
     }
     let start = Instant::now();
-    // Standard error is the bench's own, so that what is wrong is seen.
+    // Standard error is inherited, so that errors are visible.
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut said = String::new();
     let mut out = child.stdout.take().expect("it is a pipe");
@@ -50,10 +50,10 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
     }
 }
 
-/// Waits for a child that nobody else waits for.
+/// Waits for a child process that has no other waiter; returns its status and resource usage.
 fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
-    // SAFETY: a structure of whole numbers, for which zeros are values.
+    // SAFETY: a structure of whole numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to variables that outlive the call.
     let gone = unsafe { libc::wait4(child as libc::pid_t, &mut status, 0, &mut usage) };
@@ -61,7 +61,8 @@ fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     (status, usage)
 }
 
-/// MB that the bench itself held at most, if the system says. Linux starts the count of a child at that.
+/// Peak resident memory of the bench itself in MB, if the system reports it. On Linux a child's count starts at this
+/// value.
 pub fn own_megabytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let most = status

@@ -1,11 +1,11 @@
-//! Rates of converting generated captures of two ranks, read and written on one thread.
+//! Conversion rates for generated captures of two ranks, read and written on one thread.
 
 use super::{best, held_since, rate, reset_peak};
 use chakram::convert::{ConvertOptions, OutputSet, convert, pairs as find_pairs};
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, Style, generate};
 
-/// Converts captures of every kind, of about the same size.
+/// Converts captures of every kind, of about equal size.
 pub fn all() {
     println!(
         "\nconvert, 2 ranks, 1 thread       MB of JSON      nodes      MB/s   peak/JSON   growth"

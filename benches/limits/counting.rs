@@ -1,28 +1,28 @@
-//! An allocator that counts.
+//! An allocator that counts allocated bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Counts bytes that are held, and the most that ever were.
+/// Counts the currently allocated bytes, and their maximum.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is handed on to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(
             HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
             Relaxed,
         );
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.dealloc(at, layout) }
     }
 
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
         let held = HELD.fetch_add(size, Relaxed) + size - layout.size();
         HELD.fetch_sub(layout.size(), Relaxed);
         PEAK.fetch_max(held, Relaxed);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -38,13 +38,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes held beyond `before`, and the most that were since the last call of [`reset_peak`].
+/// Bytes allocated beyond `before`, now and at the maximum since the last call of [`reset_peak`].
 pub fn held_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
 }
 
-/// Bytes held now; forgets the most that ever were.
+/// Returns the currently allocated bytes, and resets the maximum.
 pub fn reset_peak() -> usize {
     let now = HELD.load(Relaxed);
     PEAK.store(now, Relaxed);

@@ -1,9 +1,8 @@
 //! Rates and memory of loading, replay and conversion: `cargo bench --bench limits`.
 //!
-//! Each line is the best of five runs. Loading is shown beside a copy of the same bytes and beside a
-//! scan of their frames alone, so that lines of different machines can be compared as ratios. With
-//! the variable `CHAKRAM_CORPUS` set to a folder, `captures/gpu/chakra_json/chakra.0.et.zst` inside of
-//! it is loaded too.
+//! Each line is the best of five runs. For comparison, there are also lines for a copy of the same bytes and for a scan
+//! of their frames alone, so that results of different machines can be compared as ratios. With the variable
+//! `CHAKRAM_CORPUS` set to a folder, `captures/gpu/chakra_json/chakra.0.et.zst` in it is loaded too.
 
 mod conversion;
 mod counting;
@@ -49,9 +48,8 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
-/// A data-parallel trace with the arguments and provenance that captured nodes carry, so that a node
-/// has somewhat more than 300 bytes. Names repeat from step to step as they do there, unless they are
-/// `distinct`.
+/// A data-parallel trace with the arguments and provenance of captured nodes, so that a node has a little more than 300
+/// bytes. As in captures, names repeat from step to step, unless `distinct`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = GeneratedJob::new(WorkloadPattern::DataParallel(
         DataParallelPattern::with_nodes(8, nodes),
@@ -91,7 +89,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
                 ..AttributeProto::default()
             });
         }
-        // As in captures, where a kernel also waits for what its arguments' neighbours produce.
+        // As in captures, a kernel also depends on the producers of its arguments' neighbours.
         let more = (node.id.saturating_sub(3)..node.id).filter(|id| *id > 0);
         node.data_deps.extend(more);
         node.data_deps.sort_unstable();
@@ -196,7 +194,7 @@ fn growth(label: &str, small: Duration, large: Duration) {
 }
 
 fn main() {
-    // `cargo bench --bench limits -- load` takes that part alone.
+    // `cargo bench --bench limits -- load` runs only that part.
     let asked: Vec<String> = std::env::args()
         .skip(1)
         .filter(|a| !a.starts_with('-'))

@@ -1,5 +1,5 @@
-//! A job of the shape of a large language model's step, written for this benchmark alone: transformer layers
-//! under tensor, pipeline and data parallelism, one forward pass and one backward in turn.
+//! A job shaped like a training step of a large language model, written only for this benchmark: transformer layers
+//! with tensor, pipeline and data parallelism under 1F1B.
 
 use chakram::ids::Rank;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
@@ -18,7 +18,7 @@ pub struct Job {
     pub micro_batches: u32,
     /// Layers of one stage.
     pub layers: u32,
-    /// Whether norms and residuals are sharded too: twice as many collectives, half as large.
+    /// `true` if norms and residuals are sharded too: twice as many collectives of half the size.
     pub sequence: bool,
 }
 
@@ -54,7 +54,7 @@ impl Job {
         groups
     }
 
-    /// All ranks: a graph for each stage, and each rank's own peers and groups.
+    /// The workload of all ranks: one graph per stage, with each rank's own peers and groups.
     pub fn workload(self) -> Workload {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
@@ -64,8 +64,8 @@ impl Job {
             let tensor = rank % self.tensor;
             let stage = rank / self.tensor % self.stages;
             let replica = rank / self.tensor / self.stages;
-            // The last stage receives first; all others send what they made before they receive gradients,
-            // and those in the middle have received before that.
+            // The last stage receives first; all others send activations before they receive gradients, and stages in
+            // the middle receive activations before that.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
             let binding = SlotBinding {
@@ -188,7 +188,7 @@ impl Job {
     }
 }
 
-/// Numbers nodes; each waits for the one before unless told otherwise.
+/// Assigns ids to nodes; by default each node depends on the one before.
 struct Writer {
     builder: GraphBuilder,
     last: u64,

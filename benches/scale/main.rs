@@ -1,8 +1,9 @@
-//! Time and memory of replaying a step of a large language model on thousands of NPUs:
-//! `cargo bench --bench scale`, or with some of its lines: `cargo bench --bench scale -- 1024 sequence`.
+//! Time and memory of replaying a step of a large language model on thousands of NPUs: `cargo bench --bench scale`, or
+//! only some lines: `cargo bench --bench scale -- 1024 sequence`.
 //!
-//! Times of the parts are those that the process had a processor. Node runs are nodes of a rank, times ranks; a collective of 8 ranks is 8 of them. Memory is the most that
-//! the process ever held; lines other than the first share what those before them held, so ask for one to know.
+//! Times of the parts are CPU times of the process. Node runs are a rank's nodes multiplied by ranks; a collective of 8
+//! ranks counts as 8. Memory is the peak of the process and includes that of earlier lines, so run a single line to
+//! measure its own.
 
 mod job;
 
@@ -42,7 +43,7 @@ const GPT: Job = Job {
     sequence: false,
 };
 
-/// Llama 3 405B on 16,384 ranks: 126 layers, filled up to 128, in 16 stages.
+/// Llama 3 405B on 16,384 ranks: 126 layers, padded to 128, in 16 stages.
 const LLAMA: Job = Job {
     replicas: 128,
     micro_batches: 16,
@@ -93,14 +94,15 @@ fn line(name: &str, job: Job) {
     );
 }
 
-/// Seconds that the process had a processor, where the system says; on a busy machine others had it meanwhile.
+/// CPU time of the process in seconds, if the system reports it; wall time would include other processes on a busy
+/// machine.
 fn worked() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
     nanoseconds.map_or(f64::NAN, |ns| ns / 1e9)
 }
 
-/// The most memory that the process held, in GB, where the system says.
+/// Peak memory of the process in GB, if the system reports it.
 fn peak() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,26 +1,26 @@
 //! Time and memory of serving requests, each line a run of the program: `cargo bench --bench serving`.
 //!
-//! With `CHAKRAM_CORPUS` naming a folder with `validation/requests_azure2023_conv.csv.gz` and
-//! `validation/serving_splitwise.part.csv`, an hour of Azure's requests five times over is served too. The bench fails
-//! where a run takes longer or more memory than its line allows, and where ten times the requests take more memory.
+//! If `CHAKRAM_CORPUS` names a folder with `validation/requests_azure2023_conv.csv.gz` and
+//! `validation/serving_splitwise.part.csv`, an hour of Azure's requests, repeated five times, is served too. The bench
+//! fails if a run takes more time or memory than its line allows, or if ten times the requests take more memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// A run of the program, and what it may take.
+/// A run of the program, with its limits on time and memory.
 struct Line {
     name: &'static str,
     scenario: PathBuf,
     requests: u64,
     platform: Option<&'static str>,
-    /// The best of so many runs counts.
+    /// Number of runs; the best counts.
     runs: u32,
     seconds: f64,
     megabytes: f64,
 }
 
-/// Time of the wall and of cores in seconds, and the most memory in MB.
+/// Wall and CPU time in seconds, and peak memory in MB.
 #[derive(Clone, Copy)]
 struct Taken {
     wall: f64,
@@ -75,7 +75,7 @@ fn main() {
     }
 }
 
-/// The scenario of Azure's hour, where its files are.
+/// A folder with the scenario of Azure's hour, if its files exist.
 fn azure() -> Option<tempfile::TempDir> {
     let corpus = std::env::var_os("CHAKRAM_CORPUS")?;
     let file = |name: &str| {
@@ -106,7 +106,7 @@ fn run(line: &Line) -> Taken {
         line.name, line.requests, best.wall, best.cores, best.megabytes
     );
     assert!(best.cores < line.seconds, "it may take {} s", line.seconds);
-    // Linux counts for a child what its parent held when it began.
+    // On Linux a child's count starts at its parent's memory.
     let most = line.megabytes.max(own_megabytes());
     assert!(best.megabytes <= most, "it may take {most} MB");
     best
@@ -123,7 +123,7 @@ fn once(line: &Line) -> Taken {
     let start = Instant::now();
     let child = command.stdout(Stdio::null()).spawn().expect("it starts");
     let mut status = 0;
-    // SAFETY: a structure of whole numbers, for which zeros are values.
+    // SAFETY: a structure of whole numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to variables that outlive the call.
     unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
@@ -139,7 +139,7 @@ fn once(line: &Line) -> Taken {
     }
 }
 
-/// MB that the bench itself held at most, if the system says.
+/// Peak resident memory of the bench itself in MB, if the system reports it.
 fn own_megabytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

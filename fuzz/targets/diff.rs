@@ -1,4 +1,4 @@
-//! The body lies in `src/analysis/tests/it/harness`, where a test runs it on every seed.
+//! The body is in `src/analysis/tests/it/harness`, where a test runs it on every seed.
 
 #![no_main]
 

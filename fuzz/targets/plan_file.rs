@@ -1,4 +1,4 @@
-//! The body lies in `tests/it/harness`, where a test runs it on every seed.
+//! The body is in `tests/it/harness`, where a test runs it on every seed.
 
 #![no_main]
 

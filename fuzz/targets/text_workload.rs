@@ -1,4 +1,4 @@
-//! The body lies in `converters/tests/it/harness`, where a test runs it on every seed.
+//! The body is in `converters/tests/it/harness`, where a test runs it on every seed.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A sequential simulator of ASTRA-sim 2.x with its analytical networks.
+//! ASTRA-sim 2.x with its analytical networks, as a plain event-by-event simulator.
 //!
 //! Nothing is computed analytically and nothing is skipped: every message and every delay is an event.
 
@@ -34,7 +34,7 @@ use queues::Queue;
 use std::collections::{BTreeMap, VecDeque};
 use workload::Workload;
 
-/// Maximum number of events; longer runs are assumed not to end.
+/// Event limit: a run with more events counts as never ending.
 const MOST_EVENTS: u64 = 200_000_000;
 
 /// Outcome of a simulation.
@@ -42,7 +42,7 @@ const MOST_EVENTS: u64 = 200_000_000;
 pub struct Answer {
     /// Completion time of each NPU in ns; `None` if it never completed.
     pub finish: Vec<Option<u64>>,
-    /// Time of each NPU without the compute nodes of the device; 0 if it never finished.
+    /// Each NPU's time in ns without its device's compute nodes; 0 if it never finished.
     pub exposed: Vec<u64>,
     /// Number of messages sent over the network.
     pub messages: u64,
@@ -60,17 +60,16 @@ struct Stream {
     started: bool,
 }
 
-/// State of an NPU.
+/// State of one NPU.
 #[derive(Debug, Default)]
 struct Npu<'c> {
     workload: Workload<'c>,
     queues: Vec<Queue>,
     rotations: Vec<Rotation>,
-    /// Number of uses of the trees, by kind of collective and dimension.
+    /// Number of uses of trees by kind of collective and dimension, which determines the next tree.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions. In the original numbering the set is always 0, and
-    /// group 0 also counts the chunks of other groups.
+    /// Number of chunks so far, by group and set of dimensions; in the original's counting all of them use group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }
@@ -91,10 +90,10 @@ struct Sim<'c> {
 /// How the chunks of an NPU are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
-    /// As in ASTRA-sim 2.x: each group's own chunks separately; chunks of all NPUs together with all others.
+    /// As in ASTRA-sim 2.x: a group's chunks are counted separately, chunks of all NPUs together with all others.
     Original,
-    /// Separately for each group and each set of dimensions, so that earlier collectives of some NPUs do not
-    /// block others.
+    /// Chunks of each group and of each set of dimensions are counted separately, so that earlier collectives of some
+    /// NPUs do not block them.
     Apart,
 }
 
@@ -116,7 +115,7 @@ pub fn run(config: &Config) -> Answer {
     simulate(config, Numbering::Original)
 }
 
-/// Simulates with chunks numbered so that no NPU waits because NPUs have issued different numbers of them.
+/// The same with chunks counted so that no NPU waits only because NPUs have issued different numbers of chunks.
 pub fn run_numbered_apart(config: &Config) -> Answer {
     simulate(config, Numbering::Apart)
 }

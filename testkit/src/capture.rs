@@ -1,31 +1,32 @@
-//! Captures in the form of PyTorch's profiler, of a job that is simulated here, with the ground truth.
+//! Captures in the format of PyTorch's profiler, for a job that is simulated here, with its truth.
 //!
-//! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
-//! from Kineto. With them converters can be tested at any size without PyTorch, and compared with [`Truth`],
-//! which has the time of every event.
+//! A capture is two files per rank: the host's operators from `ExecutionTraceObserver`, and the
+//! timeline from Kineto. With them, converters can be tested and measured without PyTorch, at any
+//! size, and compared with [`Truth`], which has the true times.
 //!
 //! # The job
 //!
-//! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A rank's
-//! thread executes its program in order. Durations are computed from round constants and the sizes of the
-//! tensors (`cost.rs`), and stretched by the rank's factor and a pseudo-random part. Ranks meet in
-//! collectives: the transfer begins when the last member has started, and ends on all members at the same
-//! time, within a few nanoseconds.
+//! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A
+//! rank's thread runs its program in order; durations come from round constants and from the sizes
+//! of the tensors (`cost.rs`), stretched by the rank's factor and a pseudo-random part. Ranks meet
+//! in collectives: a collective begins to transfer when its last member has started, and ends on
+//! all members at the same time, within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, two workers per group execute collectives in order. The thread continues, and waits
-//!   at the end until the gradients are reduced. In a pipeline, messages are annotations on the thread
-//!   itself.
-//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream. Collectives run on their
-//!   group's stream, and streams wait for one another through events. The host waits only at the end of a
-//!   step.
+//! - On a CPU with Gloo, two workers per group run collectives in order; the thread continues, and
+//!   at the end blocks until the gradients are reduced. In a pipeline, messages are annotations on
+//!   the thread itself.
+//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream; collectives
+//!   run on their group's stream, and streams wait for one another through events. The host waits
+//!   only at the end of a step.
 //!
-//! # Where it differs from PyTorch
+//! # Differences from PyTorch
 //!
-//! Workers of Gloo record no operators of their own, and their annotations never become parents of others in
-//! the host's file. Correlation ids and external ids have no gaps within a block, and the allocator never
-//! gives a freed storage to another tensor. Communicators are not set up, buckets are not rebuilt, clocks do
-//! not drift, and GPU memory changes without allocations. On GPUs only the calls that the job needs are
-//! recorded: launches, copies, events, and one synchronization per step.
+//! Gloo's workers record no operators of their own, and their annotations are never parents of
+//! other events in the host's file. Correlation and external ids have no gaps within a block, and
+//! the allocator never gives a freed storage to another tensor. There is no set-up of
+//! communicators, no rebuilding of buckets, no clock drift, and no record of GPU memory
+//! allocations. On GPUs only the calls that the job needs are recorded: launches, copies, events,
+//! and one synchronization per step.
 
 use cost::draw;
 use layout::Layout;
@@ -66,17 +67,17 @@ pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
 
 /// Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
-/// Start of the job, relative to `BASE`.
+/// Start of the job after the base time, in ns.
 const EPOCH: u64 = 4_313_706_734_900_000;
-/// Process id of rank 0; those of other ranks follow.
+/// Process id of rank 0; other ranks have the following ids.
 const PID: u64 = 19_340;
 
-/// A simulated job that can be written.
+/// A simulated job whose capture can be written.
 #[derive(Debug)]
 pub struct Capture {
     options: Options,
     layout: Layout,
-    /// One program for all ranks, or one per stage.
+    /// One program for all ranks, or one for each stage.
     programs: Vec<Program>,
     outcome: Outcome,
 }
@@ -115,7 +116,7 @@ impl Capture {
     /// Writes the host's file of `rank`.
     ///
     /// # Errors
-    /// The errors of `sink`.
+    /// Errors of `sink`.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -127,7 +128,7 @@ impl Capture {
     /// Writes Kineto's file of `rank`.
     ///
     /// # Errors
-    /// The errors of `sink`.
+    /// Errors of `sink`.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -136,10 +137,11 @@ impl Capture {
         kineto::write(self, rank, sink)
     }
 
-    /// Writes `host.RANK.json` and `kineto.RANK.json` of every rank into `folder`, which must exist.
+    /// Writes `host.RANK.json` and `kineto.RANK.json` of every rank into the existing folder
+    /// `folder`.
     ///
     /// # Errors
-    /// File errors.
+    /// Errors of the file system.
     pub fn write(&self, folder: &Path) -> Result<()> {
         for rank in 0..self.ranks() {
             let file = |what| File::create(folder.join(format!("{what}.{rank}.json")));
@@ -154,12 +156,12 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns the program of `rank`, with the names of its groups and devices.
+    /// The program of `rank`, with the names of its groups and devices.
     fn program(&self, rank: u32) -> Program {
         step::program(&self.options, &self.layout, rank).0
     }
 
-    /// Returns the program of `rank` before names are filled in.
+    /// The program of `rank` without names.
     fn shared_program(&self, rank: u32) -> &Program {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
@@ -168,7 +170,7 @@ impl Capture {
         clock(&self.options, rank)
     }
 
-    /// Returns how far the clock of `rank` is ahead, ns.
+    /// Returns the offset of the clock of `rank` from the shared clock, in ns.
     fn offset(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

@@ -1,5 +1,5 @@
-//! Traces and captures of other tools, in a folder named by the variable `CHAKRAM_CORPUS`. Tests whose requirements are
-//! missing (these files, or a browser) are counted, and listed when the test process ends.
+//! Traces and captures of other tools, if the variable `CHAKRAM_CORPUS` names a folder with them. Tests that need
+//! missing files or a missing browser are counted, and named when the test process ends.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,21 +19,19 @@ pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Returns whether the variable `CHAKRAM_WHOLE_CORPUS` requests the data that is too large for every build.
+/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests the cases that are too many for every build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
 
-/// Returns one of each `n` items of data that is too large for every build; with the variable `CHAKRAM_WHOLE_CORPUS`
-/// all of it.
+/// One of every `n` cases that are too many for every build; with the variable `CHAKRAM_WHOLE_CORPUS` all of them.
 pub fn one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let n = if is_whole() { 1 } else { n };
     all.into_iter().step_by(n).collect()
 }
 
-/// Returns one member of each of `lists`: of the first list the one at `turn`, of the next list the one after, and so
-/// on, so that a few calls cover all differences between members. With the variable `CHAKRAM_WHOLE_CORPUS` returns all
-/// of them.
+/// One member of each of `lists` by default: index `turn` of the first, the next index of the second, and so on, so
+/// that a few members cover all their differences. With the variable `CHAKRAM_WHOLE_CORPUS` all of them.
 pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();
@@ -42,7 +40,7 @@ pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     lists.into_iter().enumerate().map(one).collect()
 }
 
-/// Counts the calling test as skipped, because of what is `missing`.
+/// Counts the calling test as skipped because of `missing` data.
 pub fn skipped(missing: &'static str) {
     // The test harness names threads after tests, and ends the process with `exit`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
@@ -109,7 +107,7 @@ pub fn cases() -> Option<BTreeMap<String, Case>> {
     Some(cases)
 }
 
-/// Compares the results with the expected ones, and shows the difference.
+/// Asserts that the results are the expected ones, and prints the differences.
 pub fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
     let mut faults = Vec::new();

@@ -1,9 +1,10 @@
-//! An oracle for engines of language models, which runs step by step.
+//! A plain serving engine of language models, step by step, to check the fast one.
 //!
-//! Written only from a description of the rules. Nothing is optimized: the free list is a vector that is searched,
-//! block contents are token lists compared as a whole, queues are sorted vectors, and time is a sum.
+//! Written from a description of the rules alone. Simplicity comes before speed: the free list is a vector that is
+//! searched, contents of blocks are lists of tokens that are compared as a whole, queues are vectors that are sorted,
+//! and time is a sum.
 
-/// A token; equal numbers are equal tokens.
+/// A token; tokens are equal if their numbers are.
 pub type Token = u64;
 
 /// A request.
@@ -29,26 +30,26 @@ pub struct PlainEngine {
     pub caching: bool,
     pub by_priority: bool,
     pub whole_must_fit: bool,
-    /// Blocks that must stay free when a request is admitted while others run.
+    /// Blocks that must stay free when a request joins running ones.
     pub watermark: usize,
-    /// Whether requests join only when nothing runs.
+    /// Requests join only when no request runs.
     pub is_static: bool,
-    /// Whether a request gets blocks for all of its tokens on admission.
+    /// Requests reserve blocks for all their tokens when they are admitted.
     pub reserves_whole: bool,
-    /// Times per step, per token, per request, and per token read.
+    /// Times of a step, and per computed token, per request and per token read.
     pub times: [u64; 4],
 }
 
-/// A step.
+/// A step of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// In order: request, its tokens computed before, and its tokens in the step.
+    /// Requests in order, each with its tokens computed before and in the step.
     pub parts: Vec<(usize, usize, usize)>,
     /// Preempted requests, in order.
     pub put_back: Vec<usize>,
-    /// Number of free blocks at its start.
+    /// Free blocks at the start of the step.
     pub free: usize,
 }
 
@@ -59,7 +60,7 @@ pub struct PlainLlmTimes {
     pub first: u64,
     pub last: u64,
     pub tokens: usize,
-    /// Number of cached tokens when it was first admitted.
+    /// Cached tokens at its first admission.
     pub hit: usize,
     pub put_back: usize,
     pub is_refused: bool,
@@ -70,13 +71,13 @@ struct Cell {
     holders: usize,
     /// All tokens up to the block's last, if known.
     content: Option<Vec<Token>>,
-    /// When it got its content.
+    /// Time at which it got its content.
     since: u64,
 }
 
 struct Memory {
     cells: Vec<Cell>,
-    /// Free cells; the first one is taken next.
+    /// Free blocks; the next one to use is first.
     free: Vec<usize>,
     clock: u64,
 }
@@ -127,7 +128,7 @@ struct Served {
     was_admitted: bool,
 }
 
-/// Serves requests, which must be sorted by arrival; returns every step, and the times of each request.
+/// Serves requests given in order of arrival; returns each step and each request's times.
 pub fn serve_step_by_step(
     engine: &PlainEngine,
     requests: &[PlainLlmRequest],
@@ -192,7 +193,7 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // Running requests, in the order of admission.
+        // Running requests, in order of admission.
         let mut queue = running.clone();
         queue.reverse();
         'next: while let Some(who) = queue.pop() {
@@ -319,8 +320,8 @@ pub fn serve_step_by_step(
             budget -= count;
         }
         if parts.is_empty() {
-            // The first running request preempted itself: nothing is computed, and the next step is composed
-            // at once.
+            // The first running request preempted itself: this step computes no token, and the next step is composed at
+            // once.
             assert!(!put_back.is_empty(), "a step with something to do");
             continue;
         }

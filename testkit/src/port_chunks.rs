@@ -1,24 +1,24 @@
-//! Chunks that pass several servers in succession, each in order of arrival: the ports, which also serve
-//! messages, in integer picoseconds with explicit times.
+//! Chunks that cross servers one after another, each first come, first served, where ports also serve messages;
+//! explicit times in whole ps.
 //!
-//! All accesses begin at zero and are equal, so every chunk takes the same time in each stage. Chunks are
-//! sent at intervals of the longest stage's time, so that no stage accumulates a backlog.
+//! All accesses begin at zero and are equal, so each chunk takes the same time in a stage. Chunks are sent at the rate
+//! of the longest stage, so they start at a constant distance.
 
-/// Messages and accesses of a run; all times in picoseconds.
+/// Messages and accesses of a test; all times in ps.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub npus: usize,
     /// Latency of a link between an NPU and its fabric.
     pub latency: u64,
-    /// Whether a message crosses its last link before it takes its receiver's port.
+    /// `true` if a message crosses its last link before it occupies its receiver's port.
     pub last_link_first: bool,
     pub accesses: Vec<Access>,
     pub messages: Vec<Message>,
     pub pool_latency: u64,
-    /// Time of a chunk in each stage of the pool and in a port.
+    /// Time of a chunk in each stage of the pool; the next field is its time in a port.
     pub stages: Vec<u64>,
     pub port: u64,
-    /// Interval between successive chunks.
+    /// Time between the starts of successive chunks.
     pub apart: u64,
     pub chunks: u64,
 }
@@ -38,7 +38,7 @@ pub struct Message {
     pub takes: u64,
 }
 
-/// Arrival at a server: its time, whether it is a chunk, and the indices of its sender.
+/// Arrival at a server, ordered by time, then messages before chunks, then by sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Comer {
     at: u64,
@@ -49,7 +49,7 @@ struct Comer {
     takes: u64,
 }
 
-/// Returns the times at which the server admits each arrival.
+/// Computes the times at which a server begins to serve arrivals.
 fn serve(comers: &mut [Comer]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
@@ -62,7 +62,7 @@ fn serve(comers: &mut [Comer]) -> Vec<u64> {
     begins
 }
 
-/// Moves successive chunks through these stages: replaces their arrival times `at` by the times when they have passed.
+/// Returns the time at which a chunk has passed these stages, for successive chunks that arrive at the times `at`.
 fn cross(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
@@ -121,7 +121,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch: two links, of which the second may come after the server.
+                    // The first byte crosses a switch: two links, and the second may be after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

@@ -1,15 +1,14 @@
-//! Oracles for serving: requests on processors, one task or one request at a time, to check analytical models and
-//! policies.
+//! Plain simulators of requests on processors, one task or one request at a time, to check closed forms and policies.
 //!
-//! Times are picoseconds. Nothing is optimized: cores are a list, queues are searched completely, and the next
-//! instant is the minimum of all pending ones.
+//! Times are picoseconds. Simplicity comes before speed: cores are a list, queues are searched completely, and the next
+//! instant is the minimum over all pending events.
 
-/// Equal tasks that become ready when earlier jobs of the request are complete.
+/// Equal tasks that become ready when earlier jobs of the request have completed.
 #[derive(Clone, Debug)]
 pub struct TaskJob {
     pub tasks: u64,
     pub length: u64,
-    /// Indices of these earlier jobs.
+    /// Indices of earlier jobs.
     pub after: Vec<usize>,
 }
 
@@ -21,15 +20,15 @@ pub struct TaskRequest {
     pub jobs: Vec<TaskJob>,
 }
 
-/// Returns the ends of requests whose tasks are assigned one by one to `cores` cores in turn. At the same instant,
-/// jobs whose predecessors ended come before jobs of new requests, and earlier requests come first.
+/// Ends of requests whose tasks are assigned one by one to `cores` cores in turn. At one instant, jobs whose
+/// predecessors ended go before jobs of new requests, and earlier requests go first.
 pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
-        // The next job: by ready time, continued requests before new ones, then by request and index.
+        // The first ready job: by time, then old before new requests, then by request and index.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {
@@ -56,8 +55,8 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     ends.iter().map(last).collect()
 }
 
-/// Returns the waiting times in a queue with one server (Lindley, 1952). A request waits for the remainder of its
-/// predecessor's wait and length at its own arrival.
+/// Waits in the queue of a single server (Lindley, 1952): a request waits for the previous request's wait plus length,
+/// minus the gap between their arrivals.
 pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
@@ -76,16 +75,16 @@ pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainPolicy {
     FirstCome,
-    /// Shortest remaining time.
+    /// Shortest remaining time first.
     Shortest,
-    /// Lowest effective level: the level minus one for each such time spent waiting, if given.
+    /// Lowest level first; with aging, a level less for each such time of waiting.
     Priority(Option<u64>),
     Deadline,
-    /// Maximum batch size, and maximum wait for other requests.
+    /// Maximum batch size, and the longest wait for further requests.
     Batching(usize, u64),
 }
 
-/// A request that occupies a processor alone, for one job after another.
+/// A request that occupies a whole processor, for one job after another.
 #[derive(Clone, Debug)]
 pub struct PlainRequest {
     pub ready: u64,
@@ -101,11 +100,11 @@ pub struct PlainTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
-    /// Number of requests that were served together.
+    /// Number of requests in its batch.
     pub together: usize,
 }
 
-/// A batch being served by a processor.
+/// A batch in service on a processor.
 #[derive(Clone, Debug)]
 struct PlainFlight {
     requests: Vec<usize>,
@@ -113,7 +112,7 @@ struct PlainFlight {
     job: usize,
     /// End of the current job.
     end: u64,
-    /// Order in which flights began.
+    /// Order in which batches started.
     serial: usize,
 }
 
@@ -121,16 +120,15 @@ struct PlainFlight {
 #[derive(Clone, Debug)]
 struct PlainWaiting {
     request: usize,
-    /// For a preempted request: the next job, since when it waits, and its serial number.
+    /// If preempted: the next job, and the time of preemption.
     stopped: Option<(usize, u64, usize)>,
 }
 
-/// Serves `requests`, sorted by `ready`, on `processors`, each with one request or batch at a time. In a batch of n
-/// requests, a job takes n times as long. If `preemption` gives its cost, a request may be preempted at the end of a
-/// job.
+/// Serves `requests`, in order of `ready`, on `processors`, one request or batch at a time each. In batches the jobs of
+/// a batch of n last n times as long. With `preemption`, at that cost, a request may be preempted at the end of a job.
 ///
-/// At the same instant, jobs end first, in the order in which their requests began, each followed by the next job or
-/// request. Then requests that are ready enter the queue, and idle processors take from it.
+/// At one instant, ends of jobs come first, in the order in which requests started, each followed by the next job or
+/// request; then ready requests join the queue, and idle processors take from it.
 pub fn serve_plainly(
     policy: PlainPolicy,
     processors: usize,
@@ -139,13 +137,13 @@ pub fn serve_plainly(
 ) -> Vec<PlainTimes> {
     let mut times = vec![PlainTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
-    // Time that a preempted processor needs before it begins anything.
+    // Time that a processor spends on preemption before it starts the next request.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaiting> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
-    // Sort key of a request at `now`, as a fraction of the aging time if there is one.
+    // The key of a request at `now`, as a fraction of the aging time if there is one.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
@@ -172,7 +170,7 @@ pub fn serve_plainly(
         let Some(now) = [ends, ready, ripe].into_iter().flatten().min() else {
             break;
         };
-        // Takes from the queue the requests that a processor serves next.
+        // Takes the next request or batch for a processor from the queue.
         let take = |queue: &mut Vec<PlainWaiting>| -> Vec<PlainWaiting> {
             if let PlainPolicy::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
@@ -242,7 +240,7 @@ pub fn serve_plainly(
             .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
-        // Requests that are complete free their processors before requests at a job's end are considered.
+        // Completed requests leave before requests at the end of a job are considered.
         let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending
             .into_iter()

@@ -1,12 +1,12 @@
 //! Transfers over grids of cores, one resource at a time: every link and memory port has a queue of tickets.
 //!
-//! When a transfer is submitted, it puts a ticket into the queues of all links on its route and of its port. It starts
-//! when its tickets are first in all of these queues, and removes them when it ends. Routes are walked core by core.
-//! The code never predicts when a resource will be free.
+//! When a transfer is submitted, it puts a ticket into the queue of every link on its path, and of its port. It starts
+//! when its tickets are first in all these queues, and removes them when it ends. Paths are walked core by core. No
+//! state stores when a resource will be free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Timing of a link: picoseconds per byte, and for the first byte.
+/// Times of a link: ps per byte, and latency of the first byte in ps.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkTime {
     pub ps_per_byte: u64,
@@ -25,14 +25,14 @@ pub struct Grid {
     pub border: LinkTime,
 }
 
-/// A memory port and the timing of its memory.
+/// A memory port, with the times of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     pub number: u32,
     pub time: LinkTime,
 }
 
-/// Bytes from one core to another; for a load or store, one of the cores is the port's.
+/// Bytes from one core to another; for a load or store, one of them is the port's core.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     pub at: u64,
@@ -44,13 +44,13 @@ pub struct Transfer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Resource {
-    /// The link from a core to an adjacent core.
+    /// A link from a core to its neighbour.
     Link([u32; 2], [u32; 2]),
     Port(u32),
 }
 
 impl Grid {
-    /// Returns the cores on the route, both ends included: first along x, then along y.
+    /// The cores on the path, both ends included: along x, then along y.
     fn walk(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
         let mut way = vec![from];
         let mut at = from;
@@ -78,15 +78,14 @@ impl Grid {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// Returns the resources that a transfer occupies, and for how long.
+    /// All resources that a transfer occupies, and for how long.
     fn needs(&self, transfer: &Transfer) -> (Vec<Resource>, u64) {
         let way = self.walk(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
-            // On a torus of one die, the wrap-around link also counts as within the die; only a different die
-            // is a border.
+            // Only neighbours on different dies are at a border, even around a torus of one die.
             times.push(if self.die(a) == self.die(b) {
                 self.inside
             } else {
@@ -114,7 +113,7 @@ impl Grid {
     }
 }
 
-/// Returns the ends of `transfers`, which must be in the order of submission.
+/// Ends of `transfers`, given in the order of submission.
 pub fn ends(grid: &Grid, transfers: &[Transfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()

@@ -1,6 +1,6 @@
 //! A small writer of protobuf's wire format, for files that no current schema describes.
 
-/// A message under construction; fields are written in the order of the calls.
+/// A message under construction; fields keep the order in which they are added.
 #[derive(Clone, Default)]
 pub struct Wire(pub Vec<u8>);
 
@@ -41,7 +41,7 @@ impl Wire {
     }
 }
 
-/// Returns a file with these records.
+/// Encodes these records as a file, each with its length prefix.
 pub fn file(records: impl IntoIterator<Item = Wire>) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {

@@ -1,5 +1,5 @@
-//! `chakram sweep`: strategies against replaying all points, threads, shards, resumption after a kill, and what is
-//! refused.
+//! `chakram sweep`: search strategies against a replay of all points, threads, shards, resumption after a kill, and
+//! errors.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn rows(folder: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// All plans of a small GPT on 8 NPUs, with two sizes of micro-batches.
+/// All plans of a small GPT on 8 NPUs, with two micro-batch sizes.
 fn plans(strategy: &str) -> String {
     format!(
         "name = \"plans\"\nobjective = \"time\"\n{strategy}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n\
@@ -37,7 +37,7 @@ fn plans(strategy: &str) -> String {
     )
 }
 
-/// A job of two ranks that exchange a message, over bandwidths and latencies; cheap.
+/// A cheap study: two ranks exchange a message, for several bandwidths and latencies.
 fn wires(tail: &str) -> String {
     format!(
         "name = \"wires\"\nseed = 5\n{tail}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\
@@ -62,12 +62,12 @@ impl Study {
         self.dir.path().join(name)
     }
 
-    /// Runs into the folder `into`.
+    /// Runs the study into the folder `into` and returns the output.
     fn run(&self, into: &str, more: &[&str]) -> String {
         sweep(self.dir.path(), &[&["s.toml", "-o", into], more].concat())
     }
 
-    /// Rows, rows as CSV, and the front, of the folder `of`.
+    /// Rows as JSON lines, rows as CSV, and the Pareto front, from the folder `of`.
     fn files(&self, of: &str) -> [String; 3] {
         ["rows.jsonl", "rows.csv", "front.csv"]
             .map(|name| std::fs::read_to_string(self.path(of).join(name)).unwrap())
@@ -98,12 +98,14 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
         match other["outcome"].as_str().unwrap() {
             "dominated" => {
                 excluded += 1;
-                // No replay is faster than the bound, which is no better than the best.
+                // No replay is faster than its lower bound, and the bound of an excluded row is not below the best
+                // time.
                 let bound = other["bound_ps"].as_u64().unwrap();
                 assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
                 assert!(bound >= best(&all).unwrap().0);
             }
-            // The best have intervals, of which more are among fewer rows.
+            // Rows close to the best have intervals; which rows these are depends on the others, so intervals are not
+            // compared.
             _ => {
                 let [one, other] = [one, other].map(|row| {
                     let mut row = row.clone();
@@ -124,7 +126,7 @@ fn first_command(page: &str) -> Vec<&str> {
     command.split_whitespace().skip(1).collect()
 }
 
-/// The interval of a row is that of its replay, and the text says which rows lie within that of the best.
+/// A row's interval equals that of its replay, and the text names the rows within the interval of the best.
 #[test]
 fn rows_have_the_interval_of_their_replay() {
     let text = plans("strategy = \"grid\"").replace("compute = \"roofline\"\n", "");
@@ -186,7 +188,7 @@ fn rows_do_not_depend_on_the_number_of_threads() {
         let one = study.run("one", &["--threads", "1"]);
         assert_eq!(one, study.run("four", &["--threads", "4"]));
         assert_eq!(study.files("one"), study.files("four"));
-        // No question is answered by two threads.
+        // No point is replayed by two threads.
         let journal = std::fs::read_to_string(study.path("four").join("journal.jsonl")).unwrap();
         let asked = |line: &str| {
             let line: Value = serde_json::from_str(line).unwrap();
@@ -213,7 +215,7 @@ fn strategies_visit_what_they_say() {
     let all = study(&wires(""));
     assert_eq!(all.len(), 20);
     let best = |rows: &[Value]| rows.iter().filter_map(time).min().unwrap();
-    // Equal points have equal answers; latencies 1 us stand twice.
+    // Equal points have equal answers; the latency 1 us occurs twice.
     assert_eq!(all[0]["time_ps"], all[3]["time_ps"]);
     let random = study(&wires("strategy = \"random\"\ndraws = 9"));
     assert_eq!(random.len(), 9);
@@ -221,7 +223,7 @@ fn strategies_visit_what_they_say() {
         all.iter()
             .any(|one| one["point"] == row["point"] && time(one) == time(row))
     }));
-    // The time falls along both axes, so that one after the other finds the best.
+    // The time decreases along both axes, so a search along one axis after the other finds the best.
     let descent = study(&wires("strategy = \"coordinate\""));
     assert!(descent.len() < 20);
     assert_eq!(best(&descent), best(&all));
@@ -254,7 +256,7 @@ fn shards_together_are_one_run_byte_for_byte() {
         );
         assert_eq!(merged, whole);
         assert_eq!(study.files("all"), study.files("whole"));
-        // Without one of them rows are missing, and that is said.
+        // If a shard is missing, its rows are missing, and a note says so.
         let output = chakram(
             folder,
             &["sweep", "merge", "s.toml", "part0", "part2", "-o", "two"],
@@ -266,7 +268,7 @@ fn shards_together_are_one_run_byte_for_byte() {
     }
 }
 
-/// Kills a sweep over and over, and resumes it until it ends; returns how often it was killed.
+/// Kills a sweep repeatedly, and resumes it until it ends; returns the number of kills.
 fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
     let mut kills = 0;
     loop {
@@ -278,7 +280,7 @@ fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
             .spawn()
             .unwrap();
         std::thread::sleep(pause(kills));
-        // It may have ended in the meantime.
+        // It may have ended before the kill.
         let ended = child.try_wait().unwrap().is_some();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -289,7 +291,7 @@ fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
     }
 }
 
-/// The points that a journal has answers for, and the number of their lines.
+/// The number of points with answers in a journal, and its number of lines.
 fn answers(study: &Study, of: &str) -> (usize, usize) {
     let text = std::fs::read_to_string(study.path(of).join("journal.jsonl")).unwrap();
     let lines = text
@@ -318,7 +320,7 @@ fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
     assert_eq!(answers(&study, "killed"), (63, 63));
 }
 
-/// A machine of two NPUs, whose file is read in no time.
+/// A machine of two NPUs, whose file is read very quickly.
 const PAIR: &str = "name = \"pair\"\n[npu.a]\nmemory_bandwidth = \"2000 GB/s\"\nmemory_capacity = \"80 GB\"\nmemory_latency = \"300 ns\"\n\
                     lanes = 32\nhost_lanes = 8\n[npu.a.peak]\n\
                     bf16 = \"300 TFLOP/s\"\nfp32 = \"60 TFLOP/s\"\n[[dimension]]\nname = \"nvlink\"\nshape = \"switch\"\n\
@@ -337,7 +339,7 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
     let study = Study::new(&text);
     std::fs::write(study.path("pair.toml"), PAIR).unwrap();
     let mut state = 7_u64;
-    // At random, and later and later, so that a slow machine gets on too.
+    // At random times that increase, so that a slow machine makes progress too.
     let kills = kill(&study, |kills| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -458,12 +460,12 @@ fn traces_are_swept_over_machines_networks_and_factors() {
         let report: Value =
             serde_json::from_slice(&chakram(study.dir.path(), &replay).stdout).unwrap();
         assert_eq!(report["makespan_ps"], row["time_ps"], "{words:?}");
-        // 2.5 an hour for each of the ranks.
+        // 2.5 an hour for each rank.
         let seconds = row["time_ps"].as_f64().unwrap() / 1e12;
         let cost = 2.5 * row["npus"].as_f64().unwrap() * seconds / 3600.0;
         assert!((row["cost"].as_f64().unwrap() / cost - 1.0).abs() < 1e-12);
     }
-    // Of captures the number of NPUs is not known before they are read.
+    // The number of NPUs in a capture is unknown before it is read.
     let text = std::fs::read_to_string(study.path("s.toml")).unwrap();
     let few = Study::new(&text.replace(
         "[[axis]]\nkey = \"machine\"",
@@ -498,7 +500,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
     let rows = rows(&study.path("out"));
     let best = rows.iter().filter_map(time).min();
     assert_eq!(report["makespan_ps"].as_u64(), best, "{command:?}");
-    // The best in time is of the front, and no row of the front is dominated by another row.
+    // The fastest row is in the front, and no row of the front is dominated by another row.
     let front = std::fs::read_to_string(study.path("out/front.csv")).unwrap();
     let front: Vec<u64> = front
         .lines()
@@ -543,8 +545,8 @@ fn pages_carry_commands_that_give_the_same_answer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the study has rows 0 to 19"));
 }
 
-/// DEAP's two flows: memory, then plans, then chips, or memory, then chips, then plans; the accelerator inside both. Both visit
-/// in their order, and find the same best.
+/// DEAP's two flows: memory, then plans, then chips, or memory, then chips, then plans; the accelerator inside both.
+/// Both visit points in their own order, and find the same best.
 #[test]
 fn layers_nest_in_either_order_to_the_same_best() {
     let study = |layers: [&str; 3]| {
@@ -567,7 +569,7 @@ fn layers_nest_in_either_order_to_the_same_best() {
         let values: Vec<&Value> = rows.iter().map(|row| &row["point"][key]).collect();
         values.windows(2).filter(|pair| pair[0] != pair[1]).count()
     };
-    // What lies further inside changes more often.
+    // Inner layers change more often.
     for (rows, outer, inner) in [
         (&plans_first, "plan.tensor", "machine"),
         (&chips_first, "machine", "plan.tensor"),
@@ -590,8 +592,8 @@ fn layers_nest_in_either_order_to_the_same_best() {
     assert!(best(&chips_first).1.contains("ring:4"));
 }
 
-/// All degrees of GPT-3 175B on 512 NPUs and of Llama-3 70B on 256, with four sizes of micro-batches: the proved optimum is that of
-/// replaying all, and what is excluded is not below it.
+/// All degrees of GPT-3 175B on 512 NPUs and of Llama-3 70B on 256, with four sizes of micro-batches: the proved
+/// optimum equals that of replaying all points, and no excluded point is better.
 #[test]
 #[ignore = "minutes: cargo test --release --test it -- --ignored plans_of_large_models"]
 fn plans_of_large_models_have_the_optimum_of_replaying_all() {
@@ -622,7 +624,7 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
             match other["bound_ps"].as_u64() {
                 Some(bound) => assert!(time(one).is_none_or(|time| time >= bound)),
                 None if other["outcome"] == "infeasible" => {
-                    // A bound that is too large says less than what a replay takes.
+                    // A row whose bound overflows has fewer facts than after a replay, so only reasons are compared.
                     assert_eq!(one["reason"], other["reason"]);
                 }
                 None => assert_eq!(one, other),
@@ -631,9 +633,9 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
     }
 }
 
-/// Layers in turns from the first values on, (0, 0) of an axis of two bandwidths and one of two latencies: the first layer takes
-/// 450 GB/s with the first latency, the second the lower latency with that, and the second round visits the one point of the four
-/// that is left and finds nothing.
+/// Layers optimized in turn from the first values, (0, 0), of an axis of two bandwidths and one of two latencies. The
+/// first layer chooses 450 GB/s with the first latency, the second the lower latency with this bandwidth. The second
+/// round visits the one remaining point of the four and finds no better one.
 #[test]
 fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     let axis = |key: &str, values: &str| {
@@ -665,7 +667,7 @@ fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     );
     assert_eq!(lines[2], "    dimension.nvlink.bandwidth 450 GB/s");
     assert_eq!(lines[4], "    dimension.nvlink.latency 500 ns");
-    // All four points of the nested layers have that best.
+    // The nested layers visit all four points and find the same best.
     let nested = study("");
     nested.run("out", &[]);
     let best = |of: &Study| {
@@ -674,7 +676,7 @@ fn layers_in_turns_end_with_a_round_that_finds_nothing() {
         rows.iter().filter_map(time).min()
     };
     assert_eq!(best(&nested), best(&turns));
-    // A second run goes on with what the first found out, to the same bytes.
+    // A second run resumes from the results of the first, and writes the same bytes.
     let before = turns.files("out");
     turns.run("out", &["--resume"]);
     assert_eq!(before, turns.files("out"));

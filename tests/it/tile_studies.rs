@@ -1,4 +1,4 @@
-//! Studies of the paper on tiles, PALM: what its tables and figures claim, beside what comes out.
+//! Studies of the paper on tiles, PALM: the claims of its tables and figures, with our results.
 
 mod inference;
 mod mappings;
@@ -17,14 +17,14 @@ struct StudiedPlan<'a> {
     tensor: u32,
     data: u32,
     pipeline: u32,
-    /// Samples of a micro-batch of one replica, and of a step.
+    /// Samples of one replica's micro-batch; the next field is the samples of a step.
     micro_batch: u32,
     batch: u32,
     more: &'a [&'a str],
 }
 
 impl StudiedPlan<'_> {
-    /// Its report, or, with `--dry-run` in `more`, what is known without a replay.
+    /// The plan's report, or, with `--dry-run` in `more`, the results that need no replay.
     fn report(&self, folder: &Folder) -> Value {
         let numbers = [
             ("--tensor", self.tensor),
@@ -59,11 +59,11 @@ fn seconds(report: &Value) -> f64 {
     makespan / 1e12
 }
 
-/// Samples, tokens and numbers per token of a layer of T-145B: micro-batches of 115 samples in the paper, of 112 here, for those
-/// of a replica have to be whole.
+/// Samples, tokens and numbers per token of a layer of T-145B. The paper has micro-batches of 115 samples; here they
+/// have 112, because a replica's samples must be a whole number.
 const LAYER: [f64; 3] = [112.0, 2048.0, 12288.0];
 
-/// Writes models of one and of two layers of T-145B, between which one layer is the difference.
+/// Writes models with one and with two layers of T-145B; their difference is one layer.
 fn write_layers(folder: &Folder) {
     for (file, layers) in [("one.toml", 1), ("two.toml", 2)] {
         let model = format!(

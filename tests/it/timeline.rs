@@ -1,5 +1,4 @@
-//! The timeline, parsed back: every node is a slice, slices of a track do not overlap, and every
-//! arrow has both ends.
+//! The timeline, parsed: every node is a slice, slices of a track do not overlap, and every arrow has both ends.
 
 use super::commands::chakram;
 use chakram::engine::{CommTiming, CompiledReplay, ComputeModel, ReplayOptions};
@@ -24,7 +23,7 @@ fn events(pattern: WorkloadPattern) -> Vec<Value> {
     drawn(&workload, &ReplayOptions::default())
 }
 
-/// The file in `format`, and the number of nodes of the replay.
+/// The timeline in `format`, and the replay's number of nodes.
 fn written(
     workload: &Workload,
     options: &ReplayOptions,
@@ -45,20 +44,20 @@ fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     let events = parsed["traceEvents"].as_array().unwrap().clone();
     let ranks = workload.ranks();
     let nodes = events.iter().filter(|event| node_of(event).is_some());
-    // The critical path has a process of its own behind the ranks.
+    // The critical path is a separate process after the ranks.
     let nodes = nodes.filter(|event| event["pid"].as_u64() < Some(ranks.into()));
     assert_eq!(nodes.count() as u64, count, "every node is drawn");
     events
 }
 
-/// The node that is drawn: as a slice, or, if it takes no time, as a moment.
+/// The node of an event: a node is drawn as a slice, or as an instant if it takes no time.
 fn node_of(event: &Value) -> Option<u64> {
     let drawn = event["ph"] == "B" || event["ph"] == "i";
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
 
-/// Slices as viewers make them: Speedscope subtracts the start of the trace in doubles of microseconds; Perfetto rounds to
-/// nanoseconds, and cut off what is below in earlier versions.
+/// Slices as viewers compute them: Speedscope subtracts the trace's start in doubles of microseconds; Perfetto rounds
+/// to nanoseconds, and truncated in earlier versions.
 fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts| ts);
     let first = events.iter().filter_map(|event| event["ts"].as_f64());
@@ -68,7 +67,7 @@ fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts| (ts * 1000.0).round());
 }
 
-/// No slice of a track reaches into the next, and paths enclose what stands under them.
+/// No slice of a track overlaps the next, and path slices enclose the slices below them.
 fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
     let mut tracks: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
     for event in events {
@@ -80,7 +79,7 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
                 );
                 tracks.entry(key).or_default().push(event);
             }
-            // Viewers round durations apart from instants, and sort such slices by them.
+            // Viewers round the durations of such slices separately from their starts, and sort by them.
             phase => assert_ne!(phase, "X", "{event}"),
         }
     }
@@ -92,7 +91,7 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
             1,
             "{track:?} has a name"
         );
-        // In the order of the file, which viewers keep among events of one instant.
+        // In file order, which viewers keep for events of one instant.
         let (mut open, mut now) = (Vec::new(), 0.0);
         for slice in slices {
             let ts = slice["ts"].as_f64().unwrap();
@@ -128,7 +127,7 @@ fn training_is_drawn_with_named_collectives() {
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
 }
 
-/// Kernels of odd picoseconds one behind the other, the middle one of none, under paths of two steps.
+/// Successive kernels whose durations are no whole ns, the middle one of duration 0, in the paths of two steps.
 fn odd() -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
@@ -171,7 +170,7 @@ fn slices_of_odd_picoseconds_meet_and_nest() {
             .filter(|e| e["ph"] == phase && e["name"] == name);
         of.map(|e| e["ts"].as_f64().unwrap()).collect::<Vec<_>>()
     };
-    // Two steps, each one slice above all and one moment.
+    // Each of two steps has one enclosing slice and one instant.
     assert_eq!(phase("B", "step0").len() + phase("B", "step1").len(), 2);
     assert_eq!(phase("i", "step 1").len(), 1);
     assert_eq!(phase("B", "step1"), phase("E", "step0"));
@@ -213,7 +212,8 @@ fn messages_are_drawn_with_arrows() {
                 "arrow {id}: {ends:?}"
             );
         }
-        // Viewers draw an arrow to the beginning of the slice it enters, which must not be that of the whole receive.
+        // Viewers draw an arrow to the start of the slice that it enters, so this must not be the whole receive's
+        // slice.
         let entered = events.iter().filter(|event| event["ph"] == "f");
         for arrow in entered {
             let own = |event: &&Value| {
@@ -265,7 +265,7 @@ fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
     builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-/// Values of a counter of a rank, with their instants in microseconds.
+/// Values of a rank's counter, with their times in microseconds.
 fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
     let own = events
         .iter()
@@ -277,8 +277,8 @@ fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
     own.map(value).collect()
 }
 
-/// One kernel waits until the other is done. Each of four members of an all-reduce of 8 MB sends 2 x 3/4 x 8 MB at best, while
-/// it lasts; of a message of 1 MiB its sender sends that, and its receiver nothing.
+/// One kernel waits until the other has ended. While an all-reduce of 8 MB lasts, each of its four members sends at
+/// least 2 x 3/4 x 8 MB; the sender of a message of 1 MiB sends 1 MiB, and its receiver 0.
 #[test]
 fn counters_say_what_waits_and_what_is_sent() {
     let events = drawn(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
@@ -362,11 +362,11 @@ fn delayed() -> Workload {
     builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-/// The slices of `rank` as (name, start, duration), in microseconds.
+/// The slices of `rank` as (name, start, duration) in microseconds.
 fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
     let own = events.iter().filter(|e| e["pid"] == rank);
     let at = |e: &Value| e["ts"].as_f64().unwrap();
-    // A node ends with the next end on its track that is of a node.
+    // A node ends at the next end event of a node on its track.
     let slice = |begin: &Value| {
         let mut rest = events.iter().skip_while(|e| !std::ptr::eq(*e, begin));
         let end = |e: &&Value| {
@@ -393,8 +393,8 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
 
     let events = drawn(&delayed(), &options(CommTiming::Recorded));
     check_tracks(&events);
-    // The receive waits from 0 to 30 and ends at 37; the send ends at 35, and 20 later, at 55, rank 0
-    // comes to the barrier, in which rank 1 waits since 37.
+    // The receive waits from 0 to 30 and ends at 37; the send ends at 35, and 20 later, at 55, rank 0 enters the
+    // barrier, where rank 1 has waited since 37.
     let barrier = "barrier of 0 B, all 2 ranks, as recorded";
     let (sent, received) = ("send 64 B to rank 1", "receive 64 B from rank 0");
     let wanted = [named(30.0, sent, 5.0), named(55.0, barrier, 11.0)];
@@ -403,7 +403,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     assert_eq!(slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 2);
 
-    // As captured the receive ends at 3 + 7, before the send starts: there is no arrow.
+    // As captured, the receive ends at 3 + 7, before the send starts: there is no arrow.
     let events = drawn(&delayed(), &options(CommTiming::Captured));
     check_tracks(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";

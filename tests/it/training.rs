@@ -1,4 +1,4 @@
-//! Models under plans: what is conserved over a grid of them, and what formulas say of time, bytes and memory.
+//! Models under plans: conservation laws over a grid of plans, and formulas for time, bytes and memory.
 
 use chakram::engine::{
     CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome, RooflineEfficiency,
@@ -77,7 +77,7 @@ fn gpt() -> Model {
     transformer("gpt", GPT, PositionEncoding::Learned(8), true)
 }
 
-/// Fewer heads of keys than of queries, gates, no biases, nothing shared.
+/// Fewer key heads than query heads, gates, no biases, no shared parameters.
 fn llama() -> Model {
     let block = TransformerBlock {
         kv_heads: 2,
@@ -93,7 +93,7 @@ fn llama() -> Model {
     transformer("llama", block, PositionEncoding::Rotary, false)
 }
 
-/// Norms behind the sums, and tokens that look both ways.
+/// Norms after the residual sums, and attention in both directions.
 fn bert() -> Model {
     let block = TransformerBlock {
         norm_after: true,
@@ -134,7 +134,7 @@ fn replay_with<O: Observer>(
 struct Sums {
     rank: u32,
     flops: u128,
-    /// Bytes by (source, destination, tag): sent, received.
+    /// Bytes by (source, destination, tag): those sent, and those received.
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
     /// `comm_size` of collectives by their names.
     collectives: Vec<(String, chakram::trace::CollectiveKind, u64)>,
@@ -182,15 +182,15 @@ impl Sink for Sums {
         for class in 0..TensorClass::COUNT {
             self.used[class] += node.memory.allocates[class];
             self.peak[class] = self.peak[class].max(self.used[class]);
-            // Freed memory was allocated, or this panics.
+            // Panics if more is freed than was allocated.
             self.used[class] -= node.memory.frees[class];
         }
         Ok(())
     }
 }
 
-/// Blocks of one square product each, between two layers that take no time where kernels that only move bytes
-/// are left out.
+/// Blocks of one square product each, between two layers that take no time if kernels that only move bytes are left
+/// out.
 fn products(blocks: usize, side: u64) -> Model {
     let norm = |name: &str, role| {
         let work = OperatorKind::Norm {

@@ -1,12 +1,12 @@
-//! Step times of training on clusters of A100s, predicted from a model and a plan by `chakram generate`,
-//! against what was measured. The measurements are read where the variable `CHAKRAM_CORPUS` names a folder
-//! that has them, in `validation`; without it these tests say that they are skipped.
+//! Step times of training on clusters of A100s, predicted from a model and a plan by `chakram generate`, against
+//! measurements. These are read from the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names; without it
+//! these tests report that they are skipped.
 //!
-//! One constant is free: the part of its peak that a kernel reaches, the same for arithmetic and memory, for
-//! all kernels, models and plans. It was set to what the row [`ANCHOR`] needs, and to nothing else's liking.
-//! All other numbers are the machine's (`chakram machine show selene`) and the plan's.
+//! One constant is free: the share of its peak that a kernel reaches, the same for arithmetic and memory, and for all
+//! kernels, models and plans. It was fitted to the row [`ANCHOR`] alone. All other numbers come from the machine
+//! (`chakram machine show selene`) and the plan.
 //!
-//! The table of all rows, and of what the error becomes without each effect, takes minutes:
+//! The table of all rows, with the errors without each effect, takes minutes:
 //!
 //! ```text
 //! CHAKRAM_CORPUS=… cargo test --release --test it training_times -- --ignored --nocapture
@@ -20,13 +20,13 @@ use super::corpus::one_of_each;
 use rows::{Row, rows};
 use serde_json::Value;
 
-/// The part of the peak that kernels reach.
+/// The share of the peak that kernels reach.
 const EFFICIENCY: &str = "0.673";
-/// The row that fixed it.
+/// The row to which it was fitted.
 const ANCHOR: &str = "SC'21 18.4B";
 
-/// By how much predictions are off, in per cent of what was measured: not goals, but what one constant gives. Small
-/// ones first, which are replayed in every run.
+/// Errors of predictions in per cent of the measured time: not goals, but the results with one constant. The small jobs
+/// are first and run every time.
 const ERRORS: [(&str, f64); 18] = [
     ("SC'21 1.7B", 2.3),
     ("SC'21 3.6B", 1.5),
@@ -47,13 +47,13 @@ const ERRORS: [(&str, f64); 18] = [
     ("seqsel 1T full", 10.9),
     ("seqsel 1T selective", 9.6),
 ];
-/// Number of small ones among them.
+/// Number of small jobs among them.
 const SMALL: usize = 6;
-/// By how much an error may move before the text that quotes it is wrong; less than effects are worth.
+/// Allowed change of an error, in percentage points, before a text that quotes it is wrong; smaller than the worth of
+/// any effect.
 const MOVES: f64 = 0.8;
 
-/// Effects, rows that must notice when one is left out, and by how much the prediction falls then at
-/// least, in per cent of what was measured.
+/// Effects, a row whose prediction must fall without the effect, and the least fall in per cent of the measured time.
 const EFFECTS: [(&str, &str, f64); 6] = [
     ("memory-bound", "SC'21 1.7B", 25.0),
     ("recompute", "SC'21 7.5B", 25.0),
@@ -86,7 +86,7 @@ fn predicted_on(machine: &str, row: &Row, more: &[&str]) -> f64 {
     report["makespan_ps"].as_u64().expect("it is a number") as f64 / 1e12
 }
 
-/// Per cent by which the prediction is off.
+/// Error of the prediction in per cent.
 fn error(row: &Row, seconds: f64) -> f64 {
     100.0 * (seconds / row.measured - 1.0)
 }
@@ -97,7 +97,7 @@ fn named<'r>(rows: &'r [Row], name: &str) -> &'r Row {
     found.unwrap_or_else(|| panic!("there is no row {name}"))
 }
 
-/// Whether the error of a row is the one that [`ERRORS`] has.
+/// Checks that the error of a row is the one in [`ERRORS`].
 fn check(name: &str, off: f64) {
     let expected = ERRORS.iter().find(|(row, _)| *row == name);
     let (_, expected) = expected.unwrap_or_else(|| panic!("{name} has no error yet"));

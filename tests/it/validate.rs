@@ -1,5 +1,5 @@
-//! `chakram validate`: every defect that is put into a sound job is found where it is, whatever a replay refuses
-//! is unsound, and traces of other tools are what they are known to be.
+//! `chakram validate`: every injected defect is found at its place, every job that a replay rejects is unsound, and
+//! traces of other tools have exactly their known defects.
 
 mod broken;
 mod chance;
@@ -9,7 +9,7 @@ mod program;
 
 use chakram::validate::{DefectKind, DefectLog};
 
-/// All defects in short, for messages.
+/// All defects in short form, for assertion messages.
 fn told(findings: &DefectLog) -> String {
     let kinds = DefectKind::all().filter(|&kind| findings.count(kind) > 0);
     let lines = kinds.map(|kind| {

@@ -1,4 +1,4 @@
-//! Edits of jobs: against the jobs that are generated with the other plan, against inverses, and against measured runs.
+//! Transforms of jobs: against jobs generated with the target plan, against inverses, and against measured runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 mod plan_grid;
 
-/// A transformer of so many layers that a test has time for.
+/// A transformer with this many layers, small enough for a test.
 fn model(layers: u32) -> String {
     let shown = chakram(&["model", "show", "gpt2-small", "--toml"]);
     let text = String::from_utf8(shown.stdout).expect("it is text");
@@ -74,10 +74,10 @@ impl Jobs {
         self.path(name)
     }
 
-    /// Writes an edited job.
+    /// Writes a transformed job.
     fn edit(&self, job: &str, name: &str, edits: &[&str]) -> String {
         let to = format!("{}/job", self.path(name));
-        // Tests may have given the kernels times since the job was written.
+        // Tests may have added recorded times to the kernels since the job was written.
         let mut words = vec!["edit", job, "--no-verify", "-o", &to];
         edits.iter().for_each(|edit| words.extend(["--edit", edit]));
         done(&words);
@@ -112,8 +112,8 @@ fn traces(folder: &str) -> Vec<(String, Vec<u8>)> {
     traces
 }
 
-/// Over plans: batches, layers, accumulation and replicas. Structure and time are those of the generator, which shares
-/// nothing with edits.
+/// For several plans: batches, layers, accumulation and replicas. Structure and time equal the generator's, which
+/// shares no code with transforms.
 #[test]
 fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     let jobs = Jobs::new();
@@ -155,7 +155,7 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     }
 }
 
-/// Four of 64 ranks, completed by their roles, take what all 64 take; a role that nobody captured is an error.
+/// Four of 64 ranks, completed by their roles, take as long as all 64; a role without a captured rank is an error.
 #[test]
 fn jobs_of_a_few_ranks_are_completed_by_roles() {
     let jobs = Jobs::new();
@@ -225,7 +225,7 @@ fn jobs_of_a_few_ranks_are_completed_by_roles() {
     }
 }
 
-/// Files are edited and edited back.
+/// Files are transformed and transformed back.
 #[test]
 fn edits_and_their_inverses_give_the_same_bytes() {
     let jobs = Jobs::new();
@@ -252,13 +252,13 @@ fn edits_and_their_inverses_give_the_same_bytes() {
     }
 }
 
-/// One rank on which everything runs in turn: each of two steps begins 3 ms later.
+/// One rank whose nodes run in sequence: each of two steps begins 3 ms later.
 #[test]
 fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     let jobs = Jobs::new();
     let job = jobs.generate("base", 2, "--batch 2 --micro-batch 2");
     for at in ["forward", "backward", "optimizer"] {
-        // Without launches nothing runs ahead of the delay.
+        // Without launches no node runs ahead of the delay.
         let launch = ["--launch", "none"];
         let before = report(&job, &launch)["makespan_ps"]
             .as_u64()
@@ -284,7 +284,8 @@ fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     assert_eq!(edited["messages"], expected["messages"]);
 }
 
-/// Reductions behind the backward pass are those of a plan without overlap, and passes come in the order of the other schedule.
+/// With reductions after the backward pass the job equals that of a plan without overlap, and passes have the order of
+/// the target schedule.
 #[test]
 fn overlap_and_schedules_are_those_of_the_plan() {
     let jobs = Jobs::new();
@@ -313,7 +314,7 @@ fn overlap_and_schedules_are_those_of_the_plan() {
         let generated = jobs.generate("generated", 4, &to);
         let [edited, expected] = [report(&base, &["--edit", edit]), report(&generated, &[])];
         assert_eq!(edited["makespan_ps"], expected["makespan_ps"], "{edit}");
-        // The peak of activations tells 1F1B from GPipe, which take as long.
+        // The peak of activations distinguishes 1F1B from GPipe, which take equally long.
         assert_eq!(edited["memory"], expected["memory"], "{edit}");
         assert!(
             edited["edits"]["rows"][0]["changed"].as_u64() > Some(0),
@@ -350,7 +351,7 @@ fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
     }
 }
 
-/// A job of one rank that exchanges nothing would be eight jobs side by side.
+/// Replicas of a job of one rank without communication would be eight independent jobs.
 #[test]
 fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
     let jobs = Jobs::new();
@@ -380,7 +381,7 @@ fn a_file_of_edits_is_read_as_words_are() {
     assert_eq!(by_file["edits"], by_words["edits"]);
 }
 
-/// What changed in each pair, as its `pair.json` says it.
+/// The change in each pair, as in its `pair.json`.
 const PAIRS: [(&str, &str); 7] = [
     ("ddp_batch_x2", "batch=2x"),
     ("ddp_accum_2", "accumulate=2"),

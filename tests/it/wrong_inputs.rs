@@ -1,11 +1,11 @@
-//! Wrong inputs as people make them, by class: the error names the place, what was found, what was expected or is
-//! there, and what to try; the exit code is 2, and nothing goes to standard output.
+//! Typical wrong inputs by class: the error names the place, what was found, what was expected or exists, and what to
+//! try; the exit code is 2, and standard output is empty.
 
 use super::commands::chakram;
 use std::path::Path;
 use std::process::Stdio;
 
-/// A command line, and parts of what is said to it.
+/// A command line, and parts of its error.
 type WrongInput = (&'static [&'static str], &'static [&'static str]);
 
 const DDP: &str = "traces/ddp-resnet18";
@@ -74,7 +74,7 @@ fn commands_and_options() {
     ]);
 }
 
-/// Words of other tools for an option lead to it; nobody who misspells one wants to pass it as a value.
+/// Other tools' words for an option lead to it; an unknown option is never taken as a value.
 #[test]
 fn words_of_other_tools() {
     let collective = ["generate", "collective", "all-reduce", "--size", "1GB"];
@@ -213,7 +213,7 @@ fn files_and_folders() {
             &["replay", "README.md"],
             &["README.md", "the name is not `PREFIX.RANK.et`"],
         ),
-        // The file is there under another ending, or another spelling.
+        // The file exists with another ending or spelling.
         (
             &["replay", "traces/ddp-resnet18/job.0.et"],
             &["no such file", "try: traces/ddp-resnet18/job.0.et.zst"],
@@ -412,7 +412,7 @@ fn a_dash_is_standard_input_or_output() {
     std::fs::remove_file(path).expect("it was written");
 }
 
-/// Under `-q` notes are silent, and under `-v` the phases of a run are said, on standard error alone.
+/// `-q` suppresses notes, and `-v` prints the phases of a run, only on standard error.
 #[test]
 fn verbosity_changes_standard_error_alone() {
     let run = |more: &[&str]| {
@@ -434,7 +434,7 @@ fn verbosity_changes_standard_error_alone() {
     );
 }
 
-/// Under the head of each option, which follows `.TP`, there is a text, and `--help` has the same words.
+/// In a manual page each option's head, after `.TP`, is followed by a text, with the same words as `--help`.
 fn manual_pages_have_the_texts_of_help(pages: &Path) {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut commands, mut options) = (0, 0);
@@ -449,7 +449,7 @@ fn manual_pages_have_the_texts_of_help(pages: &Path) {
             !page.contains("help(1)"),
             "{name} lists a page that does not exist"
         );
-        // The words of `chakram archive add` are those of its subcommands' names.
+        // Words of `chakram archive add` in the synopsis are also subcommand names.
         let synopsis = page.lines().find(|line| line.starts_with("\\fBchakram"));
         let command = synopsis.and_then(|line| line[3..].split("\\fR").next());
         let mut words_of_command: Vec<_> = command
@@ -488,7 +488,7 @@ fn manual_pages_have_the_texts_of_help(pages: &Path) {
     );
 }
 
-/// Every command has a page of the manual, and shells get presets and files.
+/// Every command has a manual page, and shell completion offers presets and files.
 #[test]
 fn the_manual_and_completions_know_commands_and_presets() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -521,7 +521,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
     assert!(models.contains("llama3-8b"), "{models}");
 }
 
-/// Commands of the page of messages, each with what is shown of it.
+/// Commands on the page of messages, each with its shown output.
 fn shown(page: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut in_block = false;
@@ -539,7 +539,7 @@ fn shown(page: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Words of messages that say what to do next.
+/// Words that mark a message's advice.
 const HELPS: [&str; 8] = [
     "try:",
     "tip:",
@@ -551,7 +551,7 @@ const HELPS: [&str; 8] = [
     " one of",
 ];
 
-/// The book has a table of a hundred wrong inputs with what is said to each, which says what to do next.
+/// The book has a table of a hundred wrong inputs with their errors, each of which gives advice.
 #[test]
 fn the_book_shows_what_is_said() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -591,7 +591,7 @@ fn the_book_shows_what_is_said() {
             continue;
         }
         inputs += 1;
-        // A check prints what it finds, as its answer.
+        // A check prints its findings to standard output.
         let is_check = command.starts_with("chakram machine check");
         let is_error = is_check || out.is_empty() && error.starts_with("error: ");
         let code = output.status.code();

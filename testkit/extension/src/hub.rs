@@ -1,4 +1,4 @@
-//! A network model: one hub that forwards one message at a time.
+//! A network: a hub that forwards one message at a time.
 
 use chakram::extend::{
     DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
@@ -15,7 +15,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Creates a hub with this rate; messages arrive `latency` after they have passed it.
+    /// A hub with this rate; a message arrives one latency after it has passed.
     pub fn new(rate: Bandwidth, latency: Span) -> Self {
         Self {
             rate,

@@ -1,6 +1,6 @@
-//! An example of [`chakram::extend`]: one new model of each kind, each in a file of its own, and replays with them.
+//! An example of [`chakram::extend`]: one new model of each kind, each in its own file, and replays with them.
 //!
-//! To add a model, write such a file and pass the model to the replay as `tests/models.rs` does.
+//! To add your own model, write such a file and pass the model to the replay, as in `tests/models.rs`.
 
 pub mod hub;
 pub mod speed;

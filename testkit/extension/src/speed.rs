@@ -1,10 +1,10 @@
-//! A kernel price model: all operations at one rate.
+//! Kernel prices: operations divided by a single rate.
 
 use chakram::extend::{KernelModel, KernelProfile};
 use chakram::machine::NpuClass;
 use chakram::units::{FlopRate, Span};
 
-/// Prices every kernel with known operations at this rate, on NPUs of any class.
+/// Prices every kernel with known operations at this rate, on NPUs of all classes.
 #[derive(Debug)]
 pub struct OneSpeed(pub FlopRate);
 

@@ -20,7 +20,7 @@ impl AlgorithmModel for Star {
     fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
-            // Once all buffers have arrived, it sends to one after another.
+            // When all buffers have arrived, the root sends to one member after another.
             0 => (others, i + 1, others),
             _ => (1, 0, 0),
         };

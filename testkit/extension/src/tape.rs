@@ -1,9 +1,9 @@
-//! A memory model: one tape for all NPUs, which must be wound before each access.
+//! A memory: one tape for all NPUs, which must be wound before each access.
 
 use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
 use chakram::units::{Bandwidth, Span, Time};
 
-/// The configuration: rate of the tape, and time to wind it.
+/// The design of the memory: rate and winding time.
 #[derive(Clone, Copy, Debug)]
 pub struct TapeLibrary {
     /// Rate of loads and stores.

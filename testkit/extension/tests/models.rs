@@ -23,7 +23,8 @@ fn job(pattern: WorkloadPattern) -> Job {
     Job::generate(pattern).unwrap()
 }
 
-/// Four messages of 1,000 B in succession over 0.5 GB/s: the last arrives after 4 x 2 us and the hub's 1 us.
+/// Four messages of 1,000 B, one after another over 0.5 GB/s: the last arrives after 4 x 2 us and the hub's latency of
+/// 1 us.
 #[test]
 fn messages_pass_a_hub_one_after_another() {
     let (machine, options) = (machine(), ReplayOptions::default());
@@ -36,12 +37,12 @@ fn messages_pass_a_hub_one_after_another() {
     let hub = Hub::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_over(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
-    // Over the machine's own network they do not contend: 1 us and 0.2 us.
+    // On the machine's own network they do not contend: 1 us and 0.2 us.
     let own = ring.replay(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }
 
-/// Three buffers of 1,000 B to the center in succession, and three back: 2 x (3 us + 0.2 us).
+/// Three buffers of 1,000 B to the first member, one after another, and three back: 2 x (3 us + 0.2 us).
 #[test]
 fn a_star_carries_out_an_all_reduce() {
     static STAR: Star = Star;
@@ -70,7 +71,7 @@ fn kernels_take_what_their_model_says() {
     assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
 }
 
-/// Two NPUs load 1 MB at 1 GB/s from one tape that takes 1 ms to wind: 2 x 2 ms. Their own memory is unchanged.
+/// Two NPUs load 1 MB at 1 GB/s from one tape that takes 1 ms to wind: 2 x 2 ms. Their own memory is unaffected.
 #[test]
 fn loads_come_from_tape() {
     let text = chakram::machine::source("Switch(2):1 GB/s:100 ns")

@@ -1,19 +1,19 @@
-//! Events by time, in one list; events of a tick are processed in order of insertion.
+//! Events by time: one list, in order of insertion within a tick.
 //!
-//! In ASTRA-sim 2.x, an NPU groups its delays by the tick at which they end, and has one event per tick,
-//! inserted when the first of them was registered. The calls of a tick run in the order of registration; a
-//! call that is added to the tick meanwhile also runs in it.
+//! ASTRA-sim 2.x: an NPU groups its delays by the tick at which they end, with one event per tick, at the position of
+//! the first registered delay. The calls of a tick run in the order of their registration; one that is added to the
+//! tick while they run joins them.
 
 use super::network::Transfer;
 use super::post::Handler;
 use std::collections::{BTreeMap, VecDeque};
 
-/// An entry of the list.
+/// An event of the list.
 #[derive(Debug)]
 pub enum Event {
     /// The delays of an NPU that end now.
     Calls(usize),
-    /// A message reaches the next device on its route.
+    /// A message reaches the next device on its path.
     Arrival(Transfer),
     /// A link has sent the whole message.
     LinkFree(usize, usize),
@@ -26,9 +26,9 @@ pub enum Event {
 pub enum Call {
     /// A node of the workload ends.
     NodeEnds(u64),
-    /// A chunk of a broadcast ends; it only takes time.
+    /// A chunk of a broadcast ends; a broadcast only takes time and sends no messages.
     BroadcastEnds(u64),
-    /// A packet is on this side of the bus; it may have to be reduced first.
+    /// A packet has crossed the bus; it may need a reduction.
     Packet(Packet),
     /// A compute node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
@@ -38,7 +38,7 @@ pub enum Call {
     Bus(usize, super::bus::Signal),
 }
 
-/// Data of a stream on its way between network and memory.
+/// A packet: data of a stream between network and memory.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub stream: usize,
@@ -46,7 +46,7 @@ pub struct Packet {
     pub reduce: bool,
 }
 
-/// The list.
+/// The list of events and delays.
 #[derive(Debug, Default)]
 pub struct Agenda {
     pub now: u64,
@@ -82,7 +82,7 @@ impl Agenda {
         }
     }
 
-    /// Removes the next call of an NPU whose delay ends now.
+    /// Takes the next call of an NPU whose delay ends now.
     pub fn next_call(&mut self, npu: usize) -> Option<Call> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {

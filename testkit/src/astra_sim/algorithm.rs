@@ -1,4 +1,4 @@
-//! Algorithms as state machines that receive events and return actions.
+//! Algorithms as state machines: events in, actions out.
 
 pub mod credits;
 pub mod custom;
@@ -16,7 +16,7 @@ pub enum Input {
     Start,
     /// A message has arrived.
     Received,
-    /// A packet is on this side of the bus, and reduced if required.
+    /// A packet has crossed the bus and was reduced if needed.
     Ready,
     /// A node of a custom algorithm has ended.
     Ended(u64),
@@ -25,7 +25,7 @@ pub enum Input {
 /// Action of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// Transfer data over the bus.
+    /// Move data over the bus.
     Move(Move),
     Send {
         dst: usize,
@@ -35,7 +35,7 @@ pub enum Act {
         src: usize,
         bytes: u64,
     },
-    /// As above for a node of a trace, with the trace's tag.
+    /// Send for a node of a custom algorithm, with the trace's tag.
     SendNode {
         node: u64,
         dst: usize,
@@ -61,20 +61,20 @@ pub enum Act {
 pub struct Move {
     pub bytes: u64,
     pub reduce: bool,
-    /// Whether it goes to the memory.
+    /// `true` towards memory, `false` towards the NPU.
     pub to_memory: bool,
-    /// Whether the data returns to its source (only with the shared bus).
+    /// The data returns to its origin (only with the shared bus).
     pub send_back: bool,
-    /// Whether it takes a constant 10 ns (in groups).
+    /// Use a constant delay of 10 ns (in groups).
     pub fast: bool,
 }
 
-/// The members of a logical ring, and the index of this one.
+/// The members of a logical ring, and the index of this NPU.
 #[derive(Clone, Debug)]
 pub struct Peers {
     pub ids: Vec<usize>,
     pub me: usize,
-    /// Whether they are a declared group rather than all NPUs of a dimension.
+    /// `true` for a declared group instead of all NPUs of a dimension.
     pub group: bool,
 }
 
@@ -99,7 +99,7 @@ impl Peers {
         }
     }
 
-    /// Returns the index `steps` further from `index`.
+    /// The index `steps` positions from `index`.
     pub fn walk(&self, index: usize, steps: usize, clockwise: bool) -> usize {
         let n = self.ids.len();
         let steps = steps % n;
@@ -116,7 +116,7 @@ pub enum Algo {
 }
 
 impl Algo {
-    /// Returns the size of the chunk after the phase.
+    /// Size of the chunk after the phase.
     pub fn final_size(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
@@ -135,7 +135,7 @@ impl Algo {
 }
 
 impl Sim<'_> {
-    /// Passes an event to the algorithm of a stream and executes its actions in order.
+    /// Passes an event to a stream's algorithm and carries out its actions in order.
     pub fn step(&mut self, stream: usize, input: Input) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
@@ -184,7 +184,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Moves data. In ASTRA-sim 2.x this takes a constant delay without a shared bus, 10 ns in groups.
+    /// Moves data between NPU and memory. ASTRA-sim 2.x: without the shared bus a constant delay,
+    /// 10 ns in groups.
     fn move_data(&mut self, npu: usize, stream: usize, how: Move) {
         let packet = Packet {
             stream,
@@ -201,7 +202,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Handles a packet that was moved: it is reduced first, or is ready.
+    /// Continues after a packet has moved: reduces it, or makes it ready.
     ///
     /// In ASTRA-sim 2.x a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
     pub fn packet(&mut self, packet: Packet) {

@@ -5,16 +5,16 @@ use std::fmt;
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// Whether it runs on one logical ring of all NPUs instead of one dimension.
+    /// `true` for one logical ring of all NPUs instead of one dimension.
     pub one: bool,
     pub style: Style,
 }
 
-/// Kind of algorithm.
+/// Style of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Ring,
-    /// Direct exchange, optionally with a maximum number of messages in flight.
+    /// At most this many messages in flight.
     Direct(Option<usize>),
     HalvingDoubling,
     DoubleBinaryTree,

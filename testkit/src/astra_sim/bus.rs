@@ -1,26 +1,26 @@
-//! The shared bus between NPU and memory agent, by the LogGP model.
+//! The shared bus between NPU and memory agent, as a LogGP model.
 //!
-//! In ASTRA-sim 2.x, a bus has two sides, of which one at a time sends to the other. A transfer takes o (or
-//! the remainder of the gap g after the last transfer) + (bytes − 1)·G + L + o. After more than eight
-//! transfers in a row a side lets the other go first. The NPU's side uses a second such bus, with G = 0.0038,
-//! before it sends and after it receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
+//! ASTRA-sim 2.x: a bus has two sides, and one at a time sends to the other. A transfer takes o (or the rest of the gap
+//! g after the last one) + (bytes − 1)·G + L + o; after more than eight transfers in a row a side gives precedence to
+//! the other. The NPU's side crosses a second such bus, with G = 0.0038, before it sends and after it receives.
+//! Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
 
 use super::Sim;
 use super::agenda::{Call, Packet};
 use super::algorithm::Move;
 use std::collections::VecDeque;
 
-/// The sides of the bus, then of the second bus at the NPU's side.
+/// The sides: those of the bus, then those of the second bus on the NPU's side.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_MEMORY: usize = 3;
-/// Maximum number of transfers in a row.
+/// Maximum transfers in a row before the other side gets precedence.
 const FAIR: u64 = 8;
 /// ns per byte of the second bus.
 const INNER_GAP: f64 = 0.0038;
 
-/// A delayed event on a side.
+/// The end of a delay on a side.
 #[derive(Clone, Copy, Debug)]
 pub enum Signal {
     Sent(usize),
@@ -31,7 +31,7 @@ pub enum Signal {
 /// A transfer.
 #[derive(Clone, Debug)]
 struct Request {
-    /// ASTRA-sim stores sizes in 32 bits.
+    /// Bytes, as a 32-bit integer like in the original.
     bytes: i32,
     reduce: bool,
     send_back: bool,
@@ -42,7 +42,7 @@ struct Request {
 #[derive(Clone, Debug)]
 enum Then {
     Packet(Packet),
-    /// A transfer from the NPU's side continues.
+    /// Continues a transfer of the NPU's side.
     Outer(Stage, Box<Request>),
 }
 
@@ -61,7 +61,7 @@ enum State {
     Receiving,
 }
 
-/// State of a side.
+/// State of one side.
 #[derive(Debug, Default)]
 pub struct Side {
     state: State,
@@ -94,7 +94,7 @@ impl Sim<'_> {
         &mut self.npus[npu].sides[side]
     }
 
-    /// Moves the data of a request over the second bus, and back if `back`.
+    /// Takes the data of a request over the second bus, and back if `back`.
     fn through_inner(&mut self, npu: usize, from: usize, stage: Stage, what: Request, back: bool) {
         let request = Request {
             bytes: what.bytes,
@@ -110,7 +110,7 @@ impl Sim<'_> {
         self.go_on(npu, side);
     }
 
-    /// Sends the next waiting transfer if the side is free and it is its turn.
+    /// Sends the next waiting transfer, if the side is free and has its turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != State::Free || this.sends.is_empty() {
@@ -161,7 +161,7 @@ impl Sim<'_> {
             .delay(npu, sent as u64, Call::Bus(npu, Signal::Sent(side)));
     }
 
-    /// Handles the end of a delay of the bus.
+    /// Continues at the end of a bus delay.
     pub fn bus_signal(&mut self, npu: usize, signal: Signal) {
         let now = self.agenda.now;
         let (Signal::Sent(side) | Signal::Received(side) | Signal::Reduced(side)) = signal;

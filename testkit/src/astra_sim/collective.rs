@@ -1,4 +1,4 @@
-//! Collectives as chunks; each chunk has phases, each with an algorithm and a queue.
+//! Parts of a collective: chunks, each with phases, and each phase with an algorithm and a queue.
 
 pub mod plan;
 
@@ -10,7 +10,7 @@ use super::{Numbering, Sim, Stream};
 use plan::{chunks, plan};
 use std::collections::VecDeque;
 
-/// A chunk in one dimension.
+/// A phase: a chunk in one dimension.
 #[derive(Debug)]
 pub struct Phase {
     pub queue: usize,
@@ -24,7 +24,7 @@ pub struct Dataset {
     pub left: u64,
 }
 
-/// Where a phase takes place.
+/// The NPUs of a phase.
 enum Place {
     Ring(Peers),
     Tree {
@@ -155,8 +155,8 @@ impl Sim<'_> {
         now
     }
 
-    /// Returns the logical dimensions of all NPUs, as far as the list of algorithms goes; an algorithm on one
-    /// ring of all NPUs ends it.
+    /// The logical dimensions of all NPUs, one per entry of the list of algorithms. An algorithm on
+    /// one ring of all NPUs ends the list.
     fn places(&self, npu: usize, list: &[Algorithm]) -> Vec<Place> {
         let mut places = Vec::new();
         let mut stride = 1;
@@ -209,8 +209,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Numbers a chunk and adds it to its first queue. The numbering of all NPUs' chunks also counts chunks
-    /// of groups. `set` has a bit for each dimension that does not take part.
+    /// Numbers a chunk and gives it to its first queue. The counter for chunks of all NPUs includes
+    /// the chunks of groups. `set` has a bit for each dimension that does not take part.
     fn stream(
         &mut self,
         npu: usize,

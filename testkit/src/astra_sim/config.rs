@@ -1,4 +1,4 @@
-//! The simulated system: inputs of ASTRA-sim 2.x after parsing.
+//! The simulated system: the inputs of ASTRA-sim 2.x after parsing.
 
 use super::algorithms::Algorithm;
 use std::collections::BTreeMap;
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 /// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Links are shared, and whole messages are stored and forwarded.
+    /// Congestion-aware: messages share links, and are stored and forwarded as a whole.
     Aware,
-    /// Links are never busy.
+    /// Congestion-unaware: no link is ever busy.
     Unaware,
 }
 
@@ -40,7 +40,7 @@ pub enum Kind {
     AllToAll,
 }
 
-/// Order of collectives by priority.
+/// Order of priorities of successive collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Lifo,
@@ -57,7 +57,7 @@ pub struct Bus {
     pub gap_per_byte: f64,
 }
 
-/// Traces of a custom algorithm, one per position.
+/// A custom algorithm: one trace per position.
 pub type Custom = Vec<Vec<Node>>;
 
 /// Contents of the system file.
@@ -65,18 +65,18 @@ pub type Custom = Vec<Vec<Node>>;
 pub struct System {
     pub policy: Policy,
     pub local_bw_aware: bool,
-    /// Endpoint delay in ns if the file states it; otherwise 10, without scaling.
+    /// In ns, if the file gives it; otherwise the delay is 10 ns and not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// Algorithms per dimension.
+    /// One algorithm per dimension, by kind of collective.
     pub algorithms: BTreeMap<Kind, Vec<Algorithm>>,
     pub custom: BTreeMap<Kind, Custom>,
-    /// Custom algorithms by the id of the node in the workload.
+    /// Custom algorithms by the node's id in the workload.
     pub custom_nodes: BTreeMap<u64, Custom>,
-    /// Bandwidth in 10^9 bytes per second.
+    /// In 10^9 bytes per second.
     pub local_mem_bw: f64,
-    /// Peak rate in 10^12 operations per second.
+    /// In 10^12 operations per second.
     pub peak_perf: f64,
     pub roofline: bool,
     pub replay_only: bool,
@@ -84,13 +84,13 @@ pub struct System {
     pub reduction_delay: u64,
 }
 
-/// Which NPUs share a memory server.
+/// Assignment of memory servers to NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     None,
     PerNpu,
     Pool,
-    /// This many NPUs per server.
+    /// One server for this many NPUs.
     PerNode(usize),
 }
 
@@ -99,14 +99,14 @@ pub enum Attachment {
 pub struct Memory {
     pub attachment: Attachment,
     pub latency: u64,
-    /// Bandwidth in integer bytes per ns.
+    /// Whole bytes per ns.
     pub bw: u64,
 }
 
 /// Operation of a node of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// INVALID or METADATA.
+    /// Nodes of the types INVALID and METADATA.
     Nothing,
     /// Load or store.
     Memory {
@@ -150,14 +150,14 @@ pub struct Node {
     pub work: Work,
 }
 
-/// The whole configuration.
+/// The complete input of a simulation.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub network: Network,
     pub dims: Vec<Dim>,
     pub system: System,
     pub memory: Memory,
-    /// Members of groups, in the order of the file.
+    /// Members of each group, in file order.
     pub groups: BTreeMap<u64, Vec<usize>>,
     pub rendezvous: bool,
     pub injection_scale: f64,

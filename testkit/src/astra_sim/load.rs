@@ -1,4 +1,4 @@
-//! Loads a case from its files.
+//! Reads a case from its files.
 
 use super::algorithms::Algorithm;
 use super::config::{
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The kinds, with the first half of their keys in system files.
+/// The kinds of collectives, with the prefix of their keys in system files.
 pub const KEYS: [(Kind, &str); 4] = [
     (Kind::AllReduce, "all-reduce-implementation"),
     (Kind::AllGather, "all-gather-implementation"),
@@ -17,7 +17,7 @@ pub const KEYS: [(Kind, &str); 4] = [
     (Kind::AllToAll, "all-to-all-implementation"),
 ];
 
-/// Returns the contents of a file by its path.
+/// Returns the contents of a file by path; `None` if it does not exist.
 pub type Files<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.
@@ -25,7 +25,7 @@ pub fn load(folder: &Path) -> Config {
     parse(&|file| std::fs::read(folder.join(file)).ok())
 }
 
-/// Loads a case from files by name.
+/// Parses a case from its files.
 pub fn parse(files: &Files<'_>) -> Config {
     let text = |file: &str| -> Option<String> { String::from_utf8(files(file)?).ok() };
     let json = |file: &str| -> Option<Value> { serde_json::from_str(&text(file)?).ok() };

@@ -1,7 +1,8 @@
-//! Remote memory: ns = latency + trunc(bytes / bandwidth). PER_NPU memory serves all requests immediately; a
-//! pool, or a node's memory, serves one request at a time in order of arrival.
+//! Remote memory: ns = latency + trunc(bytes / bandwidth). With PER_NPU, requests are served at
+//! once; a pool, or a node's memory, serves one request at a time in order of arrival.
 //!
-//! In ASTRA-sim 2.x, the end of a request first runs the workload of the NPU, then takes the next request.
+//! ASTRA-sim 2.x: at the end of a request, the NPU's workload runs first, then the server takes the
+//! next request.
 
 use super::Sim;
 use super::agenda::Call;
@@ -23,7 +24,7 @@ pub struct Request {
     bytes: u64,
 }
 
-/// The servers, by node number.
+/// The servers, by the index of the node.
 pub type Servers = BTreeMap<usize, Server>;
 
 impl Sim<'_> {
@@ -31,7 +32,7 @@ impl Sim<'_> {
     pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = Request { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // ASTRA-sim aborts with a message here; this node never ends.
+            // The original aborts with a message here; the node never ends.
             Attachment::None => return,
             Attachment::PerNpu => {
                 let ns = self.access_time(bytes);
@@ -62,7 +63,7 @@ impl Sim<'_> {
         self.agenda.delay(request.npu, ns, Call::MemoryNext(server));
     }
 
-    /// Serves the next request in the queue.
+    /// Serves the request that has waited longest.
     pub fn memory_next(&mut self, server: usize) {
         let waiting = &mut self.servers.entry(server).or_default().waiting;
         match waiting.pop_front() {

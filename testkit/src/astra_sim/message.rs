@@ -1,13 +1,13 @@
-//! The protobuf messages of traces, with only the fields that ASTRA-sim uses.
+//! The protobuf messages of traces, with the fields that ASTRA-sim reads; other fields are skipped.
 
-/// The first message of a file.
+/// The first message of a trace file.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Metadata {
     #[prost(string, tag = "1")]
     pub version: String,
 }
 
-/// A node.
+/// A node of a trace.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Node {
     #[prost(uint64, tag = "1")]
@@ -69,7 +69,7 @@ pub enum Value {
     Text(String),
 }
 
-/// A list of booleans.
+/// A boolean value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Bools {
     #[prost(bool, repeated, tag = "1")]

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct Transfer {
     pub key: Key,
-    /// The remaining devices on its route, the current one first.
+    /// The remaining devices of its path, beginning with the current one.
     pub route: VecDeque<usize>,
 }
 
@@ -23,7 +23,7 @@ pub enum Network {
     Unaware(unaware::Unaware),
 }
 
-/// Converts a bandwidth in units of 2^30 bytes per second to bytes per ns.
+/// Bytes per ns for a bandwidth in units of 2^30 bytes per second.
 fn bytes_per_ns(bw: f64) -> f64 {
     bw * f64::from(1 << 30) / 1e9
 }
@@ -36,7 +36,7 @@ impl Network {
         }
     }
 
-    /// Sends a message now.
+    /// Sends a message at the current time.
     pub fn send(&mut self, key: Key, agenda: &mut Agenda) {
         match self {
             Self::Aware(aware) => aware.send(key, agenda),
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Moves a message to its next device; returns its key if that was the last.
+    /// Moves a message to its next device; returns its key if it has reached its destination.
     pub fn arrive(&mut self, mut transfer: Transfer, agenda: &mut Agenda) -> Option<Key> {
         transfer.route.pop_front();
         match self {
@@ -56,7 +56,7 @@ impl Network {
         }
     }
 
-    /// Handles that a link has sent a message.
+    /// Handles the event that a link has sent a whole message.
     pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
         if let Self::Aware(aware) = self {
             aware.link_free(from, to, agenda);

@@ -1,7 +1,7 @@
-//! Matches sends and receives by (tag, source, destination, bytes) and by their number among equal ones.
+//! Sends match receives by (tag, source, destination, bytes) and by their index among equal ones.
 //!
-//! In ASTRA-sim 2.x, the sender's handler runs on arrival, then the receiver's if the receive is posted. A
-//! receive that is posted later runs in an event at the tick of its posting.
+//! ASTRA-sim 2.x: on arrival the sender's handler runs, then the receiver's if the receive is posted. A receive that is
+//! posted later completes through an event in the tick in which it is posted.
 
 use super::Sim;
 use super::agenda::Event;
@@ -17,24 +17,24 @@ pub struct Key {
     pub number: u64,
 }
 
-/// Action on arrival.
+/// Action when a message arrives.
 #[derive(Clone, Debug)]
 pub enum Handler {
     /// No action.
     Nothing,
     /// A stream receives.
     Stream(usize),
-    /// A node of the workload of an NPU ends.
+    /// A node of an NPU's workload ends.
     NodeEnds { npu: usize, node: u64 },
     /// A node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
-    /// The receiver is ready, so the data may be sent.
+    /// The receiver is ready, so the sender may send the data.
     DataMayLeave(Message, Box<Handler>),
     /// The sender knows that the receiver is ready, so the receive is posted.
     PostReceive(Message, Box<Handler>),
 }
 
-/// A message without its number among equal ones.
+/// Identity of a message without its index among equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
     pub tag: u64,
@@ -50,19 +50,19 @@ struct Meeting {
     arrived: bool,
 }
 
-/// Messages in flight or waited for.
+/// Messages in flight, and posted receives.
 #[derive(Debug, Default)]
 pub struct Post {
-    /// Number of equal sends and receives so far.
+    /// Number of sends and of receives so far for each identity.
     counts: BTreeMap<Message, (u64, u64)>,
     meetings: BTreeMap<Key, Meeting>,
     /// Number of messages sent over the network.
     pub messages: u64,
 }
 
-/// Width of the tag range, for node messages and for collectives.
+/// Size of the tag range of nodes, and of that of collectives.
 const RANGE: u64 = 500_000_000;
-/// Size of the message with which a receiver announces that it is ready.
+/// Size of the message with which a receiver signals that it is ready.
 const HANDSHAKE: u64 = 8192;
 
 /// Returns the tag of a send or receive in a trace.
@@ -75,7 +75,7 @@ pub fn collective(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// Returns the message with which the receiver of `message` announces that it is ready.
+/// The message with which the receiver of `message` signals that it is ready.
 fn handshake(message: Message) -> Message {
     Message {
         tag: message.tag + 2 * RANGE,
@@ -96,7 +96,7 @@ fn keyed(message: Message, number: u64) -> Key {
 }
 
 impl Sim<'_> {
-    /// Sends a message; with rendezvous, once the receiver is ready.
+    /// Sends a message; with rendezvous, only when the receiver is ready.
     pub fn send(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::DataMayLeave(message, Box::new(handler));
@@ -106,7 +106,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Receives a message; with rendezvous, first announces that it is ready.
+    /// Posts a receive; with rendezvous, first signals that the receiver is ready.
     pub fn receive(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::PostReceive(message, Box::new(handler));
@@ -138,7 +138,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Handles the arrival of a message.
+    /// Handles a message that has arrived at its destination.
     pub fn arrived(&mut self, key: Key) {
         let meeting = self.post.meetings.entry(key).or_default();
         let send = meeting.send.take();
@@ -148,13 +148,13 @@ impl Sim<'_> {
             self.handle(receive.unwrap_or(Handler::Nothing));
             self.post.meetings.remove(&key);
         } else {
-            // The handler may post receives, but not this one, which already has its number.
+            // The handler may post receives, but never this one, because its index is already assigned.
             self.handle(send.unwrap_or(Handler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;
         }
     }
 
-    /// Runs a handler.
+    /// Carries out an action.
     pub fn handle(&mut self, handler: Handler) {
         use super::algorithm::Input;
         match handler {

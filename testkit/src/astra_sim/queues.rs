@@ -1,12 +1,12 @@
-//! The queues of an NPU, and how chunks move from phase to phase.
+//! The queues of an NPU, and the progress of chunks from phase to phase.
 //!
-//! In ASTRA-sim 2.x, a queue lists running phases, then waiting ones. A new phase is inserted after all
-//! running ones, and after waiting ones with at least its priority. The capacity limits how many run.
+//! ASTRA-sim 2.x: a queue lists running phases, then waiting ones. A new phase is inserted after all running phases and
+//! after waiting ones of at least its priority. The capacity limits the number of running phases.
 
 use super::Sim;
 use super::algorithm::Input;
 
-/// A queue: streams, of which the first ones run.
+/// A queue of streams; the first ones are running.
 #[derive(Debug, Default)]
 pub struct Queue {
     list: Vec<usize>,
@@ -14,7 +14,7 @@ pub struct Queue {
 }
 
 impl Sim<'_> {
-    /// Ends the current phase of a stream (if any), and starts the next (if any).
+    /// Ends the current phase of a stream, if it has one, and starts the next, if there is one.
     pub fn proceed(&mut self, stream: usize) {
         let npu = self.streams[stream].npu;
         let old = self.streams[stream].current.take().map(|phase| phase.queue);

@@ -1,4 +1,4 @@
-//! Random small configurations that ASTRA-sim accepts and nearly always finishes.
+//! Small random configurations that the original accepts and, nearly always, finishes.
 
 mod job;
 mod machine;
@@ -25,12 +25,12 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.roll() % (high - low + 1)
     }
 
-    /// Returns a size between the two, uniform in its logarithm.
+    /// A size from `low` to `high`, uniform in its logarithm.
     pub fn size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(low.ilog2().into(), high.ilog2().into());
         let size = match self.one_in(3) {
@@ -49,8 +49,8 @@ impl Dice {
     }
 }
 
-/// Returns a configuration with overlapping groups, usually several queues per dimension, and dimensions in
-/// which only some NPUs take part, so that NPUs issue different numbers of collectives.
+/// Like [`random`], with overlapping groups, usually several queues in a dimension, and collectives that only some NPUs
+/// of a dimension run, so that NPUs have issued different numbers of collectives.
 pub fn overlapping(seed: u64) -> Config {
     let mut dice = Dice::new(seed ^ 0x0e_7a11);
     let mut config = machine::machine(&mut dice);
@@ -59,7 +59,7 @@ pub fn overlapping(seed: u64) -> Config {
     config
 }
 
-/// Returns a configuration that depends only on the seed.
+/// A random configuration; the same for the same seed.
 pub fn random(seed: u64) -> Config {
     let mut dice = Dice::new(seed);
     let mut config = machine::machine(&mut dice);

@@ -1,4 +1,4 @@
-//! Reads and writes nodes of traces.
+//! Reads and writes the nodes of trace files.
 
 use super::config::{Kind, Node, Work};
 use super::message::{self, Attribute, Bools, Metadata, Value};
@@ -100,7 +100,7 @@ fn node(message: message::Node) -> Node {
     }
 }
 
-/// Returns the contents of a file with these nodes.
+/// Encodes nodes as a trace file.
 pub fn write(nodes: &[Node]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Metadata {

@@ -1,8 +1,7 @@
-//! Which nodes an NPU issues, and which nodes their ends release.
+//! The nodes that an NPU issues, and the dependents that their ends release.
 //!
-//! In ASTRA-sim 2.x, at the start and after every end, the ready nodes are listed in ascending order of their
-//! ids, and each whose slot is free is issued. Nodes that end immediately release others, which are only
-//! considered at the next end.
+//! ASTRA-sim 2.x: at the start and after every end, the ready nodes are listed in ascending order of ids, and each
+//! whose slot is free is issued. Nodes that end at once release others, which are not considered before the next end.
 
 use super::Sim;
 use super::agenda::Call;
@@ -10,7 +9,7 @@ use super::config::{Node, Work};
 use super::post::{Handler, Message, native};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Resource that a node occupies while it is in progress.
+/// Resource that a node occupies while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Slot {
     Host,
@@ -28,11 +27,11 @@ fn slot(node: &Node) -> Option<Slot> {
     }
 }
 
-/// A trace with its state: which nodes are ready and which are in progress.
+/// A trace, with its ready and its running nodes.
 #[derive(Debug, Default)]
 pub struct Graph<'c> {
     pub nodes: BTreeMap<u64, &'c Node>,
-    /// Remaining dependencies of each waiting node, and the nodes that wait for each.
+    /// Open dependencies of each waiting node; the next field has the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -40,7 +39,7 @@ pub struct Graph<'c> {
 }
 
 impl<'c> Graph<'c> {
-    /// Creates the state. If several nodes have the same id, the last one counts.
+    /// If several nodes have the same id, the last one counts.
     pub fn new(nodes: &'c [Node]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -65,7 +64,7 @@ impl<'c> Graph<'c> {
         self.ongoing.insert(id);
     }
 
-    /// Ends a node and releases nodes that waited for nothing else.
+    /// Ends a node and releases its dependents that have no other open dependency.
     pub fn end(&mut self, id: u64) {
         self.ongoing.remove(&id);
         for waiter in self.waiters.remove(&id).unwrap_or_default() {
@@ -88,9 +87,9 @@ impl<'c> Graph<'c> {
 pub struct Workload<'c> {
     pub graph: Graph<'c>,
     occupied: BTreeSet<Slot>,
-    /// Compute time of device nodes, for the exposed communication.
+    /// Compute time of the device's nodes, to derive the exposed communication.
     computed: u64,
-    /// When everything had ended, and the time until then that was not computing.
+    /// Finish time, and the part of it without compute.
     pub finish: Option<(u64, u64)>,
 }
 
@@ -111,7 +110,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Ends a node.
+    /// Handles the end of a node.
     pub fn node_ends(&mut self, npu: usize, id: u64) {
         let workload = &mut self.npus[npu].workload;
         if workload.finish.is_some() {
@@ -134,7 +133,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Issues all nodes that can be issued; returns `false` if a node was rejected, which ends the loop.
+    /// Issues all ready nodes that it can; `false` if a node was rejected, which ends the loop.
     fn issue_ready(&mut self, npu: usize) -> bool {
         let snapshot: Vec<u64> = self.npus[npu]
             .workload
@@ -204,7 +203,7 @@ impl Sim<'_> {
         true
     }
 
-    /// Ends a node immediately, without considering other ready nodes.
+    /// Ends a node at once, without another search for ready nodes.
     fn skip(&mut self, npu: usize, node: &Node) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end(node.id);
@@ -226,7 +225,7 @@ impl Sim<'_> {
     }
 }
 
-/// Returns the recorded duration in ns: integer microseconds; zero becomes one nanosecond.
+/// Recorded duration in ns, from whole microseconds; a missing duration is 1 ns.
 pub fn recorded(node: &Node) -> u64 {
     match node.micros {
         0 => 1,

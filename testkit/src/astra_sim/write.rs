@@ -1,4 +1,5 @@
-//! Writes a configuration as the files of a case, so that other simulators can run the same input.
+//! Writes a configuration as the files of a case, so that other simulators can run on the same
+//! input.
 
 use super::config::{Attachment, Config, Network, Policy, Shape};
 use super::load::KEYS;
@@ -34,8 +35,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the network and the options of ASTRA-sim's command line, for the case's folder as working
-    /// folder.
+    /// The network and the options of the original's command line, relative to the working folder.
     pub fn args(&self) -> Vec<String> {
         let network = match self.network {
             Network::Aware => "aware",

@@ -14,9 +14,9 @@ pub(super) struct Builder<'o> {
     pub options: &'o Options,
     pub layout: &'o Layout,
     pub rank: u32,
-    /// Meetings of the program: kind, bytes, and number of earlier ones.
+    /// Meetings of the program: kind, bytes, and the number of earlier meetings of its group.
     pub asked: Vec<(Exchange, u64, u32)>,
-    /// Operators whose number is that of the last meeting along an axis.
+    /// Operators that take the number of the last meeting along an axis.
     numbered: Vec<(u32, Axis)>,
     counts: [u32; 3],
     device: String,
@@ -75,13 +75,13 @@ impl<'o> Builder<'o> {
             counts: [0; 3],
             device: match options.device {
                 Device::Cpu => "cpu".to_owned(),
-                // Eight devices per host.
+                // Eight GPUs per host.
                 Device::Cuda => format!("cuda:{}", rank % 8),
             },
         }
     }
 
-    /// Finishes the program.
+    /// Ends the program, and returns it with its meetings.
     pub(super) fn finish(mut self) -> (Program, Vec<(Exchange, u64, u32)>) {
         for (op, axis) in self.numbered {
             self.program.ops[op as usize].number.1 = self.counts[axis as usize];
@@ -110,7 +110,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Creates a tensor that is new in every step.
+    /// A tensor that is new in every step.
     pub(super) fn fresh(&mut self, shape: &[u64]) -> Tensor {
         self.tensor(shape, Kind::Float, false)
     }
@@ -128,7 +128,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Creates another tensor on the storage of `of`.
+    /// Another tensor that shares the storage of `of`.
     pub(super) fn alias(
         &mut self,
         of: &Tensor,
@@ -152,7 +152,7 @@ impl<'o> Builder<'o> {
         self.program.seqs - 1
     }
 
-    /// Adds an operator without entering it.
+    /// Adds an operator to the program's list without entering it.
     pub(super) fn declare(
         &mut self,
         call: Call<'_>,
@@ -203,7 +203,7 @@ impl<'o> Builder<'o> {
         (self.program.ops.len() - 1) as u32
     }
 
-    /// Adds an operator around everything that `body` adds.
+    /// Adds an operator that encloses everything that `body` adds.
     pub(super) fn op(
         &mut self,
         call: Call<'_>,
@@ -222,12 +222,12 @@ impl<'o> Builder<'o> {
         self.op(plain(name), inputs, outputs, |_| {});
     }
 
-    /// Adds the Python time before the next operator.
+    /// Adds Python's time before the next operator.
     pub(super) fn python(&mut self) {
         self.program.instrs.push(Instr::Busy(PYTHON));
     }
 
-    /// Adds an operator's computation, on the thread itself or as a kernel.
+    /// Adds the computation of an operator: on the thread itself, or as a kernel.
     pub(super) fn work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::kernel(self.options, flops, bytes);
         if !self.cuda() {
@@ -250,7 +250,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Launch(kernel));
     }
 
-    /// Adds a copy between host and device, if there is a device.
+    /// Adds a copy between the host and the device, if there is a device.
     pub(super) fn copy(&mut self, copy: Copy, bytes: u64) {
         if !self.cuda() {
             return;
@@ -269,7 +269,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Launch(kernel));
     }
 
-    /// Adds a meeting with the annotation `op`; the caller adds the instruction that starts it.
+    /// Adds a meeting with the annotation `op`; the caller adds its start.
     pub(super) fn meet(&mut self, exchange: Exchange, axis: Axis, bytes: u64, op: u32) -> u32 {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
@@ -283,20 +283,21 @@ impl<'o> Builder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// Assigns the number of the next meeting along `axis` to the next operator.
+    /// Assigns the number of the next meeting along `axis` to the operator added next, and returns
+    /// it.
     pub(super) fn number(&mut self, axis: Axis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
-    /// Assigns the number of an earlier meeting along `axis` to the next operator.
+    /// Assigns the number of an earlier meeting along `axis` to the operator added next.
     pub(super) fn same_number(&mut self, axis: Axis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }
 
-    /// Adds an instruction.
+    /// Adds an instruction unchanged.
     pub(super) fn instr(&mut self, instr: Instr) {
         self.program.instrs.push(instr);
     }

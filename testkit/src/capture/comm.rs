@@ -1,4 +1,4 @@
-//! Collectives and messages, with the names that each backend uses.
+//! Collectives and messages, as each backend records them.
 
 use super::Device;
 use super::build::{Builder, Call, annotation, plain};
@@ -8,7 +8,7 @@ use super::layout::record_name;
 use super::program::{Axis, Instr};
 use super::tensor::{Arg, NUMBER, Tensor};
 
-/// A collective requested by a program.
+/// A collective that a program requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'t> {
     pub kind: CollectiveKind,
@@ -18,7 +18,7 @@ pub(super) struct Ask<'t> {
 }
 
 impl Builder<'_> {
-    /// Adds the contents of the `c10d` operator: the start of the collective.
+    /// Adds the start of the collective inside the operator of `c10d`.
     pub(super) fn start(&mut self, ask: Ask<'_>) -> u32 {
         let Ask {
             kind,
@@ -145,7 +145,8 @@ impl Builder<'_> {
         meet
     }
 
-    /// Waits for `meet` as `work.wait()` does: on the thread with Gloo, on the compute stream with NCCL.
+    /// Waits for `meet` like `work.wait()`: on the thread with Gloo, on the compute stream with
+    /// NCCL.
     pub(super) fn wait(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.instr(Instr::Block(meet));
@@ -192,7 +193,8 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds a collective as `torch.distributed` calls it; unless `asynchronous`, the caller waits for it.
+    /// Adds a collective as `torch.distributed` calls it; if `asynchronous`, the caller adds the
+    /// wait.
     pub(super) fn c10d(&mut self, ask: Ask<'_>, asynchronous: bool) -> u32 {
         let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
         let (asynchronous, forever) = (Arg::Bool(asynchronous), Arg::Int(-1));
@@ -317,7 +319,7 @@ impl Builder<'_> {
         self.op(call, &tensor, &tensor, |b| b.wait(meet));
     }
 
-    /// Starts a message to or from the neighbour `peer`; `global` is its number in the step.
+    /// Starts a message to or from the neighbour `peer`; `global` is its index in the step.
     pub(super) fn message(
         &mut self,
         receive: bool,

@@ -1,7 +1,7 @@
-//! Durations on the simulated computer, in nanoseconds.
+//! Durations on the simulated computer, in ns.
 //!
-//! The numbers are round, so that schedules can be derived by hand, and of the same order as in real
-//! captures. A rank's durations are these, stretched according to the options.
+//! The numbers are round, so that a schedule can be derived by hand, and as large as in real
+//! captures. Each rank scales them by its options.
 
 use super::{Bound, Device, Options};
 
@@ -9,38 +9,38 @@ use super::{Bound, Device, Options};
 pub(super) const HEAD: u64 = 2_000;
 /// Time from the last child or the work to the operator's end.
 pub(super) const TAIL: u64 = 1_000;
-/// Time from an operator's end to the next event on its thread.
+/// From an operator's end to the next event on its thread.
 pub(super) const BETWEEN: u64 = 500;
-/// Python time before an operator that it calls.
+/// Python's time before it calls an operator.
 pub(super) const PYTHON: u64 = 5_000;
 /// Duration of a call that launches work on a stream.
 pub(super) const LAUNCH: u64 = 4_000;
-/// Duration of a call that handles events.
+/// Duration of a call that records or waits for events.
 pub(super) const RUNTIME: u64 = 1_000;
 /// Time from the end of a launching call to the earliest start on the stream.
 pub(super) const REACH: u64 = 3_000;
-/// Gap between successive work on a stream.
+/// Gap between two kernels or copies of one stream.
 pub(super) const STREAM_GAP: u64 = 1_000;
 /// Time from the request to the earliest start on a worker of Gloo.
 pub(super) const QUEUE: u64 = 20_000;
-/// Gap between successive work of a worker.
+/// Gap between two collectives of one worker.
 pub(super) const WORKER_GAP: u64 = 5_000;
-/// Time from the end of a wait until the thread runs again.
+/// From the end of an awaited event until the waiting thread runs again.
 pub(super) const WAKE: u64 = 10_000;
-/// Duration of a collective or message of no bytes, from the last member's start.
+/// Duration of an empty collective or message, from the last member's start.
 pub(super) const LATENCY: u64 = 20_000;
 
-/// Returns the time for `amount` at a rate of `per_us` per microsecond, rounded up.
+/// Time of `amount` at `per_us` per microsecond, in ns, rounded up.
 fn at_rate(amount: u128, per_us: u128) -> u64 {
     u64::try_from((amount * 1000).div_ceil(per_us)).unwrap_or(u64::MAX)
 }
 
-/// Returns the duration of a kernel with this much work, on the CPU's thread or on a stream.
+/// Duration of a kernel with this work, on the CPU's thread or on a stream.
 pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
         // 100 GFLOP/s, 10 GB/s.
         (Device::Cpu, _) => at_rate(flops, 100_000).max(at_rate(bytes, 10_000)),
-        // 300 TFLOP/s, 2 TB/s; launch-bound kernels do almost nothing.
+        // 300 TFLOP/s, 2 TB/s; launch-bound kernels have almost no work.
         (Device::Cuda, Bound::Launch) => 2_000,
         (Device::Cuda, Bound::Kernel) => {
             20_000 + at_rate(flops, 300_000_000).max(at_rate(bytes, 2_000_000))
@@ -48,7 +48,7 @@ pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     }
 }
 
-/// Returns the time from the last member's start to the end; `bytes` is the larger of input and output.
+/// Duration from the last member's start to the end; `bytes` is the larger of input and output.
 pub(super) fn transfer(kind: Exchange, bytes: u64, members: u32, bytes_per_second: u64) -> u64 {
     let (bytes, n) = (u128::from(bytes), u128::from(members.max(1)));
     let carried = match kind {
@@ -82,7 +82,7 @@ impl CollectiveKind {
     }
 }
 
-/// Operations of several members together.
+/// Operations that several members take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
     /// A collective.
@@ -101,7 +101,7 @@ impl Exchange {
     }
 }
 
-/// Returns a pseudo-random number that depends on all of `parts`: steps of SplitMix64.
+/// A pseudo-random number that depends on all of `parts`: steps of SplitMix64.
 pub(super) fn draw(parts: [u64; 3]) -> u64 {
     parts.iter().fold(0, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

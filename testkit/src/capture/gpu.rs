@@ -1,4 +1,4 @@
-//! Parts of Kineto's file other than host operators: head and tail, calls, and streams.
+//! Parts of Kineto's file other than the host's operators: head and tail, calls, and streams.
 
 use super::kineto::File;
 use super::out::number;
@@ -41,7 +41,7 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         }
         false => "",
     };
-    // With clock skew, every rank is on its own host.
+    // With a clock skew, each rank has its own host, because clocks differ between hosts.
     let host = match options.clock_skew {
         0 => "vm".to_owned(),
         _ => format!("vm{rank}"),
@@ -129,7 +129,7 @@ fn meta(file: &mut File<'_, impl Write>, what: &str, pid: u64, tid: u64, key: &s
     file.out.str(&rest);
 }
 
-/// Writes the last events and the end of the file.
+/// Writes the last events, and the end of the file.
 pub(super) fn tail(file: &mut File<'_, impl Write>, rank: u32, last: u64) {
     file.out.str(
         "  {\n    \"ph\": \"X\",\n    \"cat\": \"Trace\",\n    \"name\": \"PyTorch Profiler (0)\",\n    \
@@ -162,7 +162,7 @@ pub(super) fn tail(file: &mut File<'_, impl Write>, rank: u32, last: u64) {
     file.out.str(&name);
 }
 
-/// Writes the calls of a step and the device events that they caused.
+/// Writes a step's calls, and their kernels and copies.
 pub(super) fn step(
     file: &mut File<'_, impl Write>,
     records: &Records<'_>,
@@ -329,7 +329,7 @@ impl Ids {
         file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
         file.out.number(recorded);
         file.out.str(", \"wait_on_cuda_event_id\": ");
-        // Each event is recorded once, so it gets the id of its record.
+        // Each event is recorded once, so its id is that of its record.
         file.out.number(recorded);
         file.out.str(", ");
         self.rest(file);

@@ -1,9 +1,9 @@
-//! Captures written by hand, event by event, for threads, workers and streams, in nanoseconds.
+//! Captures written by hand, as events of threads, workers and streams, in ns.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// An interval, with or without a host node.
+/// An event with a duration, with or without a host node.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub category: &'static str,
@@ -11,9 +11,9 @@ pub struct Event {
     pub tid: u64,
     pub start: i64,
     pub ns: u64,
-    /// Record function id; 0 for none.
+    /// Its record function id; 0 for none.
     pub id: u64,
-    /// Whether it also has a host node.
+    /// `true` if it is in the host's file, too.
     pub on_host: bool,
     /// `values` and `types` of its inputs.
     pub inputs: (String, String),
@@ -41,7 +41,7 @@ impl Event {
         Self { tid, ..self }
     }
 
-    /// Removes it from the host file, so that only Kineto has it.
+    /// Removes the event from the host's file, so that only Kineto has it.
     pub fn unseen(self) -> Self {
         Self {
             on_host: false,
@@ -50,7 +50,7 @@ impl Event {
     }
 }
 
-/// Returns the operator and the annotation of an all-reduce of 256 floats that starts at `start`.
+/// The operator and the annotation of an all-reduce of 256 floats, beginning at `start`.
 pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64) -> [Event; 2] {
     let values = format!(
         "[[[{id},{id},0,256,4,\"cpu\"]],\"<Object>\",\"<Object>\",\"<None>\",{asynchronous},-1]"
@@ -78,7 +78,7 @@ pub struct Rank<'a> {
     pub events: &'a [Event],
 }
 
-/// Returns a job of one rank with `events`.
+/// A job of one rank with these events.
 pub fn alone(events: &[Event]) -> Rank<'_> {
     Rank {
         rank: 0,

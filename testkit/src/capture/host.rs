@@ -90,7 +90,7 @@ fn attrs(out: &mut Out<impl Write>, rf: u64, fw_parent: u64, seq: Option<u64>, r
     out.str("}");
 }
 
-/// Writes the root of a thread or of the process.
+/// Writes the root node of a thread or of the process.
 fn thread(out: &mut Out<impl Write>, what: &str, id: u64, above: u64, tid: u8) {
     head(out, id);
     out.str("[pytorch|profiler|execution_trace|");
@@ -171,7 +171,7 @@ fn node(
     out.str("]\n      }");
 }
 
-/// Returns the sequence number of an autograd node in a step.
+/// The sequence number of an autograd node.
 pub(super) fn sequence(program: &Program, seq: u32, step: u32) -> u64 {
     FIRST_SEQ + u64::from(step) * u64::from(program.seqs) + u64::from(seq)
 }

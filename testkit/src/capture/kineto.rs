@@ -11,7 +11,7 @@ use std::io::{Result, Write};
 /// Maximum number of host threads: two of the program, four workers.
 const THREADS: usize = 6;
 
-/// A file being written.
+/// A file under construction.
 pub(super) struct File<'c, W: Write> {
     pub out: Out<W>,
     pub capture: &'c Capture,
@@ -23,14 +23,14 @@ pub(super) struct File<'c, W: Write> {
 }
 
 impl<W: Write> File<'_, W> {
-    /// Writes a time of the job in the file's units.
+    /// Writes a time of the job in the file's clock and unit.
     pub(super) fn at(&mut self, ns: u64) {
         self.out.us(self.clock + ns);
     }
 
-    /// Returns the operating system's id of a thread.
+    /// The operating system's id of a thread.
     pub(super) fn tid(&self, thread: u8) -> u64 {
-        // Groups start their workers when they are created, groups of tensor parallelism first.
+        // Groups start their workers when they are created, tensor parallelism first.
         let order = [0, 1, 4, 5, 2, 3];
         match thread {
             0 => self.pid,
@@ -46,7 +46,7 @@ impl<W: Write> File<'_, W> {
         self.out.str(name);
     }
 
-    /// Writes an event's fields from the category to the arguments.
+    /// Writes the part from the name to the arguments.
     pub(super) fn place(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
         self.out.str("\",\n    \"pid\": ");
         self.out.number(pid);
@@ -64,7 +64,7 @@ impl<W: Write> File<'_, W> {
         self.out.str("\n    }\n  },\n");
     }
 
-    /// Writes one end of an arrow.
+    /// Writes one end of a flow arrow.
     pub(super) fn flow(&mut self, category: &str, end: bool, id: u64, pid: u64, tid: u64, at: u64) {
         let phase = if end { "f" } else { "s" };
         self.out.str("  {\n    \"ph\": \"");
@@ -115,7 +115,7 @@ impl<W: Write> File<'_, W> {
         self.out.number(record.external);
         let seq = op.seq.map(|seq| sequence(program, seq, step));
         let forward = template.role == Role::Forward;
-        // The order of the fields depends on whether an event has inputs.
+        // The order of arguments differs between events with and without inputs.
         if template.kineto[0].0.is_empty() {
             self.out.str(",\"Record function id\": ");
             self.out.number(record.rf);
@@ -159,7 +159,8 @@ pub(super) fn write(capture: &Capture, rank: u32, sink: impl Write) -> Result<()
     gpu::head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(Record, u32)>; THREADS] = Default::default();
-    // The program is traversed once per thread with many records, so that little must be stored.
+    // The program is walked once for every thread with many records, so that few records are kept
+    // in memory.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = Records::new(program, pass == 2);
         let mut clock = capture.clock(rank);

@@ -1,4 +1,4 @@
-//! The members of groups, and the meetings of a step.
+//! Members of groups, and the meetings of a step.
 
 use super::cost::CollectiveKind;
 use super::cost::Exchange;
@@ -17,15 +17,16 @@ pub(super) struct Group {
 /// Facts common to all ranks.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The group of all ranks, then the groups of tensor parallelism, then those of data parallelism.
+    /// The group of all ranks, then the groups of tensor parallelism, then those of data
+    /// parallelism.
     pub groups: Vec<Group>,
     pub meetings: Vec<Meeting>,
-    /// Number of groups along tensor parallelism, and number of ranks in each.
+    /// Number of tensor-parallel groups, and ranks in each.
     tensor: (u32, u32),
 }
 
 impl Layout {
-    /// Creates the groups, without meetings.
+    /// Computes the groups; meetings are still empty.
     pub(super) fn new(options: &Options) -> Self {
         let (ranks, tp) = (options.ranks, options.tensor_parallel);
         let mut lists = vec![("default_pg", (0..ranks).collect::<Vec<_>>())];
@@ -52,7 +53,8 @@ impl Layout {
         }
     }
 
-    /// Returns the groups along an axis (index of the first, and number), and which of them contains `rank`.
+    /// The groups along an axis: index of the first, their number, and the index of the one that
+    /// contains `rank`.
     fn along(&self, axis: Axis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
         match axis {
@@ -68,14 +70,14 @@ impl Layout {
         &self.groups[(first + nth) as usize]
     }
 
-    /// Returns the groups that contain `rank`.
+    /// All groups that contain `rank`.
     pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &Group> {
         self.groups
             .iter()
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
-    /// Returns the job-wide index of the meeting that is `meet` on `rank`.
+    /// The index of the meeting that `rank` sees as `meet`.
     pub(super) fn global(&self, meet: &Meet, rank: u32) -> u32 {
         match meet.axis {
             Axis::Pair => meet.global,
@@ -83,7 +85,7 @@ impl Layout {
         }
     }
 
-    /// Lists the meetings of a step, and stores their indices in the programs.
+    /// Lists the meetings of a step, and stores in each program the indices of its own.
     pub(super) fn settle(
         &mut self,
         options: &Options,
@@ -116,7 +118,7 @@ impl Layout {
     }
 }
 
-/// Returns the name of a collective in records of NCCL and PyTorch.
+/// The name of a collective in NCCL and in PyTorch's records.
 pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
     match kind {
         CollectiveKind::AllReduce => "allreduce",

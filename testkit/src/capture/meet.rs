@@ -1,4 +1,5 @@
-//! Determines when collectives and messages happen: all ranks are simulated until every meeting is complete.
+//! Times of collectives and messages: all ranks run through the job until every meeting has its
+//! members.
 
 use super::Options;
 use super::cost::{draw, transfer};
@@ -6,7 +7,7 @@ use super::layout::Layout;
 use super::program::Program;
 use super::simulate::{Clock, Meetings, Pace, Recorder, Waiter};
 
-/// One end of a meeting, in nanoseconds.
+/// One member's part in a meeting, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub start: u64,
@@ -14,7 +15,7 @@ pub(super) struct Part {
     pub waited: Option<(Waiter, u64, u64)>,
 }
 
-/// Parts of a rank in its meetings, by step and in program order.
+/// A rank's parts in meetings, by step and in program order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub parts: Vec<Part>,
@@ -32,7 +33,7 @@ impl History {
     }
 }
 
-/// Replays a rank with its recorded history.
+/// Answers a rank's questions from its history, to repeat its run.
 pub(super) struct Again<'h>(pub &'h History);
 
 impl Meetings for Again<'_> {
@@ -46,7 +47,7 @@ impl Meetings for Again<'_> {
     fn waited(&mut self, _: u32, _: u32, _: Waiter, _: u64, _: u64) {}
 }
 
-/// Counts a rank's events, and records its first start and last end.
+/// Counts of a rank's events, with the first start and the last end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub ops: u64,
@@ -57,7 +58,7 @@ pub(super) struct Tally {
     depth: u32,
 }
 
-/// Counts the events of a step; the outermost operator of a step is the step itself.
+/// Counts events; the outermost operator of a step gives the step's start and end.
 struct Counting<'a>(&'a mut Tally, &'a Program, &'a mut Vec<(u64, u64)>);
 
 impl Recorder for Counting<'_> {
@@ -100,7 +101,7 @@ impl Recorder for Counting<'_> {
 pub(super) struct Outcome {
     pub histories: Vec<History>,
     pub tallies: Vec<Tally>,
-    /// By rank, then by step: start and end.
+    /// Start and end of steps, by rank, then by step.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
@@ -111,7 +112,7 @@ struct Gathering {
     last: u64,
 }
 
-/// Returns the speed of a rank.
+/// Returns the speed of `rank` relative to the others.
 pub(super) fn pace(options: &Options, rank: u32) -> Pace {
     let found = options.stragglers.iter().rev().find(|(r, _)| *r == rank);
     Pace {
@@ -128,7 +129,7 @@ pub(super) fn clock(options: &Options, rank: u32) -> Clock {
     Clock::new(pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
-/// The meetings as one rank sees them while some ends are unknown.
+/// One rank's view while some ends are still unknown.
 struct Live<'a> {
     history: &'a mut History,
     rank: u32,
@@ -164,7 +165,7 @@ impl Meetings for Live<'_> {
     }
 }
 
-/// Simulates the whole job on all ranks.
+/// Runs all ranks through the whole job.
 pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program]) -> Outcome {
     let ranks = options.ranks as usize;
     // Ranks with the same program share it.

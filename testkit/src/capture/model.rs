@@ -1,7 +1,7 @@
-//! The model: layers with a normalization and a perceptron of two matrices, with a residual connection.
+//! The model: each layer is a normalization and a perceptron of two matrices, with a residual.
 //!
-//! With tensor parallelism the activations between layers are sharded; they are gathered before the first
-//! matrix, and reduced and scattered after the second.
+//! With tensor parallelism the activations between layers are sharded: an all-gather precedes the first matrix, and a
+//! reduce-scatter follows the second.
 
 use super::Style;
 use super::build::{Builder, Call, forward, plain};
@@ -49,7 +49,7 @@ impl Builder<'_> {
         self.options.tensor_parallel > 1
     }
 
-    /// Gathers shards along the first dimension, or reduces and scatters them, and waits.
+    /// Adds an all-gather along the first dimension, or a reduce-scatter, and the wait.
     fn reshard(&mut self, kind: CollectiveKind, input: &Tensor) -> Tensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
@@ -74,7 +74,7 @@ impl Builder<'_> {
         output
     }
 
-    /// Applies [`Builder::reshard`] as a function that autograd records.
+    /// [`Builder::reshard`] as a function of autograd.
     fn reshard_forward(&mut self, kind: CollectiveKind, input: &Tensor) -> (Tensor, u32) {
         let name = match kind {
             CollectiveKind::AllGather => "_AllGather",
@@ -271,7 +271,7 @@ impl Builder<'_> {
         let Some(seq) = seq else {
             return grad.clone();
         };
-        // The inverse of the forward pass's operation.
+        // The inverse of the forward pass's collective.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",
@@ -280,8 +280,7 @@ impl Builder<'_> {
             .0
     }
 
-    /// Adds the backward pass of a linear layer whose weight is parameter `param` and whose bias is the next
-    /// one.
+    /// Adds the backward pass of a linear layer whose weight is parameter `param` and whose bias is the next parameter.
     fn linear_backward(
         &mut self,
         of: &Linear,

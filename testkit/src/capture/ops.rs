@@ -1,11 +1,11 @@
-//! The operators of a model, with their children on each device.
+//! A model's operators, with their children on each device.
 
 use super::build::{Builder, Call, forward, plain};
 use super::program::Role;
 use super::tensor::{Arg, Tensor, dense};
 
 impl Builder<'_> {
-    /// Allocates memory for a tensor.
+    /// Adds the allocation of a tensor.
     pub(super) fn empty(&mut self, tensor: &Tensor) {
         let (float, none) = (Arg::Int(6), Arg::None);
         let args = [
@@ -64,7 +64,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Creates a view on `of` by sizes and strides.
+    /// Adds a view of `of` by sizes and strides.
     pub(super) fn as_strided(&mut self, of: &Tensor, view: &Tensor, offset: bool) {
         let offset = match offset {
             true => Arg::Int(view.offset as i64),
@@ -75,7 +75,7 @@ impl Builder<'_> {
         self.leaf("aten::as_strided", &args, &[Arg::Tensor(view)]);
     }
 
-    /// Transposes a matrix.
+    /// Adds a transposition and returns its result.
     pub(super) fn t(&mut self, call: Call<'_>, of: &Tensor) -> Tensor {
         let swapped = |v: &[u64]| [v[1], v[0]];
         let view = self.alias(of, &swapped(&of.shape), &swapped(&of.strides), of.offset);
@@ -129,8 +129,8 @@ impl Builder<'_> {
         );
     }
 
-    /// Computes `x` times the transposed `weight`, plus `bias`; returns also the two nodes that autograd
-    /// keeps.
+    /// Adds `x` times the transposed `weight` plus `bias`; returns the result and the two autograd
+    /// nodes.
     pub(super) fn linear(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Linear {
         let (n, k, m) = (x.shape[0], x.shape[1], weight.shape[0]);
         let y = self.fresh(&[n, m]);
@@ -179,7 +179,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds the backward node of a product: gradients of `x`, of the transposed weight, and of the bias.
+    /// Adds the backward node of a product; returns gradients of `x`, of the transposed weight, and
+    /// of the bias.
     pub(super) fn addmm_backward(&mut self, of: &Linear, grad: &Tensor) -> [Tensor; 3] {
         let (n, m) = (grad.shape[0], grad.shape[1]);
         let evaluated = self.backward(
@@ -220,7 +221,8 @@ impl Builder<'_> {
         [dx, dw, db]
     }
 
-    /// Adds a node of the backward pass: its work, and the engine's work after it.
+    /// Adds a node of the backward pass: `A` inside the node, then the autograd engine's work after
+    /// it.
     pub(super) fn backward<A, B>(
         &mut self,
         name: &str,
@@ -246,7 +248,7 @@ impl Builder<'_> {
         (both.0.expect("it was run"), both.1.expect("it was run"))
     }
 
-    /// Adds an operator with one kernel that reads and writes whole tensors.
+    /// Adds an operator of one kernel that reads and writes whole tensors.
     pub(super) fn pointwise(
         &mut self,
         call: Call<'_>,
@@ -262,7 +264,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds the sum over all elements; returns also the node that autograd keeps.
+    /// Adds the sum over all numbers; returns it with its autograd node.
     pub(super) fn loss(&mut self, x: &Tensor) -> (Tensor, u32) {
         let loss = self.fresh(&[]);
         let args = [
@@ -284,7 +286,7 @@ impl Builder<'_> {
         (loss, seq)
     }
 
-    /// Creates the gradient of the loss, with which the backward pass begins.
+    /// Adds the gradient of the loss, which starts the backward pass.
     pub(super) fn ones_like(&mut self, loss: &Tensor) -> Tensor {
         let ones = self.fresh(&[]);
         let none = Arg::None;
@@ -317,13 +319,13 @@ impl Builder<'_> {
             .0
     }
 
-    /// Creates a view of a bucket for one parameter.
+    /// Adds a view of a bucket for one parameter.
     pub(super) fn view_of_bucket(&mut self, bucket: &Tensor, like: &Tensor, offset: u64) -> Tensor {
         self.alias(bucket, &like.shape, &dense(&like.shape), offset)
     }
 }
 
-/// A linear layer after its forward pass.
+/// Result of a linear layer's forward pass.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
     pub x: Tensor,

@@ -1,10 +1,10 @@
-//! Options of captures, and which combinations are valid.
+//! Options of captures, and their valid combinations.
 
 use super::EPOCH;
 use clap::{Args, ValueEnum};
 use std::fmt::{self, Display};
 
-/// Error: an option is invalid, alone or together with others, or exceeds what can be simulated.
+/// An option that is invalid, alone or in combination, or exceeds the limits of the simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError(String);
 
@@ -154,7 +154,7 @@ fn late(text: &str) -> Result<(u32, u64), String> {
 }
 
 impl Options {
-    /// Returns options for a small, fast capture with some of every feature.
+    /// Options for a small job that uses every feature.
     pub fn new(device: Device, style: Style, ranks: u32) -> Self {
         Self {
             device,
@@ -178,7 +178,7 @@ impl Options {
         }
     }
 
-    /// Checks the options.
+    /// Returns an error for an invalid option or combination.
     pub fn validate(&self) -> Result<(), OptionError> {
         for (option, value) in [
             ("ranks", self.ranks),
@@ -266,7 +266,7 @@ impl Options {
         Ok(())
     }
 
-    /// Checks that times are integer nanoseconds below 2^62, and that a rank's state fits into memory.
+    /// Checks that times stay below 2^62 ns, and that the history of each rank fits in memory.
     fn validate_size(&self) -> Result<(), OptionError> {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));

@@ -3,7 +3,7 @@
 use super::program::{Hole, Op, Program, Text};
 use std::io::{Result, Write};
 
-/// Collects bytes and writes them in large blocks.
+/// Buffers bytes and writes them in large chunks.
 #[derive(Debug)]
 pub(super) struct Out<W: Write> {
     sink: W,
@@ -38,7 +38,7 @@ impl<W: Write> Out<W> {
         self.bytes.extend_from_slice(&digits[at..]);
     }
 
-    /// Writes nanoseconds as microseconds with three decimals.
+    /// Writes ns as microseconds with three decimals.
     pub(super) fn us(&mut self, ns: u64) {
         self.number(ns / 1000);
         let part = ns % 1000;
@@ -57,7 +57,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// Writes a text with the ids of the operator's tensors and storages.
+    /// Writes a text with the ids of the operator's tensors and storages in its holes.
     pub(super) fn filled(&mut self, text: &Text, slots: &[u32], ids: [&[u64]; 2], number: u64) {
         let mut slots = slots.iter();
         for (part, hole) in text {
@@ -75,7 +75,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// Writes a block if one is full.
+    /// Writes a chunk if the buffer has one.
     pub(super) fn pass(&mut self) -> Result<()> {
         if self.bytes.len() >= PIECE {
             self.sink.write_all(&self.bytes)?;
@@ -84,14 +84,14 @@ impl<W: Write> Out<W> {
         Ok(())
     }
 
-    /// Writes the remaining bytes.
+    /// Writes the rest of the buffer.
     pub(super) fn finish(mut self) -> Result<()> {
         self.sink.write_all(&self.bytes)?;
         self.sink.flush()
     }
 }
 
-/// Returns the number of an operator in a step.
+/// Value of an operator's [`Hole::Number`] in a step.
 pub(super) fn number(op: &Op, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }

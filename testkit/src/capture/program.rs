@@ -4,32 +4,32 @@ use super::cost::Exchange;
 use super::tensor::{NUMBER, TENSOR};
 use std::collections::BTreeMap;
 
-/// Next action of the thread.
+/// An action of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instr {
-    /// Begins an operator.
+    /// An operator starts.
     Enter(u32),
     /// Ends the innermost operator of the thread.
     Exit,
     /// Computes for this long, ns.
     Busy(u64),
-    /// Passes a collective to the workers of its group, or starts a message at once.
+    /// A collective is queued for its group's workers; a message starts at once.
     Issue(u32),
     /// Waits until a meeting has ended.
     Block(u32),
-    /// Launches a kernel on the compute stream.
+    /// A kernel is launched on the compute stream.
     Launch(u32),
-    /// Launches a meeting's kernel on the stream of its group, after earlier launches.
+    /// A meeting's kernel is launched on its group's stream, after all work launched before.
     Collective(u32),
     /// Makes the compute stream wait for a meeting.
     StreamWait(u32),
     /// Waits until the compute stream is idle.
     Synchronize,
-    /// Switches to this thread for the following instructions.
+    /// The following instructions run on this thread.
     Thread(u8),
 }
 
-/// Hole after a piece of text.
+/// The value that follows a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hole {
     Tensor,
@@ -57,7 +57,7 @@ pub(super) fn text(mut rest: &str) -> Text {
     }
 }
 
-/// Role of an operator in autograd, or its category.
+/// Role of an operator in autograd; it determines its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// An operator that autograd does not record.
@@ -72,7 +72,7 @@ pub(super) enum Role {
     Annotation,
 }
 
-/// Properties shared by operators with the same texts.
+/// The common part of operators with the same texts.
 #[derive(Debug)]
 pub(super) struct Template {
     pub role: Role,
@@ -95,9 +95,9 @@ pub(super) struct Op {
     pub outputs: u16,
     /// Sequence number within a step, from 0.
     pub seq: Option<u32>,
-    /// Whether a flow from forward to backward begins or ends here.
+    /// `true` if the flow arrow from forward to backward starts or ends here.
     pub flow: bool,
-    /// Value of [`Hole::Number`]: the first number plus the second per step.
+    /// Value of [`Hole::Number`]: the first, plus the second for every step.
     pub number: (u32, u32),
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Op {
 pub(super) struct Kernel {
     pub name: Box<str>,
     pub ns: u64,
-    /// The arguments of the event after its ids.
+    /// Arguments of the event after its ids.
     pub args: Text,
     pub copy: Option<Copy>,
 }
@@ -118,10 +118,10 @@ pub(super) enum Copy {
     ToHost,
 }
 
-/// One end of a collective or message.
+/// One member's part in a collective or message.
 #[derive(Debug)]
 pub(super) struct Meet {
-    /// Index of the meeting in the step's list over all ranks.
+    /// Index of the meeting in the step's list for all ranks.
     pub global: u32,
     pub axis: Axis,
     /// Gloo's annotation, or NCCL's frame.
@@ -130,7 +130,7 @@ pub(super) struct Meet {
     pub kernel: Option<u32>,
 }
 
-/// The axis along which groups meet; each axis has its own workers or stream.
+/// Axis of the groups in which ranks meet; each axis has its own workers or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     Data,
@@ -159,16 +159,16 @@ pub(super) struct Program {
     pub templates: Vec<Template>,
     pub kernels: Vec<Kernel>,
     pub meets: Vec<Meet>,
-    /// By slot: the slot whose storage it shares (possibly itself), and whether it outlives the step.
+    /// For each slot: the slot whose storage it shares, which may be itself, and `true` if it outlives the step.
     pub slots: Vec<(u32, bool)>,
-    /// Number of sequence numbers in a step; the flows have the same numbers.
+    /// Number of sequence numbers in a step, which is also its number of flow arrows.
     pub seqs: u32,
     known: BTreeMap<(Role, String), u32>,
     known_kernels: BTreeMap<String, u32>,
 }
 
 impl Program {
-    /// Returns the template with these texts, which is added if new.
+    /// Index of the template with these texts, added if new.
     pub(super) fn template(&mut self, role: Role, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
@@ -185,7 +185,7 @@ impl Program {
         })
     }
 
-    /// Returns the kernel with this name, duration and texts, which is added if new.
+    /// Index of the kernel with this name, duration and texts, added if new.
     pub(super) fn kernel(&mut self, name: &str, ns: u64, args: &str, copy: Option<Copy>) -> u32 {
         let kernels = &mut self.kernels;
         let key = format!("{name}\u{3}{ns}\u{3}{args}");

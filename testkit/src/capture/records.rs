@@ -1,7 +1,7 @@
-//! Records of a rank's step: operators with all the ids that PyTorch assigns.
+//! Records of a rank's step: operators with all ids that PyTorch gives them.
 //!
-//! Both files are written from these records, so they agree. A rank's ids depend only on the order in which
-//! its threads begin and end operators.
+//! Both files are written from these, so they agree. A rank's ids depend only on the order in which
+//! its threads start and end operators.
 
 use super::program::{Axis, Program, Role};
 use super::simulate::{Call, Device, Recorder};
@@ -11,7 +11,7 @@ use super::simulate::{Call, Device, Recorder};
 pub(super) struct Record {
     /// Index in the program; [`ROOT`] for a thread's root.
     pub op: u32,
-    /// Kineto's thread: 0 is the program's, 1 autograd's, and 2 and above are the workers'.
+    /// Kineto's thread: 0 is the program's, 1 autograd's, from 2 on the workers.
     pub thread: u8,
     pub start: u64,
     pub end: u64,
@@ -26,13 +26,13 @@ pub(super) struct Record {
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl Record {
-    /// Returns the thread's number in the host file.
+    /// The thread's id in the host file.
     pub(super) fn host_thread(&self) -> u8 {
         if self.thread == 1 { 2 } else { 1 }
     }
 }
 
-/// A runtime call, or its effect on a stream.
+/// A runtime call, or its kernel, copy or wait on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Gpu {
     Call {
@@ -50,23 +50,23 @@ pub(super) enum Gpu {
         ns: u64,
         correlation: u64,
         external: u64,
-        /// External id of the annotation around the call, if it has one.
+        /// The call's own annotation, if it has one.
         frame: u64,
     },
 }
 
-/// A worker's annotation that has not begun or not ended yet.
+/// A worker's annotation that has not started or not ended.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     at: u64,
     m: u32,
     thread: u8,
     end: u64,
-    /// Record function id, assigned when it is requested; the host's id is assigned when it begins.
+    /// Its record function id, assigned at the request; the host's id is assigned when it starts.
     rf: u64,
 }
 
-/// Records of the current step.
+/// The records of the current step.
 #[derive(Debug)]
 pub(super) struct Records<'p> {
     program: &'p Program,
@@ -84,14 +84,14 @@ pub(super) struct Records<'p> {
     rooted: [u64; 2],
     next_id: u64,
     next_rf: u64,
-    /// By thread: the next external id, and how many remain in its block.
+    /// For each thread the next external id, and the number of ids left in its block.
     external: [(u64, u64); 6],
     blocks: u64,
     starting: Vec<Pending>,
     ending: Vec<(u64, u32)>,
 }
 
-/// Size of a block of external ids; a thread that needs ids takes the next block.
+/// External ids are assigned in blocks to threads on demand.
 const BLOCK: u64 = 512;
 
 impl<'p> Records<'p> {
@@ -107,7 +107,7 @@ impl<'p> Records<'p> {
             storages: vec![0; slots],
             stacks: [Vec::new(), Vec::new()],
             thread: 0,
-            // The process has id 1, the program's thread id 2, and the list of groups id 3 and record
+            // The process has id 1, the program's thread 2, and the list of groups id 3 and record
             // function id 1.
             rooted: [2, 0],
             next_id: 4,
@@ -119,12 +119,12 @@ impl<'p> Records<'p> {
         }
     }
 
-    /// Ends the step; everything that began must have ended.
+    /// Ends the step and all open operators.
     pub(super) fn finish(&mut self) {
         self.catch_up(u64::MAX);
     }
 
-    /// Clears the step. Tensors that do not outlive it get new ids.
+    /// Removes the step's records. Tensors that do not outlive it get new ids.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.done.clear();
@@ -153,7 +153,7 @@ impl<'p> Records<'p> {
         *next - 1
     }
 
-    /// Assigns ids to the tensors of an operator that have none.
+    /// Assigns ids to an operator's tensors that have none.
     fn name(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
@@ -170,7 +170,7 @@ impl<'p> Records<'p> {
         }
     }
 
-    /// Returns the id of the thread's innermost open operator, or of its root.
+    /// The innermost open operator of the thread, or its root.
     fn top(&self, thread: u8) -> u64 {
         let stack = &self.stacks[usize::from(thread)];
         match stack.last() {
@@ -184,7 +184,7 @@ impl<'p> Records<'p> {
         self.next_rf - 1
     }
 
-    /// Begins a record. `threads` are Kineto's thread, and the thread whose host stack contains the record.
+    /// Starts an operator. `threads` are Kineto's thread, and the thread on whose host stack it is.
     fn begin(&mut self, op: u32, threads: (u8, u8), (start, end): (u64, u64), rf: u64) -> u32 {
         let (thread, on) = threads;
         let parent = self.top(on);
@@ -212,7 +212,7 @@ impl<'p> Records<'p> {
         (self.list.len() - 1) as u32
     }
 
-    /// Begins and ends the workers' records that are due by `at`.
+    /// Starts and ends the workers' annotations up to time `at`.
     fn catch_up(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
@@ -323,8 +323,7 @@ impl Recorder for Records<'_> {
 }
 
 impl Records<'_> {
-    /// Returns the external id of the innermost operator, or if `role` is given, of the innermost annotation;
-    /// 0 if there is none.
+    /// The external id of the innermost open operator: of an annotation, or of one that is none.
     fn within(&self, role: Option<Role>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

@@ -13,7 +13,7 @@ use super::tensor::{Arg, Tensor};
 pub(super) struct Reducer {
     params: Vec<Param>,
     buckets: Vec<Bucket>,
-    /// Number of parameters whose gradients are still missing.
+    /// Number of parameters in a bucket that still lack their gradient.
     left: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Reducer {
 struct Param {
     value: Tensor,
     grad: Option<Tensor>,
-    /// Bucket and offset in it; `None` if gradients are not reduced.
+    /// The bucket and the offset in it; `None` if gradients are not shared.
     bucket: Option<(usize, u64)>,
 }
 
@@ -33,7 +33,7 @@ struct Bucket {
     meet: Option<(u32, Tensor)>,
 }
 
-/// Order in which the backward pass reaches the parameters of a layer.
+/// The order of a layer's parameters in the backward pass.
 const BACKWARD: [usize; 6] = [5, 4, 3, 2, 0, 1];
 
 impl Reducer {
@@ -84,7 +84,7 @@ impl Reducer {
 }
 
 impl Builder<'_> {
-    /// Adds the node that accumulates `grad` into the gradient of `param`, with the hook attached to it.
+    /// Adds the node that adds `grad` to the gradient of `param`, with its hook.
     pub(super) fn accumulate(&mut self, param: usize, grad: &Tensor, reducer: &mut Reducer) {
         let known = reducer.params[param].grad.clone();
         let name = "torch::autograd::AccumulateGrad";
@@ -114,13 +114,14 @@ impl Builder<'_> {
         let Some((nth, offset)) = reducer.params[param].bucket else {
             return;
         };
-        // The hook runs inside the frame, which has just ended, so its exit is removed and added again later.
+        // The hook runs inside the frame, which has just ended: removing its exit opens it again.
         let exit = self.program.instrs.pop();
         self.hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
     }
 
-    /// Copies a gradient into its bucket, and reduces the bucket if it is complete.
+    /// Adds the copy of a gradient into its bucket, and the bucket's reduction if the bucket is
+    /// complete.
     fn hook(&mut self, grad: &Tensor, offset: u64, nth: usize, reducer: &mut Reducer) {
         let bucket = reducer.buckets[nth].tensor.clone();
         let view = self.view_of_bucket(&bucket, grad, offset);
@@ -156,7 +157,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Waits for every bucket, and copies it back into the gradients.
+    /// Adds the wait for every bucket, and its copy back into the gradients.
     fn finalize(&mut self, reducer: &Reducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");

@@ -1,20 +1,20 @@
-//! Simulation of one rank: executes the program in order and reports when everything happens.
+//! One rank's clock: it runs the program in order and reports the times of events.
 //!
-//! The simulation stops when it needs the end of a meeting that is not known yet, and can be resumed. Nothing
-//! is reported twice.
+//! A clock stops when it needs the end of a meeting that is still unknown, and can be resumed. It
+//! never reports an event twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, draw,
 };
 use super::program::{Axis, Instr, Program};
 
-/// Interface of a rank to the meetings with other ranks.
+/// A clock's interface to the other ranks.
 pub(super) trait Meetings {
     /// Records that this rank starts its part of meeting `m` of `step`.
     fn arrive(&mut self, step: u32, m: u32, start: u64);
-    /// Returns when the meeting ends on this rank, if known.
+    /// End of the meeting on this rank, if known.
     fn end(&self, step: u32, m: u32) -> Option<u64>;
-    /// Records that a thread or stream of this rank waited for the meeting.
+    /// A thread or stream of this rank waits for the meeting.
     fn waited(&mut self, step: u32, m: u32, by: Waiter, from: u64, until: u64);
 }
 
@@ -38,12 +38,12 @@ pub(super) enum Call {
     Synchronize,
 }
 
-/// Event on a stream.
+/// Work on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Device {
     Kernel(u32),
     Collective(u32),
-    /// A stream waits for the event that the call with this correlation id recorded.
+    /// A stream waits for the event recorded by the call with this correlation id.
     WaitEvent {
         recorded: u64,
         by: u32,
@@ -52,12 +52,12 @@ pub(super) enum Device {
     Synchronize,
 }
 
-/// Receives the events. Times are those of the job's clock, ns.
+/// Receives events. Times are in ns of the job's clock.
 pub(super) trait Recorder {
     fn enter(&mut self, _op: u32, _at: u64) {}
     fn exit(&mut self, _at: u64) {}
     fn thread(&mut self, _thread: u8) {}
-    /// Receives a meeting of Gloo, on a worker of its group or on the thread itself.
+    /// A Gloo meeting, on a worker of its group or on the thread itself.
     fn meet(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
     fn call(&mut self, _call: Call, _at: u64, _ns: u64, _correlation: u64) {}
     fn device(&mut self, _what: Device, _stream: u32, _at: u64, _ns: u64, _correlation: u64) {}
@@ -74,25 +74,25 @@ pub(super) fn stream(axis: Axis) -> u32 {
     }
 }
 
-/// A worker of Gloo: free from `free` on, and after the meeting `within` has ended.
+/// A Gloo worker: it is free from this time on, or when its current meeting has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
     free: u64,
     within: Option<u32>,
 }
 
-/// Speed of a rank.
+/// Speed of a rank relative to the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub seed: u64,
     pub rank: u32,
-    /// Factor on all durations, in thousandths.
+    /// Durations are multiplied by this many thousandths.
     pub straggle: u32,
-    /// Maximum random addition, in thousandths.
+    /// Random part: up to this many thousandths more.
     pub skew: u32,
 }
 
-/// State of a rank's simulation.
+/// State of a rank during the job.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     pace: Pace,
@@ -105,7 +105,7 @@ pub(super) struct Clock {
     comm: [Worker; 2],
     compute_free: u64,
     correlation: u64,
-    /// By meeting of the step: the call that recorded the end of its kernel.
+    /// For each meeting of the step, the call that recorded the end of its kernel.
     recorded: Vec<u64>,
 }
 
@@ -132,7 +132,7 @@ impl Clock {
         }
     }
 
-    /// Returns the current time.
+    /// The thread's current time in ns.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
@@ -153,7 +153,7 @@ impl Clock {
         ns
     }
 
-    /// Spends `ns` on the thread; returns when it began and how long it took.
+    /// Advances the thread by `ns`, scaled by its speed; returns the start and the actual duration.
     fn spend(&mut self, ns: u64) -> (u64, u64) {
         let (at, ns) = (self.now, self.stretched(ns));
         self.now += ns;
@@ -168,8 +168,8 @@ impl Clock {
         self.correlation
     }
 
-    /// Runs to the end of the step, or to the first instruction that needs an unknown end of a meeting;
-    /// returns whether the step has ended.
+    /// Runs to the end of the step, or to the first instruction that needs an unknown end of a
+    /// meeting; returns `true` if the step has ended.
     pub(super) fn run(
         &mut self,
         program: &Program,
@@ -182,7 +182,7 @@ impl Clock {
             }
             self.next += 1;
         }
-        // Meetings are numbered within a step, so none may be open across steps.
+        // Meetings are identified only within a step.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
             if !settle(worker, self.step, meetings) {
@@ -194,7 +194,7 @@ impl Clock {
         true
     }
 
-    /// Executes `instr`; does nothing if it needs the unknown end of a meeting.
+    /// Executes `instr`, or does nothing if it needs an unknown end of a meeting.
     fn one(
         &mut self,
         program: &Program,
@@ -289,7 +289,7 @@ impl Clock {
         true
     }
 
-    /// Launches a meeting's kernel after the work of the compute stream, as NCCL does.
+    /// Launches a meeting's kernel after the current work of the compute stream, like NCCL.
     fn collective(
         &mut self,
         m: u32,
@@ -321,7 +321,7 @@ impl Clock {
     }
 }
 
-/// Determines when a worker or stream becomes free; returns whether that is known.
+/// Updates the time from which a worker or stream is free; returns `true` if it is known.
 fn settle(worker: &mut Worker, step: u32, meetings: &impl Meetings) -> bool {
     if let Some(m) = worker.within {
         let Some(end) = meetings.end(step, m) else {

@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 /// Number of the first recorded step.
 pub(super) const FIRST_STEP: u32 = 2;
 
-/// A microbatch after its forward and before its backward pass.
+/// A microbatch between its forward and its backward pass.
 struct Flying {
     saved: Vec<Saved>,
-    /// The loss and its node, on the last stage.
+    /// The loss and its autograd node, on the last stage.
     loss: Option<(Tensor, u32)>,
 }
 
-/// Builds the program of `rank`; returns it with the facts about its meetings.
+/// Builds the program of `rank`, and the list of its meetings.
 pub(super) fn program(
     options: &Options,
     layout: &Layout,
@@ -43,7 +43,7 @@ pub(super) fn program(
 }
 
 impl Builder<'_> {
-    /// Adds a step of a rank that has all layers, or a shard of all.
+    /// Adds a step of a rank that has all layers, or a shard of each.
     fn replica(&mut self) {
         let layers = self.layers(self.options.layers);
         let group = self.layout.group(Axis::Data, self.rank).ranks.len();
@@ -122,7 +122,7 @@ impl Builder<'_> {
         x
     }
 
-    /// Broadcasts the first rank's buffers, as DDP does before a forward pass.
+    /// Adds the broadcast of the first rank's buffers, as in DDP before a forward pass.
     fn buffers(&mut self) {
         let buffer = self.kept(&[self.options.hidden.into()]);
         let ask = Ask {
@@ -178,7 +178,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Reads the loss; here the host waits for the device.
+    /// Adds the read of the loss, for which the host waits for the device.
     fn read(&mut self, loss: &Tensor) {
         let (args, result) = ([Arg::Tensor(loss)], [Arg::Double("1.000000", "1.")]);
         self.python();
@@ -192,7 +192,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds a step of one pipeline stage: forward and backward passes alternate once the pipeline is full.
+    /// Adds a step of one stage: one forward, one backward, once the pipeline is full.
     fn stage(&mut self) {
         let (stage, stages) = (self.rank, self.options.ranks);
         let count = self.options.microbatches;
@@ -247,7 +247,7 @@ impl Builder<'_> {
         self.optimize(&reducer);
     }
 
-    /// Receives a message from a neighbour, and waits for it.
+    /// Adds a message from a neighbour, and the wait for it.
     fn receive(&mut self, from: u32, number: u32, shape: &[u64]) -> Tensor {
         let tensor = self.fresh(shape);
         self.python();

@@ -1,4 +1,4 @@
-//! Arguments of operators, in the notations of both files.
+//! Arguments of operators, and their form in both files.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ impl Kind {
     }
 }
 
-/// A tensor of a step's program. `slot` represents the ids that a run assigns to it.
+/// A tensor of a step's program. `slot` is replaced by the ids of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     pub slot: u32,
@@ -34,7 +34,7 @@ pub(super) struct Tensor {
     pub strides: Vec<u64>,
     /// Offset in its storage, in elements.
     pub offset: u64,
-    /// Whether it is in host memory, even in a job with GPUs.
+    /// `true` if it is in host memory even in a job with GPUs.
     pub host: bool,
 }
 
@@ -66,26 +66,26 @@ pub(super) enum Arg<'a> {
     Ints(&'a [u64]),
     Bool(bool),
     Bools(usize),
-    /// The texts for the host file and for Kineto.
+    /// A number as text, in the host file's form and in Kineto's.
     Double(&'a str, &'a str),
     None,
     Device,
     Text(&'a str),
     Pair(&'a str, &'a str),
-    /// A number that increases with every step.
+    /// An integer that grows with every step.
     Number,
     Object,
 }
 
 /// Placeholder in a text for the two ids of the next tensor.
 pub(super) const TENSOR: char = '\u{1}';
-/// Placeholder in a text for the number that increases with every step.
+/// Placeholder in a text for the integer that grows with every step.
 pub(super) const NUMBER: char = '\u{2}';
 
-/// Writes one argument; the text is the device.
+/// Function that writes one argument, given the device's name.
 type Render = fn(&mut String, &Arg<'_>, &str);
 
-/// Writes the four lists of one side of a host node; appends the slots to `slots`.
+/// Writes the four lists for the inputs or outputs of a host node; appends the slots to `slots`.
 pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut Vec<u32>) {
     let lists: [(&str, Render); 4] = [
         ("{\"values\": ", value),
@@ -208,7 +208,7 @@ fn type_name(out: &mut String, arg: &Arg<'_>) {
     }
 }
 
-/// Writes shapes or strides for the host file; lists of scalars have an empty one for each.
+/// Writes shapes or strides in the host file: a list of scalars has an empty list for each.
 fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     let empty =
         |out: &mut String, count| list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"));
@@ -222,7 +222,7 @@ fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     }
 }
 
-/// Writes shapes or strides for Kineto.
+/// Writes shapes or strides in Kineto's file.
 fn extents(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     match *arg {
         Arg::Tensor(t) => numbers(out, of(t), ", "),

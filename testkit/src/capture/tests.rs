@@ -27,13 +27,14 @@ fn a_layer_on_two_ranks_by_hand() {
     let [broadcast, reduce] = &truth.collectives[..] else {
         panic!("{:?}", truth.collectives);
     };
-    // An operator takes 2 us before its first child and 1 us after its last, the next event comes 0.5 us
-    // later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python, `randn` from
-    // 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which writes 12 bytes at 10
-    // bytes/ns in 2 ns, to 20,502; `randn` until 22,002. Then 0.5 us, Python, the frame of DDP from 27,502,
-    // Python, `broadcast_` from 34,502, which requests at 36,502. The worker starts 20 us later. On rank 1
-    // all of these take twice as long, except the times between operators: it requests at 71,504. The
-    // broadcast ends 20 us plus 4 bytes at 1 byte/ns after the last start.
+    // An operator takes 2 us before its first child and 1 us after its last, the next event comes
+    // 0.5 us later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python,
+    // `randn` from 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which
+    // writes 12 bytes at 10 bytes/ns in 2 ns, to 20,502; `randn` until 22,002. Then 0.5 us, Python,
+    // the frame of DDP from 27,502, Python, `broadcast_` from 34,502, which requests the collective
+    // at 36,502. The worker starts 20 us later. On rank 1 all of these take twice as long, except
+    // the gaps between operators: its request is at 71,504. The collective ends 20 us and 4 bytes
+    // at 1 byte/ns after the last start.
     assert_eq!(
         times(broadcast),
         [
@@ -41,28 +42,27 @@ fn a_layer_on_two_ranks_by_hand() {
             [91_504, 0, 20_004, 111_508]
         ]
     );
-    // Both threads wait from 0.5 us after `broadcast_` until 10 us after its end.
+    // Both threads block 0.5 us after `broadcast_`, until 10 us after its end.
     let until = 121_508;
     assert_eq!(
         waits(broadcast),
         [(Waiter::Host, 38_002, until), (Waiter::Host, 74_004, until)]
     );
-    // From there to the all-reduce's request, with operators counted with their children:
+    // From there to the all-reduce's request, operators including their children:
     //
     //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each behind Python
-    //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9
-    //   twice AddmmBackward0 21 and TBackward0 5
-    //   five times AccumulateGrad 6; and of the sixth, 6 have begun and 5 ended
-    //   and `allreduce_` has begun, and the frame of DDP ended
+    //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9 twice
+    //   AddmmBackward0 21 and TBackward0 5 five times AccumulateGrad 6; and of the sixth, 6 have
+    //   started and 5 ended; `allreduce_` has started, and the frame of DDP has ended
     //
-    // Begun: 34 + 18 + 52 + 30 + 6 + 1 = 141; ended: 34 + 18 + 52 + 30 + 5 + 1 = 140. Work, bytes at
-    // 10 bytes/ns rounded up: layer_norm 8 B, 1; linear 32 B and 36 B, 8; gelu 48 B, 5; linear 8 B
-    // and 36 B, 5; add 12 B, 2; sum 4 B, 1; fill_ 12 B, 2; AddmmBackward0 36, 36, 4 B, 9, and 36,
+    // Started: 34 + 18 + 52 + 30 + 6 + 1 = 141; ended: 34 + 18 + 52 + 30 + 5 + 1 = 140. Work, bytes
+    // at 10 bytes/ns rounded up: layer_norm 8 B, 1; linear 32 B and 36 B, 8; gelu 48 B, 5; linear 8
+    // B and 36 B, 5; add 12 B, 2; sum 4 B, 1; fill_ 12 B, 2; AddmmBackward0 36, 36, 4 B, 9, and 36,
     // 36, 16 B, 10; gelu_backward 5; layer norm's 12 B, 2; the six `mul` 2, 5, 5, 5, 2, 2: 71 ns.
     let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
     let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
     let asked = [until + rank_0, until + rank_1];
-    // 15 parameters are 60 B, of which each of two members sends and receives 60: 60 ns.
+    // 15 parameters have 60 B, and each of two members sends and receives 60 B: 60 ns.
     let end = asked[1] + 20_000 + 20_060;
     assert_eq!(
         times(reduce),

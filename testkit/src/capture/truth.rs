@@ -6,15 +6,15 @@ use super::{Capture, cost::Exchange, pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The ground truth of a job. All times are integer nanoseconds of one clock shared by all ranks. It is 0 at
-/// [`Truth::epoch_ns`] since 1970; a rank's Kineto file adds the rank's offset.
+/// A job's truth. All times are whole ns of a clock shared by all ranks; its 0 is
+/// [`Truth::epoch_ns`] after 1970, and a rank's Kineto file adds the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truth {
     /// Version of this format: 1.
     pub version: u32,
-    /// Zero of the shared clock, ns since 1970.
+    /// The shared clock's 0, in ns since 1970.
     pub epoch_ns: u64,
-    /// Facts by rank.
+    /// Ranks in order.
     pub ranks: Vec<RankTruth>,
     /// Collectives and messages, by step and then in program order.
     pub collectives: Vec<MeetingTruth>,
@@ -23,28 +23,28 @@ pub struct Truth {
 /// Ground truth of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankTruth {
-    /// The rank.
+    /// The rank's index in the job.
     pub rank: u32,
     /// Offset of Kineto's times from the shared clock.
     pub clock_offset_ns: i64,
-    /// Start of its first event.
+    /// Start of the rank's first event.
     pub first_ns: u64,
-    /// End of its last event, without the profiler's own span and window.
+    /// End of its last event; the profiler's own span and window are excluded.
     pub last_ns: u64,
     /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python time before them.
     pub steps: Vec<[u64; 2]>,
-    /// Factor on all durations in thousandths, before the pseudo-random part.
+    /// Durations are multiplied by this many thousandths, before the pseudo-random part.
     pub straggle_permille: u32,
-    /// Number of `cpu_op` and `user_annotation` events. They are the host's nodes with a record function id,
+    /// `cpu_op` and `user_annotation` events, which equal the host's nodes with a record function,
     /// except `## process_group:init ##`.
     pub host_ops: u64,
     /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
-    /// Number of `kernel` events, including those of collectives.
+    /// `kernel` events, including those of collectives.
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Number of collectives that it took part in.
+    /// Collectives in which the rank took part.
     pub collectives: u64,
     /// Number of messages that it sent.
     pub sends: u64,
@@ -57,38 +57,39 @@ pub struct RankTruth {
 pub struct MeetingTruth {
     /// `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`, or `message`.
     pub kind: String,
-    /// The step, from 0.
+    /// Index of the step, from 0.
     pub step: u32,
     /// PyTorch's name of the group.
     pub group: String,
     /// The ranks of the group; for a message, sender and receiver.
     pub ranks: Vec<u32>,
-    /// Number of earlier collectives of the group, or of earlier messages from this sender to this receiver.
+    /// Number of earlier collectives of the group, or of earlier messages from this sender to this
+    /// receiver.
     pub sequence: u64,
     /// The larger of a member's input and output.
     pub bytes: u64,
-    /// Members, in the order of `ranks`.
+    /// Members in the order of `ranks`.
     pub members: Vec<MemberTruth>,
 }
 
-/// A member's part of a collective or message.
+/// One member's part in a collective or message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemberTruth {
-    /// The member.
+    /// The member's rank.
     pub rank: u32,
     /// Start of Gloo's annotation or NCCL's kernel.
     pub start_ns: u64,
-    /// End of the same.
+    /// End of Gloo's annotation or NCCL's kernel.
     pub end_ns: u64,
-    /// Time from its start to the start of the last member.
+    /// From this member's start to the last member's start.
     pub wait_ns: u64,
-    /// Time from the last member's start to its end.
+    /// From the last member's start to this member's end.
     pub transfer_ns: u64,
     /// Thread or stream of this rank that waited for it, if any.
     pub waited: Option<WaitTruth>,
 }
 
-/// A thread or stream that waited.
+/// A wait of a thread or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitTruth {
     /// Kind of waiter.
@@ -100,7 +101,7 @@ pub struct WaitTruth {
 }
 
 impl Capture {
-    /// Returns the ground truth of the job.
+    /// Returns the job's truth.
     pub fn truth(&self) -> Truth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
         Truth {
@@ -146,7 +147,7 @@ impl Capture {
         }
     }
 
-    /// Returns the two stages of a message, as [`super::step`] numbers messages.
+    /// Sending and receiving stage of a message, by the numbering of [`super::step`].
     fn ends(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {

@@ -3,8 +3,8 @@
 use super::{StudiedPlan, seconds};
 use crate::files::Folder;
 
-/// Samples per second once the pipeline is full, by what a third as many micro-batches add to two of a pipeline's depth, and
-/// with filling and draining.
+/// Samples per second, first in steady state, by the additional time of a third micro-batch per pipeline stage, and
+/// second including filling and draining.
 fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64; 2] {
     let [tensor, data, pipeline] = degrees;
     let more = [
@@ -40,20 +40,20 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
     [(many - few) / (long - short), many / long]
 }
 
-/// PALM predicts 23033.46 images of ResNet-50 and 3190.12 sequences of BERT-base a second, 2.68 and 12.72 % above the 22431 and
-/// 2830 that Tenstorrent published, and does not state number formats, lengths of sequences, batches, placement, or what
-/// is loaded from DRAM. At 368 TOP/s the arithmetic allows 368e12 / (2 x 4.089e9) = 44,997 images and, with 512 tokens, 368e12
-/// / (2 x 48.319e9) = 3808 sequences; other lengths and formats allow 4117 (128 tokens in 16 bits), 5208 (384 in 8) and
-/// 16467 (128 in 8).
+/// PALM predicts 23033.46 images of ResNet-50 and 3190.12 sequences of BERT-base a second, 2.68 and 12.72 % above the
+/// 22431 and 2830 that Tenstorrent published, and does not state number formats, sequence lengths, batches, placement,
+/// or the data loaded from DRAM. At 368 TOP/s the arithmetic allows 368e12 / (2 x 4.089e9) = 44,997 images and, with
+/// 512 tokens, 368e12 / (2 x 48.319e9) = 3808 sequences; other lengths and formats allow 4117 (128 tokens in 16 bits),
+/// 5208 (384 in 8) and 16467 (128 in 8).
 ///
-/// With all that is computed on in reach every plan that uses the whole chip lies between the published rate and its bound:
-/// a chip of replicas at 97.8 and 99.7 % of it, pipelines as far below as their stages are uneven. So the published 50 and 74 %
-/// of the peak say how well kernels and mappings use it, which is what a constant would be fitted to; none is.
-/// With the eight channels of DRAM, 101 GB/s, serving what 1 MB of SRAM does not keep by Algorithm 1, no plan reaches a
-/// twentieth of the rate of ResNet-50 or an eighth of that of BERT: on the real chip operators hand one another
-/// their results through SRAM, layer by layer, which neither the algorithm nor its mended form has.
+/// If all data is in SRAM, every plan that uses the whole chip is between the published rate and its bound: a chip of
+/// replicas reaches 97.8 and 99.7 % of the bound, and pipelines are below it by the unevenness of their stages. So the
+/// published 50 and 74 % of the peak measure how well kernels and mappings use the chip. A constant could be fitted to
+/// them, but none is. If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not keep in 1 MB of
+/// SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the real chip operators pass their
+/// results through SRAM, layer by layer, which neither the algorithm nor its corrected form models.
 ///
-/// The chip of replicas of each model, and one pipeline.
+/// This test covers the chip of replicas for each model, and one pipeline.
 #[test]
 fn grayskull_lies_within_what_its_arithmetic_allows() {
     hold_plans(|degrees| matches!(degrees, [1, 120, 1] | [1, 10, 12]));
@@ -65,7 +65,8 @@ fn grayskull_lies_within_what_its_arithmetic_allows_under_all_plans() {
     hold_plans(|_| true);
 }
 
-/// Holds the rates of plans, chosen by tensor, data and pipeline degree, against what is published and what arithmetic allows.
+/// Compares the rates of plans, chosen by tensor, data and pipeline degree, with the published rates and with the
+/// bounds of the arithmetic.
 fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
     let folder = Folder::new();
     for (model, multiplications, published, palm, plans) in [
@@ -109,7 +110,7 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
                 rate <= bound && rate > palm && rate > published,
                 "{what}: {rate}"
             );
-            // Continuous input leaves out fill and drain; what has none is the same.
+            // Continuous input leaves out filling and draining; a plan without these has the same rate.
             assert!(whole <= rate * 1.000_001, "{what}: {whole} {rate}");
             let [rate, _] = rates(&folder, model, degrees, &["--residency", "corrected"]);
             near(rate, from_dram);
@@ -120,7 +121,7 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
     }
 }
 
-/// The lengths that are not stated move BERT's rate by more than the error that the paper finds.
+/// The unstated sequence lengths change BERT's rate by more than the error that the paper reports.
 #[test]
 #[ignore = "long: four replays on 120 cores"]
 fn lengths_of_sequences_move_the_rate_of_bert() {

@@ -3,10 +3,10 @@
 use super::StudiedPlan;
 use crate::files::Folder;
 
-/// Samples per second of a model in 20 stages of 16 cores on the wafer, in micro-batches of `samples` of all replicas.
+/// Samples per second of a model in 20 stages of 16 cores on the wafer; a micro-batch has `samples` over all replicas.
 fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str; 2]) -> f64 {
     let data = 16 / tensor;
-    // Whole samples for each replica, and 20 micro-batches.
+    // A whole number of samples for each replica, and 20 micro-batches.
     let micro_batch = (samples + data / 2) / data;
     let [place, neighbours] = laid;
     let plan = StudiedPlan {
@@ -32,12 +32,13 @@ fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str;
     plan.rate(folder)
 }
 
-/// Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree. The paper has T-18B and T-76B best with a tensor degree of 2
-/// and T-145B with 4, S-shape before line, near neighbours before opposite ones, and a factor of 2 between the best and the
-/// worst. By bytes and rates kernels take far longer than links here, so it comes out otherwise: a degree of 1 is ahead,
-/// 2 within a part in a thousand of it; S-shape is never behind line, by 2 % ahead at most; opposite neighbours are behind
-/// by 0.5 % at most and ahead by one part in ten thousand; and the whole gap is 3 %. PALM's public code, with a
-/// line put into it, shows no more of the claim: line is level with S-shape up to a degree of 4 and ahead of it above.
+/// Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree. In the paper, the best tensor degree is 2 for T-18B
+/// and T-76B and 4 for T-145B, S-shape is faster than line, near neighbours are faster than opposite ones, and the best
+/// is twice as fast as the worst. By bytes and rates, kernels take far longer than links here, so our results differ: a
+/// degree of 1 is best, 2 is within a part in a thousand; S-shape is never slower than line, and at most 2 % faster;
+/// opposite neighbours are at most 0.5 % slower and at most one part in ten thousand faster; and the whole range is 3
+/// %. PALM's public code, with a line mapping added, does not confirm the claim either: line equals S-shape up to a
+/// degree of 4 and is faster above.
 #[test]
 #[ignore = "long: sixty replays on 320 cores"]
 fn mappings_decide_little_where_kernels_take_the_time() {

@@ -1,9 +1,9 @@
-//! The mechanisms of the paper, each with a test of its own.
+//! The mechanisms of the paper, each with its own test.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Adds the names of the tests in the files of `folder` and of those below it.
+/// Adds the names of all tests in the files under `folder`.
 fn tests_in(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the source is there") {
         let path = entry.expect("it can be read").path();
@@ -21,7 +21,7 @@ fn tests_in(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The table of validation has each of P1 to P26 once, in order, with tests that exist and what they hold.
+/// The validation table lists each of P1 to P26 once, in order, with existing tests and their claims.
 #[test]
 fn every_mechanism_names_its_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -5,9 +5,9 @@ use crate::corpus::one_of_each;
 use crate::files::Folder;
 use serde_json::Value;
 
-/// What Table IV calls published follows from Megatron-LM's TFLOP/s of a GPU: by the FLOPs of a sample with all activations
-/// recomputed, 96 s L h² (1 + s / 6h + V / 16 L h), or, as the paper has it, by the leading term alone. The model counts the
-/// same without recomputation, a third of all but the logits' 6 s h V less.
+/// The rates that Table IV calls published follow from Megatron-LM's TFLOP/s per GPU, by the FLOPs of a sample with all
+/// activations recomputed, 96 s L h² (1 + s / 6h + V / 16 L h), or, in the paper, by the leading term alone. The
+/// model's count excludes recomputation: a third less of everything but the logits' 6 s h V.
 #[test]
 fn published_rates_of_table_iv_are_tflops_over_flops() {
     let folder = Folder::new();
@@ -85,7 +85,7 @@ fn published_rates_of_table_iv_are_tflops_over_flops() {
             pipeline,
             micro_batch: 1,
             batch,
-            // Whose kernels have the whole square of tokens, which the equation counts.
+            // These kernels compute the full square of tokens, as the equation assumes.
             more: &["--dry-run", "--attention", "unfused"],
         };
         let counted = plan.report(&folder)["model_flops"].as_f64().unwrap() / f64::from(batch);
@@ -104,9 +104,9 @@ fn published_rates_of_table_iv_are_tflops_over_flops() {
 }
 
 /// Table VII: samples per second of three models on the wafer, in 20 stages of two replicas of eight, with everything
-/// recomputed. PALM has 7.3457, 2.0652 and 1.1238 with rules for DRAM that it does not state and micro-batches that it does
-/// not either: those of its public code, a 20th of the batch, whole for each replica here. By the peak of the arithmetic
-/// and with all bytes in reach chakram is within 7 % of each.
+/// recomputed. PALM reports 7.3457, 2.0652 and 1.1238, with DRAM rules and micro-batches that it does not state. The
+/// micro-batches here are those of its public code, a 20th of the batch, rounded to whole samples for each replica. At
+/// the arithmetic's peak and with all data in SRAM, chakram is within 7 % of each.
 #[test]
 #[ignore = "long: three models on 320 cores"]
 fn the_wafer_trains_the_models_of_table_vii() {
@@ -138,7 +138,8 @@ fn the_wafer_trains_the_models_of_table_vii() {
     }
 }
 
-/// Samples per second of a model of Table VII by the rules of PALM's public code, all replicas and micro-batches together.
+/// Samples per second of a model of Table VII by the rules of PALM's public code, summed over all replicas and
+/// micro-batches.
 fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -> f64 {
     let degree = tensor.to_string();
     let machine = "wafer-5x4-published";
@@ -157,10 +158,10 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
     samples as f64 / seconds(&report)
 }
 
-/// Table VII by the rules of PALM's public code: 2.0652 samples per second are its T-76B, of 21 micro-batches of 89 samples,
-/// and 8.4373 and 1.0213 those of T-18B and T-145B (the paper prints 7.3457 and 1.1238). The code simulates 6 micro-batches and
-/// extrapolates, and takes links of a die for those between dies along y. With all micro-batches and with slow links along y,
-/// the digits here are chakram's own, held so that they do not move; none is off by more than 0.3 %.
+/// Table VII by the rules of PALM's public code: it gives 2.0652 samples per second for T-76B, with 21 micro-batches of
+/// 89 samples, and 8.4373 and 1.0213 for T-18B and T-145B (the paper prints 7.3457 and 1.1238). The code simulates 6
+/// micro-batches and extrapolates, and uses links of a die between dies along y. With all micro-batches and with slow
+/// links along y, the digits here are chakram's own, as a regression test; none deviates by more than 0.3 %.
 #[test]
 fn published_rules_give_published_numbers() {
     let folder = Folder::new();
@@ -180,7 +181,7 @@ fn published_rules_give_published_numbers() {
     }
 }
 
-/// All tensor degrees of 16, as the public code has them to three or four digits, within 4 parts in a thousand.
+/// All tensor degrees for 16 cores, within 4 parts in a thousand of the public code's three or four digits.
 #[test]
 #[ignore = "long: fifteen replays on 320 cores"]
 fn published_rules_give_published_numbers_for_all_degrees() {
@@ -198,10 +199,10 @@ fn published_rules_give_published_numbers_for_all_degrees() {
     }
 }
 
-/// Table IV: sequences per second of six models on A100s, with one constant, the efficiency of kernels, fixed on the first. What
-/// the paper calls published is the leading term of Megatron-LM's FLOP formula over its TFLOP/s; with the whole formula the
-/// rates are those here, and PALM's own predictions are off by -4.9, 5.7, 13.4, 9.6, 10.9 and 14.1 %. A flat efficiency
-/// underrates wide models, whose products are larger, so errors grow with the model.
+/// Table IV: sequences per second of six models on A100s, with one constant, the efficiency of kernels, fixed on the
+/// first. The paper's published rates come from the leading term of Megatron-LM's FLOP formula and its TFLOP/s; the
+/// rates here use the whole formula, and relative to them PALM's own predictions deviate by -4.9, 5.7, 13.4, 9.6, 10.9
+/// and 14.1 %. A flat efficiency underrates wide models, whose products are larger, so errors grow with the model.
 #[test]
 #[ignore = "long: six models on 256 to 2520 GPUs"]
 fn table_iv_follows_from_its_first_row() {

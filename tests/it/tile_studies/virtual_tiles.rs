@@ -1,4 +1,4 @@
-//! Virtual tiles: events of a step in which one core runs for all of a stage that do the same.
+//! Virtual tiles: the number of events in a step in which one core is simulated for all equal cores of its stage.
 
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
@@ -12,7 +12,7 @@ use chakram::report::{CollectiveRecord, Observer};
 use chakram::units::Time;
 use chakram::workload::NodeKind;
 
-/// Sees only what the loop counted.
+/// Keeps only the loop's counters.
 #[derive(Default)]
 struct CountedLoop(LoopCounts);
 
@@ -25,7 +25,8 @@ impl Observer for CountedLoop {
     }
 }
 
-/// Replays traces each rank by itself and together, which come to the same end. Returns what the loop counted.
+/// Replays traces with each rank simulated and with equal ranks merged, and requires the same end. Returns the loop's
+/// counters.
 fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, ReplayOutcome); 2] {
     let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
         let options = ReplayOptions::with(|o| {
@@ -44,13 +45,13 @@ fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, Re
 const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 --micro-batch 44 --batch 1848 \
                      --recompute full --dtype fp16 --machine wafer-5x4 --place s_shape -o job";
 
-/// Virtual tiles of T-76B: events of each core by itself, and of one for its stage while all do the same.
+/// Virtual tiles of T-76B: events with each core simulated, and with one core for its stage while all are equal.
 ///
-/// Without contention cores of a stage never differ. What is left are 16 times fewer ends of nodes, those of sums, and both ends of
-/// messages between stages, which every core has of its own. Over exclusive links the 16 messages that come in from the
-/// stage before share the four links of a border, so they come one after another, which tells the cores apart until the
-/// first sum of the pass brings each tensor group together again. No way of having one run for all could take less than
-/// the events of messages, of sums and of a sixteenth of the nodes.
+/// Without contention cores of a stage never differ. The remaining events are a sixteenth of the nodes' ends, the ends
+/// of sums, and both ends of messages between stages, which differ for every core. With exclusive links the 16 messages
+/// from the previous stage share the four links of a border, so they arrive one after another. This separates the cores
+/// until the first sum of the pass joins each tensor group again. No method of merging could need fewer events than
+/// those of messages, of sums and of a sixteenth of the nodes.
 #[test]
 #[ignore = "long: T-76B on 320 cores"]
 fn one_core_runs_for_its_stage() {

@@ -1,13 +1,14 @@
-//! Bytes that a layer sums and links carry, and that its blocks take (Eq. 6, Fig. 9).
+//! Bytes of a layer's all-reduces, bytes over links, and bytes of parameters (Eq. 6, Fig. 9).
 
 use super::{LAYER, on_16_cores, seconds, write_layers};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// Eq. 6: a transformer layer sums 8 B S H Nm / N + 24 H² / Nm bytes in 16 bits, four activations of a replica over its
-/// tensor group and the weights' gradients over replicas. Of the paper's T-145B on N = 16 with micro-batches of B = 115,
-/// 4.7060, 6.6941 and 12.029 GB for Nm of 2, 4 and 8; B is 112 here, and the first term grows by 115 / 112. The formula
-/// counts sums over one member too, for Nm of 1 and 16; traces have none. Biases and norms, 13 H beside 12 H², are not in it.
+/// Eq. 6: a transformer layer all-reduces 8 B S H Nm / N + 24 H² / Nm bytes in 16 bits: four activations of a replica
+/// over its tensor group, and the weights' gradients over replicas. For the paper's T-145B on N = 16 with micro-batches
+/// of B = 115 this is 4.7060, 6.6941 and 12.029 GB for Nm of 2, 4 and 8. Here B is 112, so the test scales the first
+/// term by 115 / 112. The formula also counts all-reduces over a single member, for Nm of 1 and 16, which traces do not
+/// have. It omits biases and norms, 13 H in addition to 12 H².
 #[test]
 fn a_layer_sums_the_bytes_of_eq_6() {
     let folder = Folder::new();
@@ -53,7 +54,7 @@ fn sums(tensor: u32) -> [f64; 2] {
     [8.0 * b * s * h * tensor / 16.0, 24.0 * h * h / tensor]
 }
 
-/// Bytes that links of the wafer carried, and the time it took in s, for a plan of 16 cores of one die.
+/// Bytes over the wafer's links, and the time in s, for a plan on the 16 cores of one die.
 fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let wafer = ["--machine", "wafer-5x4", "--place", "s_shape"];
     let report = on_16_cores(model, tensor, &wafer).report(folder);
@@ -63,13 +64,13 @@ fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     (busy * 1.024, seconds(&report))
 }
 
-/// Fig. 9: links of a die under a layer of T-145B, by tensor degree. Of the sums of Eq. 6, 8 B S H Nm / N bytes over tensor
-/// groups and 24 H² / Nm over replicas, a ring of P sends 2 (P - 1) / P for each member, over as many links as lie between
-/// neighbours: on a die of 4 x 4 cores row by row 1 between two of a pair, (3 x 1 + 3) / 4 of a row, 1 of eight in two
-/// rows taken as a ring, 9/8 of sixteen in rows to and fro that come back over three. The paper has the least occupancy with
-/// a tensor degree of 2, as Eq. 6 does. That is because the formula counts a sum over one member, of 1.41 GB, that
-/// sends nothing: with none of it a tensor degree of 1 has the least, by bytes of Eq. 6 and by what links carry alike, and 2
-/// the least of those above 1.
+/// Fig. 9: load of a die's links for a layer of T-145B, by tensor degree. Eq. 6 gives the bytes: 8 B S H Nm / N over
+/// tensor groups and 24 H² / Nm over replicas. In a ring of P each member sends 2 (P - 1) / P of them over the links to
+/// its neighbour. On a die of 4 x 4 cores, filled row by row, the mean number of these links is 1 for a pair, (3 x 1 +
+/// 3) / 4 for a row, 1 for eight cores in two rows as a ring, and 9/8 for sixteen in alternating rows, where the link
+/// back takes three. The paper finds the least occupancy with a tensor degree of 2, like Eq. 6. The reason is that the
+/// formula counts an all-reduce of 1.41 GB over a single member, which sends no data. Without it, a tensor degree of 1
+/// has the least, both by Eq. 6 and by the links' bytes, and 2 has the least of the degrees above 1.
 #[test]
 fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     let folder = Folder::new();
@@ -89,11 +90,11 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
         let sent = |p: f64, sum: f64, links: f64| 16.0 * 2.0 * (p - 1.0) / p * sum * links;
         let expected =
             sent(members[0], sums[0], tensor_links) + sent(members[1], sums[1], data_links);
-        // Biases and norms, 13 H beside 12 H², and a nanosecond for each link of a step are on top.
+        // The excess is biases and norms, 13 H in addition to 12 H², and a nanosecond for each link of a step.
         let off = found / expected - 1.0;
         assert!((0.0..2e-4).contains(&off), "{tensor}: {found} {expected}");
         eq_6.push(sums[0] + sums[1]);
-        // 48 links in both directions, by time and bandwidth.
+        // Share of the capacity of 48 links, both directions counted, in this time.
         occupancy.push(found / 1.024e12 / 48.0 / time);
     }
     let least = |of: &[f64]| (0..5).min_by(|a, b| of[*a].total_cmp(&of[*b])).unwrap();
@@ -102,8 +103,8 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     assert!(occupancy.is_sorted(), "{occupancy:?}");
 }
 
-/// Fig. 9 as columns of a sweep by tensor degree: mean time of a link and its share of the makespan are what the report of each
-/// point says, and the time is least without tensor groups.
+/// Fig. 9 as columns of a sweep by tensor degree: the mean time of a link and its share of the makespan equal those in
+/// each point's report, and the time is least without tensor groups.
 #[test]
 fn a_sweep_has_links_by_tensor_degree() {
     let folder = Folder::new();
@@ -127,7 +128,7 @@ fn a_sweep_has_links_by_tensor_degree() {
         let tensor = row["point"]["plan.tensor"].as_u64().unwrap() as u32;
         let (bytes, time) = carried(&folder, "one.toml", tensor);
         let mean = row["links_busy_ps"].as_f64().unwrap();
-        // 1208 links, of which those of a die are in use; whole picoseconds.
+        // The mean is over 1208 links, although only one die's are used; rounded to ps.
         assert!((mean - bytes / 1.024 / 1208.0).abs() <= 1.0, "{row}");
         let cells: Vec<&str> = line.split(',').collect();
         let of = |name: &str| {
@@ -142,9 +143,9 @@ fn a_sweep_has_links_by_tensor_degree() {
     assert!(busy.is_sorted(), "{busy:?}");
 }
 
-/// 16 B a parameter in 16 bits with Adam: weights, gradients, a master copy of 4 B and two moments of 4 B. Blocks of T-18B are 40
-/// times 12 H² parameters, 289.9 GB, and 13 H of biases and norms each. The rest is a table of 51,200 words and one of 2048
-/// positions, and the last norm.
+/// 16 B per parameter in 16 bits with Adam: weights, gradients, a master copy of 4 B and two moments of 4 B. Blocks of
+/// T-18B are 40 times 12 H² parameters, 289.9 GB, and 13 H of biases and norms each. The rest is a table of 51,200
+/// words and one of 2048 positions, and the last norm.
 #[test]
 fn blocks_of_t_18b_take_289_9_gb() {
     let plan = super::StudiedPlan {

@@ -1,12 +1,12 @@
-//! One rank that runs for all that do the same.
+//! Equal ranks simulated once.
 
 use super::{agree, args, json};
 use crate::files::Folder;
 use chakram::machine::PRESETS;
 
-/// Of a stage's ranks one runs for all while they do the same; the report is the one of each by itself but for what it says of
-/// that. On the wafer cores of a stage lie differently to their neighbours, which is found. The first and the last stage share
-/// embeddings, whose sum takes a lane with other nodes.
+/// One of a stage's ranks is simulated for all while they are equal. The report equals that with every rank simulated,
+/// except for the facts about merging. On the wafer, cores of a stage have different paths to their neighbours, which
+/// the replay detects. The first and the last stage share embeddings, whose all-reduce shares a lane with other nodes.
 #[test]
 fn one_core_runs_for_all_that_do_the_same() {
     let folder = Folder::new();
@@ -36,8 +36,8 @@ fn one_core_runs_for_all_that_do_the_same() {
     assert!(refused.contains("leave one of the two out"), "{refused}");
 }
 
-/// Where cores are of unlike classes one by one, no neighbours do the same: all 32 ranks would run by themselves, which is said
-/// before the replay. Two halves of the wafer of unlike classes have stages of their own, of which one rank runs for eight.
+/// If the classes of cores alternate, no neighbours are equal: all 32 ranks would be simulated, and an error says so
+/// before the replay. If each half of the wafer has one class, one rank is simulated for the eight of each stage.
 #[test]
 fn aggregation_that_saves_nothing_is_refused_at_once() {
     let folder = Folder::new();

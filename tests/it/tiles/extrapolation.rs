@@ -1,4 +1,4 @@
-//! `--extrapolate`: a step from a few of its micro-batches.
+//! `--extrapolate`: a step simulated with only a few of its micro-batches.
 
 use super::json;
 use crate::corpus::one_of_each;
@@ -24,9 +24,9 @@ fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&plan[..], more].concat()
 }
 
-/// Of 32 micro-batches 12 are simulated, and with chunks that interleave 12 of as many turns of four. Every turn adds what the
-/// slowest stage takes once the pipeline is full, so nothing is off; the error that is stated is none, and is not below
-/// what is found.
+/// 12 of 32 micro-batches are simulated, or, with interleaved chunks, 12 turns of four. Once the pipeline is full,
+/// every turn adds the time of the slowest stage, so the result is exact; the stated error is 0 and not smaller than
+/// the actual one.
 #[test]
 fn a_full_pipeline_goes_on_as_it_does() {
     let folder = Folder::new();
@@ -56,15 +56,15 @@ fn a_full_pipeline_goes_on_as_it_does() {
         assert!(number("error_ps") <= makespan / 1000, "{more:?}: {found}");
         let rate = 64e12 / number("makespan_ps") as f64;
         assert!((found["samples_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
-        // What is simulated is a step of 12 micro-batches.
+        // The simulation alone is a step of 12 micro-batches.
         let own = some["makespan_ps"].as_u64().unwrap();
         assert!(own < makespan / 2, "{own} {makespan}");
         assert_eq!(some["throughput"]["samples"], 24);
     }
 }
 
-/// Inference with input that goes on: two replicas put out two samples whenever the slowest stage ends a pass, which is what 64
-/// samples take more than 62, whole replays that extrapolate nothing. With filling and draining the rate is lower.
+/// Inference with continuous input: two replicas complete two samples each time the slowest stage ends a pass. This
+/// time is the difference between full replays of 64 and of 62 samples. With filling and draining the rate is lower.
 #[test]
 fn inference_has_the_rate_of_a_full_pipeline() {
     let folder = Folder::new();

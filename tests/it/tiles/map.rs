@@ -1,11 +1,11 @@
-//! Pictures of a machine of tiles against the report.
+//! Maps of a machine of tiles, against the report.
 
 use super::{args, json, makespan, with_loads};
 use crate::files::{Folder, text};
 use serde_json::Value;
 
-/// Holds a picture against its report: every link and port in it with its time and its share of the replay, and every core
-/// with its rank, stage and tensor group, as `stage_and_group` says them of a rank. Nothing else is in it.
+/// Compares a map with its report: it has every link and port with its busy time and share of the replay, and every
+/// core with its rank, stage and tensor group, given by `stage_and_group` for a rank. It has no other elements.
 fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) -> (u64, u64)) {
     assert!(map.starts_with("<svg xmlns="));
     let of = |key: &str| report["tiles"][key].as_array().unwrap().clone();
@@ -33,7 +33,7 @@ fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) 
             said.contains(&format!("{share:.1} %")),
             "{title}{said}: {share}"
         );
-        // Nothing is busy longer than the replay.
+        // No link is busy longer than the replay.
         assert!(share <= 100.0, "{title}");
     };
     for link in &links {
@@ -56,7 +56,8 @@ fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) 
     assert_eq!(map.matches("data-rank").count(), rows.len());
 }
 
-/// Rank r of this plan is of stage r / 8 and of tensor group r / 4 % 2; NPUs count the 20 columns of the wafer first.
+/// Rank r of this plan is in stage r / 8 and tensor group r / 4 % 2; NPUs are numbered along the wafer's 20 columns
+/// first.
 #[test]
 fn the_map_shows_what_the_report_says() {
     let folder = Folder::new();
@@ -69,7 +70,7 @@ fn the_map_shows_what_the_report_says() {
         "{}",
         report["tiles"]
     );
-    // All of a mesh of 20 x 16 is 2 (19 x 16 + 15 x 20) links.
+    // A mesh of 20 x 16 has 2 (19 x 16 + 15 x 20) links.
     assert_eq!(report["tiles"]["links_of_machine"], 1208);
     assert_eq!(report["tiles"]["ports_of_machine"], 80);
     let output = folder.run(&args("dgx-a100x4", &["--tile-map", "no.svg"]));
@@ -81,8 +82,8 @@ fn the_map_shows_what_the_report_says() {
     assert!(!folder.at("no.svg").exists());
 }
 
-/// The picture of the case in the book, against the report of the case: two stages of two replicas of two on the 4 columns of its
-/// wafer. `BLESS=1` draws it anew.
+/// The book's map of a case, against the case's report: two stages of two replicas of two on the 4 columns of its
+/// wafer. `BLESS=1` redraws it.
 #[test]
 fn the_book_shows_the_map_of_the_case() {
     let folder = Folder::new();

@@ -4,8 +4,9 @@ use super::{agree, args, json, makespan};
 use crate::corpus::one_of_each;
 use crate::files::Folder;
 
-/// With `--aggregate` a trace stands for the ranks of its stage, under the name of each. Read under a name it is the
-/// trace of that rank to the byte, and replays end as without, on the machine and on others, and together as each by itself.
+/// With `--aggregate` one trace file represents the ranks of a stage, under each rank's name. Read under one of these
+/// names it gives exactly that rank's trace, and replays end as without the option, on this machine and on others, with
+/// merged ranks and without.
 #[test]
 fn one_trace_stands_for_the_ranks_of_its_stage() {
     let folder = Folder::new();
@@ -35,7 +36,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
             }
             agree(&one, &other, &format!("{more:?}"));
         }
-        // 32 ranks in stages of two replicas of four. Of each the first is the adapter, and has a trace of its own.
+        // 32 ranks in stages of two replicas of four. The first rank of each is the adapter, and has its own trace.
         for rank in one_of_each(7, 0..32) {
             let of = |job: &str| {
                 let name = format!("{job}.{rank}.et");
@@ -52,7 +53,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
     }
 }
 
-/// A trace under the name of a rank that it does not stand for is refused.
+/// A trace under the name of a rank that it does not represent is an error.
 #[test]
 fn others_are_refused() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Where ranks sit, and how far neighbours are.
+//! Placement of ranks, and distances between neighbours.
 
 use super::{args, json, makespan, with_loads};
 use crate::corpus::is_whole;
@@ -9,7 +9,7 @@ use serde_json::Value;
 fn written_traces_replay_as_they_were_generated() {
     let folder = Folder::new();
     let mut all = Vec::new();
-    // By default the first and the last are written.
+    // A regular run writes and replays only the first and the last of these plans.
     let plans = [
         &["--place", "line"][..],
         &["--place", "s_shape"],
@@ -26,11 +26,12 @@ fn written_traces_replay_as_they_were_generated() {
             assert_eq!(again, at_once, "{more:?}");
         }
     }
-    // Where ranks sit, and what is loaded, matters.
+    // Placement and residency change the result.
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 5, "{all:?}");
-    // The trace says its core: rank 31 sits at the end of the second die, which is gone over to and fro.
+    // The trace names its core: rank 31 is at the end of the second die, whose rows are filled in alternating
+    // directions.
     let trace = folder.ok(&["convert", "trace", "job.31.et", "-o", "job.31.jsonl"]);
     let lines = String::from_utf8(folder.read("job.31.jsonl")).unwrap();
     let head = lines.lines().next().unwrap();
@@ -40,7 +41,7 @@ fn written_traces_replay_as_they_were_generated() {
     );
 }
 
-/// Without contention nothing is slower; a machine without tiles does not mind where cores would be.
+/// Without contention no placement is slower; a machine without tiles ignores the placement.
 #[test]
 fn one_job_runs_over_every_network_that_tiles_have() {
     let folder = Folder::new();
@@ -77,8 +78,8 @@ fn one_job_runs_over_every_network_that_tiles_have() {
     folder.ok(&["replay", "plain", "--machine", "dgx-a100x4"]);
 }
 
-/// Of the wafer's dies of 4 x 4, gone over to and fro, each row holds a tensor group of four: three ways of one link and
-/// one of three back. Between two replicas lie the groups' own members when they are opposite.
+/// On the wafer's dies of 4 x 4, filled in alternating directions, each row is a tensor group of four: three hops of
+/// one link and one back of three. With opposite neighbours, the members of other groups are between two replicas.
 #[test]
 fn a_dry_run_says_how_far_neighbours_are() {
     let folder = Folder::new();
@@ -106,7 +107,7 @@ fn a_dry_run_says_how_far_neighbours_are() {
     assert!(hops(&opposite, "data") < hops(&near, "data"));
 }
 
-/// With adapters fewer members send, and what one receives is broadcast: 2 x 3 boundaries, 2 replicas, 4 micro-batches.
+/// With adapters fewer members send, and a receiving adapter broadcasts: 2 x 3 boundaries, 2 replicas, 4 micro-batches.
 #[test]
 fn adapters_send_and_broadcast() {
     let folder = Folder::new();
@@ -138,9 +139,10 @@ fn adapters_send_and_broadcast() {
     assert!(refused.contains("every member sends a part"), "{refused}");
 }
 
-/// With sums of the destination each handover has one all-reduce of the source's group less. The shares of the source reduce,
-/// and the adapters that receive all-reduce: twice as many reductions, and as many all-reduces, with two adapters; one
-/// reduction with one, which has nothing left to sum; with four, which are the whole group, the all-reduce moves.
+/// If the destination reduces, each transfer between stages has one all-reduce of the source's group less. Instead the
+/// shares of the source reduce, and the receiving adapters all-reduce. With two adapters there are twice as many
+/// reductions, and as many all-reduces as transfers; with one adapter there is one reduction and no all-reduce; with
+/// four, which are the whole group, the all-reduce only moves to the destination.
 #[test]
 fn adapters_sum_what_they_receive() {
     let folder = Folder::new();

@@ -76,7 +76,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     folder.ok(&args("wafer-5x4", &[&tight[..], &["3074 B"]].concat()));
     let output = folder.run(&["generate", "gpt2-small", "--place", "line", "--dry-run"]);
     assert!(text(&output.stderr).contains("a machine, which says which cores there are"));
-    // Cores that traces name are held against the machine.
+    // Cores named in traces must exist on the machine.
     folder.ok(&args("wafer-5x4", &["--place", "s_shape", "-o", "job"]));
     let output = folder.run(&["replay", "job", "--machine", "broken.toml"]);
     assert!(

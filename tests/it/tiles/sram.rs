@@ -1,11 +1,11 @@
-//! Loads and stores of what SRAM does not keep.
+//! Loads and stores of data that does not fit in SRAM.
 
 use super::{args, json, makespan, with_loads};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// With SRAM for all of it nothing is loaded, and there is no node more than without a rule; with less SRAM the step takes
-/// longer.
+/// If everything fits in SRAM there are no loads, and as many nodes as without a residency rule; with less SRAM the
+/// step takes longer.
 #[test]
 fn sram_that_holds_everything_changes_nothing() {
     let folder = Folder::new();
@@ -22,12 +22,12 @@ fn sram_that_holds_everything_changes_nothing() {
         none.0 <= times[0] && times[0] <= times[1] && times[1] < times[2],
         "{times:?}"
     );
-    // As printed even results of what fits are stored.
+    // The rule as printed stores even results that fit.
     assert!(run(&["--residency", "as-printed", "--sram", "10 GB"]).0 > none.0);
 }
 
-/// A load in pieces moves the same bytes: ports are busy for the latency of each piece longer, of at most six links and a port
-/// at 1 ns, and for the rounding of each.
+/// A load in chunks moves the same bytes: ports are busy longer only by each chunk's latency, at most six links and a
+/// port at 1 ns each, and by its rounding.
 #[test]
 fn loads_in_pieces_move_the_same_bytes() {
     let folder = Folder::new();
@@ -52,8 +52,9 @@ fn loads_in_pieces_move_the_same_bytes() {
     assert!(refused.contains("at least the SRAM of a core"), "{refused}");
 }
 
-/// Of what a core allocates at its peak its 3.75 MB of SRAM hold the first part, and the port nearest to it the rest. Ports are in rows 1
-/// and 2 at both sides of each die of 4 x 4. A machine without ports says nothing of it.
+/// At its peak, a core's allocation fills its 3.75 MB of SRAM first, and the rest is in the memory of the nearest port.
+/// Ports are in rows 1 and 2 at both sides of each die of 4 x 4. On a machine without ports the report has no such
+/// rows.
 #[test]
 fn memory_at_ports_is_what_sram_does_not_hold() {
     let folder = Folder::new();

@@ -1,11 +1,11 @@
-//! Stages of unlike tensor degrees on the wafer.
+//! Stages with different tensor degrees on the wafer.
 
 use super::{agree, args, json, makespan};
 use crate::corpus::one_of_each;
 use crate::files::Folder;
 use serde_json::Value;
 
-/// The first and the last stage of GPT-2 share a table, so they have one degree.
+/// The first and the last stage of GPT-2 share a table, so they have the same degree.
 const DEGREES: [&str; 4] = ["--stage-tensor", "2,4,4,2", "--place", "s_shape"];
 
 fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -15,8 +15,8 @@ fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-/// 2 x (2 + 4 + 4 + 2) ranks, with either strategy and one adapter or two; one that runs for its stage gives the same, written
-/// traces replay the same and are sound.
+/// 2 x (2 + 4 + 4 + 2) ranks, with either strategy and one adapter or two; with equal ranks merged the result is the
+/// same; written traces replay to the same result and are sound.
 #[test]
 fn unlike_stages_run_written_and_together() {
     let folder = Folder::new();
@@ -44,7 +44,7 @@ fn unlike_stages_run_written_and_together() {
     assert!(dry.contains("tp 2,4,4,2 x dp 2 x pp 4: 24 ranks"), "{dry}");
 }
 
-/// Equal degrees by stage are the plan that has them for all.
+/// Equal degrees given by stage are the same plan as one degree for all.
 #[test]
 fn equal_degrees_are_those_of_the_plan() {
     let folder = Folder::new();

@@ -1,12 +1,12 @@
-//! Perfetto's format, read back by a reader of our own that knows protobuf's wire format and the numbers of the
-//! fields, and held against the same replay as JSON.
+//! Perfetto's format, read by an independent reader that knows protobuf's wire format and the field numbers, and
+//! compared with the same replay as JSON.
 
 use super::*;
 use crate::corpus::skipped;
 use std::io::Read;
 use std::process::Command;
 
-/// A field of a message: a number, or bytes.
+/// Value of a message field: an integer, or bytes.
 #[derive(Clone, Copy, Debug)]
 enum Field<'a> {
     Number(u64),
@@ -73,10 +73,10 @@ fn text(message: &[(u64, Field<'_>)], tag: u64) -> Option<String> {
     })
 }
 
-/// A slice: its track by name, its own name, start and end in nanoseconds, depth, and facts that are numbers.
+/// A slice: its track by name, its own name, start and end in nanoseconds, depth, and numeric facts.
 type Slice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
 
-/// The ends of arrows, as (time, whether it enters), by number.
+/// The ends of arrows by id, as (time, `true` if it enters).
 type Arrows = BTreeMap<u64, Vec<(u64, bool)>>;
 
 /// The slices and arrows of a file.
@@ -118,7 +118,7 @@ fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
             let stack = open.entry(track).or_default();
             for (tag, enters) in [(47, false), (48, true)] {
                 if let Some(id) = number(&event, tag) {
-                    // The viewer orders the ends of an arrow by their beginnings, and a receive may begin first.
+                    // The viewer orders an arrow's ends by the start of their slices, and a receive may start first.
                     let kind = if enters { 3 } else { 1 };
                     assert_eq!(number(&event, 9), Some(kind), "where an arrow ends");
                     assert_eq!(
@@ -151,7 +151,7 @@ fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
         }
     }
     assert!(open.values().all(Vec::is_empty), "all slices end");
-    // The critical path is no rank's.
+    // The critical path belongs to no rank.
     slices.retain(|slice: &Slice| slice.0.starts_with("rank"));
     (slices, arrows)
 }
@@ -168,7 +168,7 @@ fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
 
 #[test]
 fn slices_are_exact_to_the_nanosecond_and_nest() {
-    // Kernels that last no time are not to be priced by what they do.
+    // Kernels with a duration of 0 must not be priced by their work.
     let options = ReplayOptions::with(|o| o.compute = ComputeModel::RecordedOnly);
     let (slices, _) = read(&perfetto(&odd(), &options));
     let mut now = 123_457;
@@ -178,7 +178,7 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
         .collect();
     assert_eq!(nodes.len(), 600);
     for (id, (track, name, start, end, depth, facts)) in (0..).zip(nodes) {
-        // As the job states it, in picoseconds, to the nearest nanosecond.
+        // The duration in the job, in ps, rounded to ns.
         let lasts = if id % 11 == 0 {
             0
         } else {
@@ -270,7 +270,8 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
     );
 }
 
-/// Counts what Perfetto's own descriptions of the format find in a file, and its trace processor where that starts.
+/// A script that counts the entries that Perfetto's own descriptions of the format find in a file, and those that its
+/// trace processor finds, if it starts.
 const READER: &str = r#"
 import json, sys, zlib
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
@@ -304,7 +305,7 @@ except Exception as error:
 print(json.dumps(found))
 "#;
 
-/// The package `perfetto` for Python, where `CHAKRAM_PYTHON` or `python3` has it, reads what was written.
+/// The package `perfetto` for Python, if `CHAKRAM_PYTHON` or `python3` has it, reads the written file.
 #[test]
 fn perfettos_own_package_reads_what_was_written() {
     let python = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -322,14 +323,14 @@ fn perfettos_own_package_reads_what_was_written() {
         skipped("python3 has no package perfetto");
         return;
     };
-    // The package may say what it downloads.
+    // The package may print messages about downloads.
     let text = String::from_utf8(output.stdout).unwrap();
     let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    // Those of the ranks, and the critical path: both kernels and the all-reduce.
+    // The ranks' slices, and three for the critical path: both kernels and the all-reduce.
     let drawn = slices.len() + 3;
     assert_eq!(found["begins"], drawn);
     assert_eq!(found["ends"], drawn);
-    // Of each rank: two of what waits and two of what it sends.
+    // Per rank: two values of waiting nodes and two of sent bytes.
     assert_eq!(found["counts"], 16, "{found}");
     let units = found["units"].as_array().unwrap();
     let count = |unit: [&str; 2]| {

@@ -1,4 +1,4 @@
-//! Operators of a layer that do not depend on one another, in order and side by side.
+//! Independent operators of a layer, run in order and concurrently.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{job, replay};
@@ -10,7 +10,7 @@ use chakram::model::{Model, ModelDefinition};
 use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// So many blocks with `on` products of 1 x 1000 x 1000 on the branch and one on the way around it.
+/// `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one on the bypass.
 fn blocks(count: u32, on: u32) -> Model {
     let product = |name: &str, more: &str| {
         format!("{{ op = \"linear\", name = \"{name}\", outputs = {SIDE}, bias = false{more} }}")
@@ -34,9 +34,9 @@ fn plan(branches: BranchOrder) -> ParallelismPlan {
     plan
 }
 
-/// With n products on the branch a block takes n + 1 products in order and max(n, 1) side by side; backwards twice as many, but for
-/// the first block's, of whose input nobody wants the gradient: the first product of each of its branches takes one. With
-/// everything recomputed the forward pass comes once more. On one lane they take turns again.
+/// With n products on the branch a block takes n + 1 products in order and max(n, 1) concurrently. The backward pass
+/// takes twice as many, except in the first block, whose input needs no gradient: the first product of each of its
+/// branches takes one. Full recomputation adds another forward pass. On one lane branches run in order again.
 #[test]
 fn branches_take_the_longest_of_them_or_their_sum() {
     let many = Machine::parse(IDEAL, "ideal").unwrap();
@@ -73,7 +73,7 @@ fn branches_take_the_longest_of_them_or_their_sum() {
     }
 }
 
-/// Names and work of nodes, and the names that each has in front of it, all the way.
+/// Names and work of nodes, and for each the names of all its direct and indirect dependencies.
 #[derive(Default)]
 struct Ancestry {
     work: Vec<String>,
@@ -109,7 +109,7 @@ impl Ancestry {
         all
     }
 
-    /// For each node, those in front of it, by name.
+    /// For each node the names of its dependencies.
     fn by_name(&self) -> BTreeMap<&str, Vec<&str>> {
         let names = |before: &Vec<usize>| before.iter().map(|&i| &*self.names[i]).collect();
         let each = self.names.iter().zip(&self.before);
@@ -118,8 +118,9 @@ impl Ancestry {
     }
 }
 
-/// Side by side the same nodes do the same work, each behind no other than in order; what depends still comes after what it
-/// depends on. A block of ResNet has a convolution around two others, DLRM tables beside a perceptron, and GPT two tables.
+/// With concurrent branches the same nodes do the same work; each depends only on nodes that it also depends on in
+/// order, and real dependencies remain. A block of ResNet has a convolution that bypasses two others, DLRM has tables
+/// parallel to a perceptron, and GPT two tables.
 #[test]
 fn side_by_side_the_same_work_waits_for_less() {
     for (model, apart, after) in [

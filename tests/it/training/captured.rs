@@ -1,22 +1,22 @@
-//! A step of PyTorch's `DistributedDataParallel` as it was captured, and the same step generated.
+//! A captured step of PyTorch's `DistributedDataParallel`, and the same step generated.
 //!
 //! The model is a GPT of four blocks on four replicas, with two micro-batches of which the second reduces gradients, in
-//! single precision, with its gradients clipped and stepped by AdamW. `captured.txt` is what a rank of the capture
-//! `pytorch/ddp_gpt` multiplies and reduces, in the order in which its host launched it; all four do the same. Where
-//! the captures are, they are held against it.
+//! single precision, with its gradients clipped and stepped by AdamW. `captured.txt` lists the products and reductions
+//! of one rank of the capture `pytorch/ddp_gpt`, in the order of launches; all four ranks are equal. If the captures
+//! are available, they are compared with it.
 //!
-//! Equal are: all products of matrices by their sizes and FLOPs, all collectives with kinds, bytes, members and order,
-//! and what has been multiplied when each of them is launched. What is not is stated and asserted here:
+//! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
+//! products finished when each collective is launched. The differences are listed and asserted here:
 //!
-//! - The two products backwards from the logits come in the other order. Neither waits for the other, and no reduction
-//!   comes between them. They are `mm`'s, which forms the gradient of its second argument first; all others are
-//!   `addmm`'s, which does not.
+//! - The two products in the backward pass of the logits are in reverse order. They are independent, and no reduction
+//!   is between them. They come from `mm`, which computes the gradient of its second argument first; all others come
+//!   from `addmm`, which does not.
 //!
-//! Attention is two products forwards and five backwards, of tokens that look back: the capture states it, too.
+//! Causal attention is two products in the forward pass and five in the backward pass; the capture states this, too.
 //!
-//! Nothing else is communicated in the captured step. What PyTorch communicates before it (replicas that begin alike,
-//! buckets that are put together anew) comes once in a run, and the norm by which gradients are clipped is found from
-//! gradients that every replica has.
+//! There is no other communication in the captured step. PyTorch's earlier communication (equal initial replicas,
+//! rebuilt buckets) occurs once per run, and the norm for gradient clipping is computed from gradients that every
+//! replica has.
 
 use super::replay_with;
 use crate::convert::rig::Log;
@@ -63,7 +63,7 @@ bucket = "2 MiB"
 
 const CAPTURED: &str = include_str!("captured.txt");
 
-/// Bytes of the reductions of the same step in PyTorch 2.3.1 (`pytorch/t231_ddp_gpt`), whose first bucket holds 1 MiB.
+/// Bytes of the reductions of the same step in PyTorch 2.3.1 (`pytorch/t231_ddp_gpt`), whose first bucket has 1 MiB.
 const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
@@ -98,11 +98,11 @@ fn events(nodes: &[Node]) -> Vec<Event> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
-/// Both, side by side, but for the order of the logits' products: those of 1024 words.
+/// Requires that both are equal, except for the order of the two products of the logits, those with 1024 words.
 fn hold(generated: &[Event], captured: &[Event], what: &str) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();
-    // Backwards from the logits: 1024 x 256 weights from 128 tokens, 128 x 256 inputs from 1024 words.
+    // Backward pass of the logits: 1024 x 256 weights from 128 tokens, 128 x 256 inputs from 1024 words.
     let [weights, inputs] = [
         Event::product(1024, 128, 256),
         Event::product(128, 1024, 256),
@@ -141,8 +141,8 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     assert_eq!(reduced.sum::<u64>(), 4 * model().parameters());
 }
 
-/// Sums are equal. With all pairs of tokens a generated step has as much more as the model says, for four samples: twice for the
-/// two products forwards, five halves of that backwards.
+/// FLOP sums are equal. A generated step with all pairs of tokens has the additional FLOPs given by the model, for four
+/// samples: those of two products in the forward pass, and 5/2 times as many in the backward pass.
 #[test]
 fn flops_are_the_captured_ones() {
     let sum = |model| {
@@ -174,13 +174,13 @@ fn a_first_bucket_is_what_older_versions_begin_with() {
         bytes.collect::<Vec<_>>()
     };
     assert_eq!(sizes(Some(1 << 20)), OLDER);
-    // Without one, all are alike.
+    // Without a smaller first bucket, all are equal.
     assert_eq!(sizes(None), sizes(Some(2 << 20)));
     assert_ne!(sizes(None), OLDER);
 }
 
-/// A reduction waits for all that found gradients since the one before, also where that is in the middle of a layer, and
-/// nothing but the step waits for it.
+/// A reduction waits for all nodes that computed gradients since the previous reduction, even in the middle of a layer,
+/// and only the optimizer step waits for it.
 #[test]
 fn a_reduction_waits_for_what_found_its_gradients() {
     let nodes = nodes(&job(model(), |_| {}), 0);
@@ -209,7 +209,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     assert!(found.is_empty());
     let step = nodes.iter().find(|node| node.name == "optimizer").unwrap();
     assert!(reductions.iter().all(|id| step.data.contains(id)));
-    // Four of seven end inside a layer: those behind `mlp.down` and `mlp.up`.
+    // Four of seven buckets end inside a layer: those after `mlp.down` and `mlp.up`.
     let inside = reductions.iter().filter(|id| {
         let name = &nodes[**id as usize - 1].name;
         name.contains("/mlp.")
@@ -217,8 +217,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     assert_eq!((inside.count(), reductions.len()), (4, 7));
 }
 
-/// Where messages take next to no time, each reduction starts when as much has been multiplied as when the captured
-/// one was launched.
+/// With almost free messages, each reduction starts after the same products as when the captured one was launched.
 #[test]
 fn reductions_start_where_the_captured_ones_do() {
     let job = job(model(), |_| {});

@@ -1,7 +1,7 @@
-//! Bytes that operators with degrees sum and move, against elements counted one by one.
+//! Bytes reduced and moved by operators with sharding degrees, against a count of single elements.
 //!
-//! An elementwise operator, the one that is looked at, and another elementwise one, each cut in every way there is.
-//! Members get what they need and do not have, once; what is summed is as Table III of PALM has it.
+//! The model is an elementwise operator, the tested operator, and another elementwise one, each split in every possible
+//! way. Members receive exactly once the elements that they need and do not have; reductions follow Table III of PALM.
 
 mod elements;
 
@@ -17,15 +17,15 @@ use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 use elements::{Expected, Kind, expected};
 use std::collections::BTreeMap;
 
-/// Communication that a member is told.
+/// Communication of one member.
 #[derive(Default)]
 struct Seen {
     rank: u32,
     groups: BTreeMap<String, Vec<u32>>,
     members: u32,
-    /// Bytes received in numbers of 2 bytes, by direction and operator whose name they bear.
+    /// Bytes received, at 2 bytes per number, by direction and the operator in their name.
     moved: BTreeMap<String, u64>,
-    /// Sums by name: bytes and who.
+    /// Reductions: name, bytes and members.
     sums: Vec<(String, u64, Vec<u32>)>,
 }
 

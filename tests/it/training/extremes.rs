@@ -1,4 +1,4 @@
-//! Sizes that nobody has: whatever a model and a plan say, they are refused by name or come to something, in time.
+//! Extreme sizes: any model and plan is rejected by name or gives a result, in limited time.
 
 use crate::harness::plan_file::{End, look};
 use chakram::generate::{
@@ -15,7 +15,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use std::cell::Cell;
 
-/// Mostly small, else as large as a model's file may say.
+/// Mostly small, otherwise up to the maximum of a model file.
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         20 => select(vec![1_u64, 2, 4, 8]),
@@ -219,7 +219,7 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
             plan.dtype = dtype.0;
             plan.capacity = Some(u64::MAX);
             let [sequence, scatter, ..] = flags;
-            // Half of what is refused beside another option is left out.
+            // Half of the combinations that are always rejected are skipped.
             if plan.data != 1 || flags[2] {
                 plan.zero = zero.0;
             }

@@ -1,4 +1,4 @@
-//! Conservation, whatever the model, the parallelism, the schedule, and the sharing and recomputation.
+//! Conservation laws for any model, parallelism, schedule, sharding and recomputation.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use crate::corpus::is_whole;
@@ -23,8 +23,8 @@ const SCHEDULES: [PipelineSchedule; 5] = [
     PipelineSchedule::Inference,
 ];
 
-/// FLOPs of an operator under `plan`, each part of it on one member of a tensor group, from the model's multiplications
-/// alone.
+/// FLOPs of an operator under `plan`, counting each part on one member of a tensor group, from the model's
+/// multiplications alone.
 fn flops_once(
     plan: &ParallelismPlan,
     role: LayerRole,
@@ -42,8 +42,8 @@ fn flops_once(
         operator.work,
         OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
     );
-    // In halves of the forward pass: forward; both gradients, or scores again and four products of two, or the
-    // weights' gradient alone; and once more.
+    // In units of half a forward pass: forward; backward, which is both gradients, or the scores again and four
+    // products of attention, or only the weights' gradient; and recomputation.
     let backward = match (first && product, attention && fused) {
         (true, _) => 2,
         (false, true) => 5,
@@ -61,7 +61,8 @@ fn flops_once(
     once * halves * u128::from(plan.batch)
 }
 
-/// In a model that states no cut each product is cut by its outputs or its inputs, if either divides.
+/// Returns `true` if an operator can be split: in a model without stated splits each product is split by its outputs or
+/// its inputs, if either is divisible.
 fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
     match operator.work {
         OperatorKind::Linear {
@@ -85,7 +86,7 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
             let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
-            // Uncut operators run on all members, or on each for its tokens.
+            // Operators that are not split run on all members, or on each member for its tokens.
             let rows = match operator.work {
                 OperatorKind::Linear { rows, .. } => rows,
                 _ => 1,
@@ -102,7 +103,7 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     sum
 }
 
-/// Checks one plan; why it is refused, if it is.
+/// Checks one plan; returns the error if it is rejected.
 fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
     let job = job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
@@ -114,7 +115,7 @@ fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(),
     Ok(())
 }
 
-/// All that is sent is received, once, and all that is allocated is freed.
+/// Checks that everything sent is received once, and everything allocated is freed.
 fn is_even(ranks: &[Sums], about: &str) {
     let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
     for sums in ranks {
@@ -124,7 +125,7 @@ fn is_even(ranks: &[Sums], about: &str) {
                 to.extend(from);
             }
         }
-        // Activations and what is temporary is freed; weights stay.
+        // Activations and temporary memory are freed; weights stay.
         assert_eq!(sums.used[3..], [0, 0], "{about}, rank {}", sums.rank);
     }
     for (key, [sent, received]) in &messages {
@@ -132,7 +133,7 @@ fn is_even(ranks: &[Sums], about: &str) {
     }
 }
 
-/// Traces that are written are sound, and a replay of them ends.
+/// Checks that written traces are sound, and that their replay ends.
 fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
     let mut traces = Vec::new();
     let mut nodes = 0;
@@ -199,8 +200,8 @@ fn plans() -> Vec<ParallelismPlan> {
     plans
 }
 
-/// Two ranks that share the tokens of each sequence do what one does, with either exchange. Heads of keys and values of the Llama, of
-/// which there are two, cannot be shared by a tensor group as well.
+/// Two ranks that share the tokens of each sequence do the same work as one, with either exchange. The Llama's two
+/// key-value heads cannot also be split over a tensor group.
 #[test]
 fn sequences_that_ranks_share_are_conserved() {
     let few = plans().into_iter().filter(|plan| match plan.schedule {
@@ -243,7 +244,7 @@ fn sequences_that_ranks_share_are_conserved() {
     }
 }
 
-/// Backward passes in two, late, from both ends and beside forward passes do what others do.
+/// Split backward passes, delayed ones, schedules from both ends and overlapped passes do the same work as others.
 #[test]
 fn backward_passes_in_two_are_conserved() {
     let split = [
@@ -280,13 +281,13 @@ fn backward_passes_in_two_are_conserved() {
         }
         let (done, refused) = go_over(&model, &all);
         println!("{}: {done} done\n{}", model.name, list(&refused));
-        // Without replicas there is no ZeRO but for DualPipe, which has two copies, and no ZeRO 3.
+        // Without replicas ZeRO is possible only with DualPipe, which has two copies, and never ZeRO 3.
         let expected = 5 * (3 + 2 * 12) + 3 * 9;
         assert_eq!(done, expected, "{}", list(&refused));
     }
 }
 
-/// Buckets of parameters hold the gradients that buckets of layers do, whatever is shared and how it is walked through.
+/// Buckets of parameters contain the same gradients as buckets of layers, for every sharding and schedule.
 #[test]
 fn buckets_of_parameters_hold_all_gradients() {
     let machine = Machine::preset("dgx-a100x2").unwrap();
@@ -325,8 +326,7 @@ fn buckets_of_parameters_hold_all_gradients() {
     }
 }
 
-/// Goes over `plans`, of which one in five is checked by default, and says how often which reason kept one from being carried
-/// out.
+/// Checks `plans`, by default one in five, and counts the reasons for rejected plans.
 fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String, usize>) {
     let machine = Machine::preset("dgx-a100x2").unwrap();
     let mut refused = BTreeMap::new();
@@ -357,7 +357,8 @@ fn a_gpt_is_conserved_under_every_plan() {
     assert_eq!((done, list(&refused).trim()), (DONE, REFUSED.trim()));
 }
 
-/// Of 5 schedules, 8 parallelisms, 4 levels of ZeRO, 3 recomputations, with and without sequence parallelism: 960.
+/// Number of accepted plans among 5 schedules x 8 parallelisms x 4 levels of ZeRO x 3 recomputations, with and without
+/// sequence parallelism: 960.
 const DONE: usize = 333;
 const REFUSED: &str = "
 45 x `pipeline` is 2; expected 1 with schedule = layer-wise, which has every layer on all ranks

@@ -1,4 +1,4 @@
-//! Amounts of memory, and the time for which it is kept.
+//! Amounts of memory, and how long it stays allocated.
 
 use super::{GPT, Sums, gpt, job, products};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
@@ -10,7 +10,7 @@ use chakram::model::{LayerRole, TransformerBlock};
 use chakram::report::MemoryObserver;
 use chakram::trace::TensorClass;
 
-/// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and of all m under GPipe.
+/// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and all m of them under GPipe.
 #[test]
 fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     let kept = |schedule| {
@@ -19,7 +19,7 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         plan.batch = 8;
         plan.schedule = schedule;
         let job = job(&products(6, 10), &plan);
-        // Six blocks do not fall into four stages.
+        // Six blocks cannot be divided among four stages.
         assert!(job.unwrap_err().contains("a divisor of the 6 blocks"));
         let job = super::job(&products(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
@@ -32,7 +32,7 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     assert_eq!(kept(PipelineSchedule::GPipe), [8, 8]);
 }
 
-/// Activations of the memory report of a replay, by stage, in units of a block's; and those that the plan says.
+/// Activations by stage in units of a block's, first in a replay's memory report and second in the plan's summary.
 fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
     // Eq. 4 of Korthikanti et al., 2022, on one NPU: s b h (34 + 5 a s / h) = 8 x 16 x 34 + 5 x 4 x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
@@ -56,7 +56,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
         .1
         .finish();
     let units = rows.iter().map(|row| {
-        // All else is there from the beginning, so the peak is that of activations.
+        // All other memory is allocated from the start, so the peak is that of activations.
         let bytes = row.classes[TensorClass::Activations as usize];
         assert_eq!(bytes % block, 0, "rank {:?}: {bytes}", row.rank);
         assert_eq!(
@@ -73,8 +73,8 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     (units.collect(), said.collect())
 }
 
-/// Stage i of S = 4 with m = 8 micro-batches holds S - i of them under 1F1B and all 8 under GPipe. Interleaved with v = 2
-/// chunks it has 2 (S - i - 1) + (v - 1) S forward passes of a chunk, and one more, before the first backward one
+/// Stage i of S = 4 with m = 8 micro-batches keeps S - i of them under 1F1B and all 8 under GPipe. Interleaved with v =
+/// 2 chunks it has 2 (S - i - 1) + (v - 1) S forward passes of a chunk, and one more, before the first backward one
 /// (Narayanan et al., 2021, section 2.2): 11, 9, 7, 5.
 #[test]
 fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
@@ -90,9 +90,9 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
     }
 }
 
-/// Korthikanti et al., 2022, bytes of a block of h columns, a heads and s tokens among t members, with b samples:
-/// eq. 2, s b h (10 + 24/t + 5 a s / (h t)); eq. 4 with sequence parallelism, s b h / t (34 + 5 a s / h); eq. 6
-/// without scores, 34 s b h / t; eq. 5 with everything recomputed, 2 s b h, here each member its part.
+/// Korthikanti et al., 2022, bytes of a block of h columns, a heads and s tokens among t members, with b samples: eq.
+/// 2, s b h (10 + 24/t + 5 a s / (h t)); eq. 4 with sequence parallelism, s b h / t (34 + 5 a s / h); eq. 6 without
+/// scores, 34 s b h / t; eq. 5 with everything recomputed, 2 s b h, here split over the members.
 #[test]
 fn a_block_keeps_what_korthikanti_counts() {
     let TransformerBlock {
@@ -117,7 +117,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         };
         let four = sum(&model);
         model.layers.remove(1);
-        // Addition of one block more, at the moment when everything is kept.
+        // Memory of one more block, at the time when everything is kept.
         four - sum(&model)
     };
     for t in [1, 2, 4] {
@@ -161,7 +161,7 @@ fn a_block_keeps_what_korthikanti_counts() {
     }
 }
 
-/// As much as is needed is recomputed, and no more.
+/// Recomputation as needed recomputes just enough to fit.
 #[test]
 fn recomputation_as_needed_is_the_least_that_fits() {
     let peak = |recompute, capacity| {
@@ -196,8 +196,8 @@ fn recomputation_as_needed_is_the_least_that_fits() {
     assert!(error.contains("beside a capacity"), "{error}");
 }
 
-/// Parameters that are gathered for a layer are there for that layer and those gathered ahead, and its gradients
-/// until they are reduced.
+/// Gathered parameters exist for the current layer and for layers gathered ahead; a layer's gradients exist until they
+/// are reduced.
 #[test]
 fn gathered_parameters_are_few_at_a_time() {
     let peak = |prefetch, reshard| {
@@ -210,13 +210,13 @@ fn gathered_parameters_are_few_at_a_time() {
         // A bucket for each layer.
         plan.bucket = 1;
         let job = job(&products(8, 10), &plan).unwrap();
-        // A layer has 10 x 10 weights of 2 B, and as many gradients; the norms at the ends have 10.
+        // A layer has 10 x 10 weights of 2 B, and as many gradients; the norms at both ends have 10.
         Sums::of(&job, 0).peak(TensorClass::Temporary)
     };
     assert_eq!(
         [peak(0, true), peak(1, true), peak(3, true)],
         [400, 600, 1000]
     );
-    // All are there when the first products are gone through backwards; the last norm is not.
+    // All are allocated at the backward pass of the first products, except the last norm.
     assert_eq!(peak(0, false), 8 * 200 + 20 + 200);
 }

@@ -1,10 +1,10 @@
-//! Where groups lie, whether stages fit, and what groups are for, as a shell sees it.
+//! Placement of groups, capacity of stages, and roles of groups, as a shell sees them.
 
 use super::program::told;
 use serde_json::Value;
 use std::path::Path;
 
-/// Two pairs of NPUs: the pairs on 100 GB/s, members of one with those of the other on 1 GB/s.
+/// Two pairs of NPUs: 100 GB/s within a pair, 1 GB/s between the pairs.
 const PAIRS: &str = r#"
 name = "pairs"
 [npu.one]
@@ -33,7 +33,7 @@ algorithm = "ring"
 
 const JOB: &str = "generate gpt2-small --tensor 2 --data 2 --batch 2 --tokens 64";
 
-/// Writes the machine, and says where.
+/// Writes the machine file and returns its path.
 fn machine(folder: &Path) -> String {
     let path = folder.join("pairs.toml");
     std::fs::write(&path, PAIRS).unwrap();
@@ -52,7 +52,7 @@ fn report(command: &str, more: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// (role, bytes of all buffers, picoseconds of transfer) of each group.
+/// (role, bytes of all buffers, ps of transfer) of each group.
 fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
     let rows = report["collectives"].as_array().unwrap().iter();
     let row = |row: &Value| {
@@ -63,7 +63,7 @@ fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
     rows.map(row).collect()
 }
 
-/// A ring of two sends all of a buffer over each member's port, half by half: S / B. A picosecond carries 0.1 B on
+/// A ring of two sends a whole buffer through each member's port, in two halves: S / B. A picosecond carries 0.1 B on
 /// the fast dimension and 0.001 B on the slow one.
 #[test]
 fn a_map_decides_which_groups_are_slow() {
@@ -91,7 +91,7 @@ fn a_map_decides_which_groups_are_slow() {
     assert_eq!(makespan(&order), makespan(&far));
 }
 
-/// The same map in a plan's file, by numbers; a dry run says where groups lie.
+/// The same map in a plan file, as numbers; a dry run shows where groups are placed.
 #[test]
 fn a_dry_run_says_where_groups_lie() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn a_dry_run_says_where_groups_lie() {
     let (_, text, _) = run(JOB, &dry);
     let line = "\n  tensor             2   2 of 2 slow\n  data               2   2 of 2 fast\n";
     assert!(text.contains(line), "{text}");
-    // An order of one's own goes before the file's map; ranks on other NPUs lie elsewhere.
+    // An order on the command line overrides the file's map; ranks on other NPUs change the placement of groups.
     let turned = |more: &[&str]| run(JOB, &[&dry[..], more].concat()).1;
     assert!(turned(&["--order", "tp,dp,pp"]).contains("2 of 2 fast\n  data"));
     let crossed = ["--machine", &pairs, "--dry-run", "--map", "0,3,1,2"];
@@ -187,14 +187,14 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
         ),
     ] {
         let (code, _, error) = run(JOB, options);
-        // A text that is no stretch is refused by the parser of arguments.
+        // A text that is no range is rejected by the argument parser.
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(expected), "{error}\n{expected}");
     }
 }
 
-/// Half of 124,439,808 parameters, with 16 B each, are 1.0 GB, more than an NPU of 1 GB has besides anything else; with
-/// ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
+/// Half of 124,439,808 parameters, with 16 B each, are 1.0 GB, more than an NPU of 1 GB has after all other memory;
+/// with ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
 #[test]
 fn what_does_not_fit_is_said_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ fn what_does_not_fit_is_said_before_anything_runs() {
         error.starts_with("error: out of memory: stage 0 needs 1.0"),
         "{error}"
     );
-    // A capacity of the plan goes before the machine's.
+    // A capacity in the plan overrides the machine's.
     let roomy = ["--capacity", "2 GB"];
     let (code, out, _) = run(JOB, &[&dry[..], &require, &roomy].concat());
     assert_eq!(code, 0);
@@ -237,7 +237,7 @@ fn what_does_not_fit_is_said_before_anything_runs() {
     );
 }
 
-/// Groups that are for one thing share a row for people, whether the job comes from files or not.
+/// Groups with one role share a row in text reports, for jobs from files and generated ones.
 #[test]
 fn reports_sum_groups_up_by_what_they_are_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
         let (_, tables) = text.split_once("\nCOLLECTIVES").expect("it has the table");
         tables.to_owned()
     };
-    // Whole tables: a head of another length leaves them other numbers of lines.
+    // Complete tables, because a head of another length changes the number of lines.
     let whole = ["--machine", &pairs, "--details"];
     let at_once = tables(run(JOB, &whole).1);
     for expected in [
@@ -269,7 +269,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
     let [made, read] = [JOB, &replay].map(|command| report(command, &["--machine", &pairs]));
     assert_eq!(made["collectives"], read["collectives"]);
     assert_eq!(made["exposed"], read["exposed"]);
-    // A pattern's group is for nothing that it says.
+    // A pattern's group has no stated role.
     let other = "generate collective all-reduce --size 1MB --ranks 4 --group 0,1";
     let other = report(other, &["--machine", &pairs]);
     assert_eq!(other["collectives"][0].get("role"), None);
@@ -294,7 +294,7 @@ fn refusals_say_where_and_what_to_try() {
     let line = "plan.toml:2: key `tensor`: found 5, expected a divisor of the 12 heads";
     let other = refused(&format!("{planned} --batch 4"));
     assert!(other.contains(line), "{other}");
-    // An option of the command line stands in no line of the file.
+    // An error about a command-line option names no line of the file.
     let other = refused(&format!("{planned} --batch 5"));
     assert!(other.contains("error: `batch` is 5; expected"), "{other}");
     let unknown = "error: no model is called \"gpt3-175\"; did you mean `gpt3-175b`?\n  try: a preset, which \

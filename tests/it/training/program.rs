@@ -41,7 +41,7 @@ fn options_go_before_the_plan_s_file() {
     );
 }
 
-/// Options say as much of buckets as files do, and go before them.
+/// Options can express all bucket settings of files, and override them.
 #[test]
 fn buckets_are_keys_and_options() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn names_that_are_neither_model_nor_pattern_are_told_apart() {
         assert_eq!(code, 2);
         assert!(error.contains(expected), "{error}");
     }
-    // Options of patterns are no options of models.
+    // Options of patterns are rejected for models.
     let (code, _, error) = told(&["generate", "gpt2-small"]);
     assert_eq!(code, 2);
     assert!(error.contains("-o PREFIX"), "{error}");
@@ -132,7 +132,7 @@ fn a_dry_run_says_what_is_resident() {
     }
 }
 
-/// Files say all that a replay needs: what was written takes as long as what was replayed at once.
+/// Files contain everything that a replay needs: a written job takes as long as one that is replayed directly.
 #[test]
 fn written_files_replay_as_the_job_does() {
     let folder = tempfile::tempdir().unwrap();

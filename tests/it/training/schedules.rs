@@ -1,5 +1,5 @@
-//! Pipelines with backward passes in two, from both ends and in the order of a file: makespans that follow by formula, groups that sum
-//! gradients of two copies, and memory.
+//! Pipelines with split backward passes, from both ends, and in an order given by a file: makespans that follow by
+//! formula, groups that reduce gradients of two copies, and memory.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{GPT, Sums, gpt, job, products, replay};
@@ -14,7 +14,7 @@ use chakram::trace::TensorClass;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A plan in which products and attention alone take time.
+/// A plan in which only products and attention take time.
 fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (pipeline, batch, schedule);
@@ -37,9 +37,9 @@ fn linear(name: &str, rows: u64, inputs: u64, outputs: u64, cut: TensorSplit) ->
     LayerOperator::new(name, work, cut)
 }
 
-/// Blocks of which attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of products and 4 t^2 h = 8 x 10^6 of
-/// attention for t = 100 tokens of h = 200. Backwards attention takes twice as many, and products as many for inputs as for
-/// weights: in units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
+/// Blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of products and 4 t^2 h = 8 x
+/// 10^6 of attention for t = 100 tokens of h = 200. In the backward pass attention takes twice as many, and products as
+/// many for the gradient of inputs as for that of weights: in units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
 fn attending(blocks: usize) -> Model {
     let (tokens, width) = (100, 200);
     let attention = OperatorKind::Attention {
@@ -81,8 +81,8 @@ fn ideal() -> Machine {
     Machine::parse(IDEAL, "ideal").unwrap()
 }
 
-/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330; where gradients of inputs are handed on before those of weights are found, 8 x 30 + 3 (10 + 12)
-/// = 306; and where these fill the bubble, 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
+/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330; if gradients of inputs are sent before those of weights are computed, 8 x 30
+/// + 3 (10 + 12) = 306; and if the latter fill the bubble, 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
 #[test]
 fn gradients_of_weights_fill_the_bubble() {
     let unit = 4_000_000;
@@ -101,7 +101,7 @@ fn gradients_of_weights_fill_the_bubble() {
     assert_eq!(step(PipelineSchedule::ZeroBubbleH1, false), 282 * unit);
 }
 
-/// Passes of products take F = B = W, and two beside one another as long as both: DeepSeek's 8 stages with 20
+/// Passes of products take F = B = W, and two overlapped passes as long as both in turn: DeepSeek's 8 stages with 20
 /// micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
 #[test]
 fn both_ends_of_a_pipeline_are_fed() {
@@ -115,18 +115,19 @@ fn both_ends_of_a_pipeline_are_fed() {
     assert_eq!(step(8, 8, 20, PipelineSchedule::DualPipe), 66 * F);
     // A V of 8 parts on 4 stages: 20 micro-batches through two parts each, and (4 - 1)(3 + 2 - 3) more.
     assert_eq!(step(8, 4, 20, PipelineSchedule::DualPipeV), (120 + 6) * F);
-    // ZB-V: 6 x 20 passes, and the way to the last stage.
+    // ZB-V: 6 x 20 passes, and the time until the first reaches the last stage.
     assert_eq!(step(8, 4, 20, PipelineSchedule::ZeroBubbleV), (120 + 3) * F);
 }
 
-/// Blocks of eight units of products and two of a sum between two members: four products that both carry out, one by outputs and one
-/// by inputs. Gradients of weights take 10 units, as a table of their kernels says, so (F, B + W, W) = (10, 20, 10); beside one another a
-/// forward and a backward pass take the products of both, 8 + 8 + 10 = 26, and hide the sums.
+/// Blocks of eight units of products and two of an all-reduce between two members: four replicated products, one split
+/// by outputs and one by inputs. Gradients of weights take 10 units, as a table of their kernels says, so (F, B + W, W)
+/// = (10, 20, 10); an overlapped forward and backward pass take the products of both, 8 + 8 + 10 = 26, and hide the
+/// all-reduces.
 #[test]
 fn passes_beside_one_another_hide_each_other_s_communication() {
     let unit = 1_000_000;
     let blocks = 8;
-    // The table says what each takes.
+    // The table gives the time of each.
     let whole = |name| linear(name, 1, 1000, 1000, TensorSplit::Replicated);
     let mut operators: Vec<_> = ["a", "b", "c", "d"].map(whole).to_vec();
     operators.push(linear("up", 1, 1000, 1000, TensorSplit::ColumnParallel));
@@ -140,7 +141,7 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
     plan.tensor = 2;
     plan.tensor_overlap = false;
     let job = job(&model, &plan).unwrap();
-    // A sum of 1000 numbers of 2 B in two steps of 1000 B at 1 B/ns.
+    // An all-reduce of 1000 numbers of 2 B in two steps of 1000 B at 1 B/ns.
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let mut machine = npu.to_owned();
     for (name, size, rate) in [("inner", 2, "1"), ("outer", 8, "1000000")] {
@@ -183,7 +184,7 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
     assert_eq!(makespan, 604 * unit);
 }
 
-/// Names, FLOPs and bytes of kernels that compute.
+/// Names, FLOPs and bytes of compute kernels.
 #[derive(Default)]
 struct Kernels(std::collections::BTreeSet<(String, u64, u64)>);
 
@@ -202,7 +203,7 @@ impl chakram::trace::Sink for Kernels {
     }
 }
 
-/// The same orders from a file, and by name.
+/// An order from a file gives the same job as the schedule's name.
 #[test]
 fn a_file_says_any_order() {
     let one = PipelineSchedule::OneForwardOneBackward;
@@ -227,7 +228,7 @@ fn a_file_says_any_order() {
     let mut plan = plan(2, 2, parsed.schedule);
     plan.without = parsed.without;
     let job = job(&products(4, 10), &plan).unwrap();
-    // Parts 1 and 2 are neighbours on one stage: no message is between them.
+    // Parts 1 and 2 are neighbours on one stage, so there is no message between them.
     let messages = Sums::of(&job, 0).messages;
     assert_eq!(messages.len(), 8);
     replay(&job, &ideal());
@@ -253,8 +254,8 @@ fn a_file_says_any_order() {
     }
 }
 
-/// Four stages hold parts from both ends, so ranks 0 and 3, and 1 and 2, of both replicas sum gradients of the same two products,
-/// and each of the four keeps a quarter of the optimizer's state with ZeRO.
+/// Four stages have parts from both ends, so ranks 0 and 3, and 1 and 2, of both replicas reduce gradients of the same
+/// two products, and each of the four keeps a quarter of the optimizer's state with ZeRO.
 #[test]
 fn copies_of_two_stages_are_summed() {
     let mut plan = plan(4, 16, PipelineSchedule::DualPipe);
@@ -267,17 +268,17 @@ fn copies_of_two_stages_are_summed() {
     all.sort();
     assert_eq!(all, [vec![0, 1, 6, 7], vec![2, 3, 4, 5]]);
     let summary = TrainingPattern { model, plan }.summary().unwrap();
-    // Two products of 100 weights, with a norm of 10 at the ends, which two stages have: 220 on each of the outer.
+    // Two products of 100 weights; the two outer stages also have a norm of 10 at each end: 220.
     let parameters: Vec<u64> = summary
         .stages
         .iter()
         .map(|stage| stage.parameters)
         .collect();
     assert_eq!(parameters, [220, 200, 200, 220]);
-    // Adam keeps 12 B of each fourth of them, in fp32.
+    // Adam keeps 12 B for each parameter of its quarter, in fp32.
     let state = summary.stages[1].memory[TensorClass::Optimizer as usize];
     assert_eq!(state, 12 * 200 / 4);
-    // Each reduces two parts, once.
+    // Each rank reduces two parts, once.
     let sums = Sums::of(&job, 0);
     let reductions = sums
         .collectives
@@ -291,8 +292,9 @@ fn copies_of_two_stages_are_summed() {
     );
 }
 
-/// Korthikanti et al.'s 34 s b h + 5 a s^2 b of a block, of which Qi et al. (2024, section 2.3) keep 32 s b h for gradients of
-/// weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and gradients of their outputs, (6 + 2 + 8 + 2) s b h.
+/// Korthikanti et al.'s 34 s b h + 5 a s^2 b of a block; Qi et al. (2024, section 2.3) keep 32 s b h of it for
+/// gradients of weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and gradients of their outputs, (6 + 2 + 8
+/// + 2) s b h.
 #[test]
 fn between_two_passes_stays_what_weights_need() {
     let mut model = gpt();
@@ -312,18 +314,19 @@ fn between_two_passes_stays_what_weights_need() {
     let whole = 34 * s * h + 5 * a * s * s;
     assert_eq!(held("0F0,0B0"), whole);
     assert_eq!(held("0F0,0B0,0F1,0B1"), whole);
-    // The first waits for its weights while the second is held whole.
+    // The first micro-batch keeps its part for weights while the second keeps everything.
     assert_eq!(held("0F0,0I0,0F1,0W0,0I1,0W1"), whole + 32 * s * h);
     assert_eq!(
         held("0F0,0I0,0F1,0I1,0F2,0W0,0W1,0I2,0W2"),
         whole + 2 * 32 * s * h
     );
-    // Of the first operators backwards, a mask of s h is gone when a gradient of 2 s h is there.
+    // For the first operators of the backward pass, a mask of s h is freed and a gradient of 2 s h allocated.
     assert_eq!(held("0F0,0I0,0W0,0F1,0I1,0W1"), whole + s * h);
 }
 
-/// What a plan says that a schedule holds, in blocks of which each stage has one, or one of two: S - i micro-batches in 1F1B, S with
-/// ZB-H1 on every stage and S + 1 at most with DualPipe, whose stages have two blocks of which half the micro-batches pass each.
+/// Activations that a plan's summary gives for a schedule, in blocks; each stage has one block, or, with DualPipe, two
+/// that are passed by half of the micro-batches each. 1F1B keeps S - i micro-batches, ZB-H1 keeps S on every stage, and
+/// DualPipe at most S + 1.
 #[test]
 fn plans_say_what_schedules_hold() {
     let said = |blocks, schedule| {
@@ -351,7 +354,7 @@ fn plans_say_what_schedules_hold() {
     assert_eq!(counts(&said(8, PipelineSchedule::ZeroBubbleV)), [8; 4]);
     assert_eq!(counts(&said(4, PipelineSchedule::DualPipe)), [5, 5, 5, 5]);
     assert_eq!(counts(&said(8, PipelineSchedule::DualPipeV)), [9; 4]);
-    // On inner stages of 1F1B, products alone keep as much as is said.
+    // On inner stages of 1F1B, the products alone keep the stated amount.
     let found = said(4, PipelineSchedule::OneForwardOneBackward);
     assert_eq!([found[1].1, found[2].1], [3, 2]);
 }

@@ -1,4 +1,4 @@
-//! Parameters that replicas share, over several micro-batches: how often they move, how many bytes, and for how long they are there.
+//! Sharded parameters over several micro-batches: number of transfers, bytes, and how long parameters stay allocated.
 
 use super::{Sums, job, products};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
@@ -35,8 +35,8 @@ fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
 }
 
 /// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half; or once, and each
-/// keeps all of them until then. What is kept for a while is a layer's, 200 B: ids have the reduction of each behind
-/// its gradient.
+/// keeps all of them until then. Temporary memory is that of one layer, 200 B, because each layer's reduction follows
+/// its gradient in id order.
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
@@ -45,7 +45,7 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
         let sums = sums(&plan);
         let kept = [TensorClass::Gradients, TensorClass::Temporary].map(|class| sums.peak(class));
         assert_eq!(moved(&sums, CollectiveKind::AllReduce), (0, 0));
-        // Each replica steps a half of the parameters, of 2 B, and gathers the other's.
+        // Each replica updates half of the parameters, of 2 B each, and gathers the other half.
         assert_eq!(moved(&sums, CollectiveKind::AllGather), (LAYERS, WEIGHTS));
         assert_eq!(sums.used[3..], [0, 0]);
         (moved(&sums, CollectiveKind::ReduceScatter), kept)
@@ -54,10 +54,10 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let once = (LAYERS, 2 * WEIGHTS);
     assert_eq!(reduced(false, true), (each, [WEIGHTS, 200]));
     assert_eq!(reduced(true, true), (once, [2 * WEIGHTS, 0]));
-    // After a whole pass, all of its gradients are there.
+    // At the end of a whole pass all its gradients are allocated.
     assert_eq!(reduced(false, false), (each, [WEIGHTS, 2 * WEIGHTS]));
     assert_eq!(reduced(true, false), (once, [2 * WEIGHTS, 0]));
-    // ZeRO 1 shares what the optimizer keeps alone, so nothing hangs on it.
+    // ZeRO 1 shards only the optimizer's state, so accumulation changes nothing.
     for accumulate in [false, true] {
         let mut plan = plan(ZeroStage::Optimizer);
         plan.accumulate = accumulate;
@@ -67,8 +67,9 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     }
 }
 
-/// Four micro-batches go both ways, and each pass gathers every layer: a shard of half of 2 B for a weight, eight
-/// times. Where parameters stay, the first pass alone does. How far ahead they are gathered changes neither.
+/// Four micro-batches have a forward and a backward pass, and each pass gathers every layer: a shard of half of 2 B per
+/// weight, eight times. If parameters stay, only the first pass gathers. The number of layers gathered ahead changes
+/// neither.
 #[test]
 fn parameters_are_gathered_in_each_pass_or_once() {
     for prefetch in [0, 1, 5, u32::MAX] {
@@ -86,8 +87,8 @@ fn parameters_are_gathered_in_each_pass_or_once() {
     }
 }
 
-/// The plan has no backward pass to free parameters that stayed: the last micro-batch does. Of several steps,
-/// each gathers them once and lets them go.
+/// Without a backward pass that could free parameters that stayed, the last micro-batch frees them. With several steps,
+/// each gathers them once and frees them.
 #[test]
 fn parameters_that_stay_go_with_the_last_question() {
     let mut plan = plan(ZeroStage::Parameters);
@@ -101,8 +102,8 @@ fn parameters_that_stay_go_with_the_last_question() {
     assert_eq!(sums.used[3..], [0, 0]);
 }
 
-/// Where kernels of the layers at the ends are left out, and the optimizer too, what the last of them would free is
-/// freed all the same: the input of 10 numbers that a norm kept, or the 20 B of its parameters.
+/// If kernels of the layers at both ends and of the optimizer are left out, the memory that they would free is still
+/// freed: the input of 10 numbers that a norm kept, or the 20 B of its parameters.
 #[test]
 fn what_no_kernel_is_left_to_free_is_freed() {
     for (schedule, zero) in [
@@ -121,7 +122,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         let job = job(&model, &plan).unwrap();
         let sums = Sums::of(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
-        // Nothing but such layers: all passes are one node.
+        // Only such layers: every pass is a single node.
         model.layers.retain(|layer| layer.role != LayerRole::Block);
         let job = super::job(&model, &plan).unwrap();
         assert_eq!(Sums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");

@@ -1,11 +1,11 @@
-//! Stages whose layers and ranks are chosen.
+//! Stages with chosen layers and ranks.
 
 use super::{Sums, job, products, replay};
 use chakram::generate::{ParallelismPlan, TrainingPattern};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
 
-/// Six blocks of a product of 10 x 10 between two norms, dealt out unevenly among two replicas of three stages.
+/// Six blocks of a product of 10 x 10 between two norms, divided unevenly among two replicas of three stages.
 const PLAN: &str = r#"
 data = 2
 pipeline = 3
@@ -21,8 +21,8 @@ layers = "3-7"
 ranks = [2, 3]
 "#;
 
-/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. A product takes 2 x 10 x 10 FLOPs, and twice as
-/// many backwards, in each of three micro-batches.
+/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. A product takes 2 x 10 x 10 FLOPs, and twice as many
+/// in the backward pass, for each of three micro-batches.
 #[test]
 fn uneven_stages_have_what_they_were_dealt() {
     let plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
@@ -46,11 +46,11 @@ fn uneven_stages_have_what_they_were_dealt() {
             (410, 4 * 3 * 600, &names("layer2", "out")),
         ]
     );
-    // All that the model has, copies for two replicas included.
+    // The FLOPs of the whole model, for both replicas.
     assert_eq!(summary.flops, 2 * 6 * 3 * 600);
 
-    // Messages of the replica's ranks: forwards to the next of its stages, backwards to the one before; 10 numbers of
-    // 2 B for each of three micro-batches, under tags of their own.
+    // Messages between a replica's ranks go forward to its next stage and backward to the previous one: 10 numbers of 2
+    // B for each of three micro-batches, with separate tags.
     let job = job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
     let ranks: Vec<_> = (0..6).map(|rank| Sums::of(&job, rank)).collect();
@@ -80,7 +80,7 @@ fn uneven_stages_have_what_they_were_dealt() {
     }
     expected.sort_unstable();
     assert_eq!(pairs, expected);
-    // FLOPs lie where the ranks do.
+    // The FLOPs of a stage are on its chosen ranks.
     for (stage, blocks) in [1, 1, 4].into_iter().enumerate() {
         for replica in replicas {
             let sums = &ranks[replica[stage] as usize];
@@ -96,7 +96,7 @@ fn uneven_stages_have_what_they_were_dealt() {
     assert_eq!(replay(&job, &machine).nodes, counts.sum::<u64>());
 }
 
-/// With chunks a stage has several ranges: of parts 0 to 3 stage 0 has 0 and 2, and part 1's product is between them.
+/// With chunks a stage has several ranges: stage 0 has parts 0 and 2 of 0 to 3, and part 1's product is between them.
 #[test]
 fn chunks_of_uneven_stages_follow_one_another() {
     let text = r#"
@@ -115,12 +115,12 @@ layers = ["2", "6-7"]
     let flops = [0, 1].map(|rank| Sums::of(&job, rank).flops);
     // 1 + 3 and 1 + 1 products, two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);
-    // Three boundaries, both ways.
+    // Three boundaries, in both directions.
     let sent = |rank| {
         let messages = Sums::of(&job, rank).messages;
         let sent = messages.values().filter(|[sent, _]| !sent.is_empty());
         sent.count()
     };
-    // Stage 0 hands on twice and takes one gradient back to stage 1; stage 1 once, and two gradients.
+    // Stage 0 sends two activations and one gradient; stage 1 sends one activation and two gradients.
     assert_eq!([sent(0), sent(1)], [2 * 3, 2 * 3]);
 }

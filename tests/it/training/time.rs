@@ -1,4 +1,4 @@
-//! Times of a step for which there is a formula.
+//! Times of a step that follow from a formula.
 
 use super::{job, products, replay};
 use chakram::generate::{AblationEffect, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
@@ -25,7 +25,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Picoseconds of a step of `blocks` blocks, each of which takes `2 side^2` forwards and twice that backwards.
+/// Time in ps of a step of `blocks` blocks; each takes `2 side^2` in the forward pass and twice that in the backward
+/// pass.
 fn step(
     blocks: usize,
     side: u64,
@@ -58,17 +59,17 @@ fn a_pipeline_takes_what_eq_1_says() {
     assert_eq!(step(4, 1000, 4, one(), &[]), 33 * unit);
     assert_eq!(step(4, 1000, 4, PipelineSchedule::GPipe, &[]), 33 * unit);
     assert_eq!(step(1, 1000, 1, one(), &[]), 24 * unit);
-    // Eight blocks of which two are a stage: F of a chunk is 1 in units of which a stage has 2.
+    // Eight blocks, two per stage: a chunk has F = 1 in units in which a stage has 2.
     let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
     assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
-    // Stages that wait for nobody take 8 x 3.
+    // Stages that never wait take 8 x 3.
     assert_eq!(
         step(4, 1000, 4, one(), &[AblationEffect::Bubble]),
         24 * unit
     );
 }
 
-/// The ideal machine with two dimensions of two NPUs, of so many GB/s, and ns between any two of the outer.
+/// The ideal machine with two dimensions of two NPUs with these bandwidths, and `latency` ns in the outer dimension.
 fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let dimension = |name: &str, bandwidth: &str, latency: u64| {
@@ -88,7 +89,7 @@ pub const SIDE: u64 = 1000;
 /// Picoseconds of a product of 1 row with 1000 x 1000 weights.
 pub const F: u64 = 2 * SIDE * SIDE;
 
-/// Blocks alone: the first layer's input has no gradient, so its backward pass is one product.
+/// A model of blocks only: the first layer's input has no gradient, so its backward pass is one product.
 fn blocks(count: usize, of: &[LayerOperator]) -> Model {
     let block = |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, of.to_vec());
     Model {
@@ -119,9 +120,10 @@ fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
     replay(&job(model, plan).unwrap(), machine).makespan.0
 }
 
-/// Two replicas of L = 5 blocks. 5 products forwards and 9 backwards take 14 F. A ring of two reduces 10^6 gradients of 2 B
-/// in two steps of 10^6 B, which at 1 B/ps is R = F. Behind the pass 5 R more; beside it, the first product's reduction
-/// alone is left when all is found. At a third of the rate R = 3 F: after 5 + 2 products the five follow one another.
+/// Two replicas of L = 5 blocks. 5 products forwards and 9 backwards take 14 F. A ring of two reduces 10^6 gradients of
+/// 2 B in two steps of 10^6 B, which at 1 B/ps is R = F. Reductions after the pass add 5 R; overlapped, only the first
+/// product's reduction remains when all gradients are computed. At a third of the rate R = 3 F: after 5 + 2 products
+/// the five reductions follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
     let model = blocks(5, &[product("product", TensorSplit::Replicated)]);
@@ -138,10 +140,10 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
     assert!(near(step(true, "333.33333333"), (7 + 15) * F));
 }
 
-/// Blocks of two halves, by outputs and by inputs, on two members: f = F / 2 each. 10^3 outputs of 2 B are summed up in
-/// two steps of 10^3 B: at 1 B/ns T = 2 f. Forwards a block takes 2 f + T; backwards the second half 2 f, the first
-/// f for its input's gradient, then T and f for its weights', beside one another or in turn. Nobody asks for the
-/// gradient of the first block's input, which takes 3 f.
+/// Blocks of two halves, by outputs and by inputs, on two members: f = F / 2 each. 10^3 outputs of 2 B are all-reduced
+/// in two steps of 10^3 B: at 1 B/ns T = 2 f. A block takes 2 f + T in the forward pass; in the backward pass the
+/// second half takes 2 f, the first f for its input's gradient, then T and f for its weights' gradient, overlapped or
+/// in turn. The first block's input needs no gradient, so its backward pass takes 3 f.
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     let halves = [
@@ -163,8 +165,8 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     }
 }
 
-/// Two stages of two members, one sample: everything in turn, and what is handed on twice 2 x 10^3 B. Whole it takes
-/// M = 2 us at 1 B/ns; in halves 1 us, and the halves are gathered at 4 B/ns in 250 ns, both ways.
+/// Two stages of two members, one sample: everything runs in turn, and 2 x 10^3 B are sent twice. Sent as a whole they
+/// take M = 2 us at 1 B/ns; in halves 1 us, and the halves are gathered at 4 B/ns in 250 ns, in both directions.
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
@@ -184,14 +186,14 @@ fn halves_are_sent_and_gathered() {
     let bare = step(false, &[AblationEffect::PipelineCommunication]);
     assert_eq!(step(false, &[]), bare + 2 * whole);
     assert_eq!(step(true, &[]), bare + 2 * (half + gather));
-    // The gathers are the tensor group's.
+    // The gathers count as communication of the tensor group.
     let silent = step(false, &[AblationEffect::TensorCommunication]);
     let shared = step(true, &[AblationEffect::TensorCommunication]);
     assert_eq!(silent - shared, 2 * (whole - half));
 }
 
-/// The norm of all gradients is a sum of 4 B over the two stages of a replica, when the last is done: two steps of 2 B over
-/// 500 ns, which at 1 B/ns are 502 ns each.
+/// The norm of all gradients is an all-reduce of 4 B over the two stages of a replica, after the last gradient: two
+/// steps of 2 B over 500 ns, which at 1 B/ns are 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
     let model = blocks(4, &[product("product", TensorSplit::Replicated)]);
@@ -206,9 +208,9 @@ fn the_norm_of_gradients_takes_a_sum() {
     assert_eq!(step(true) - step(false), 2 * 502_000);
 }
 
-/// Two replicas ask L = 6 layers, whose 10^6 parameters of 2 B they share: a half is gathered in G = F / 2 at 1 B/ps. On demand
-/// each layer takes G + F. One ahead, the first is waited for alone; where G = 3 F, each but the first is under
-/// way when the one before it has arrived, and the last product is left.
+/// Inference on two replicas that shard L = 6 layers of 10^6 parameters of 2 B: a half is gathered in G = F / 2 at 1
+/// B/ps. On demand each layer takes G + F. If one layer is gathered ahead, only the first gather is waited for; with G
+/// = 3 F, gathers follow one another without gaps, and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
     let model = blocks(6, &[product("product", TensorSplit::Replicated)]);

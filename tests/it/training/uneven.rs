@@ -1,4 +1,4 @@
-//! Stages of unlike tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
+//! Stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
 use super::time::{F, SIDE};
 use super::{Sums, job, replay};
@@ -6,7 +6,7 @@ use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedul
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
 
-/// A FLOP takes a picosecond, and a byte a nanosecond over the one wire of an NPU.
+/// A FLOP takes a picosecond, and a byte a nanosecond over an NPU's single link.
 const MACHINE: &str = r#"
 name = "wires"
 [npu.ideal]
@@ -26,7 +26,7 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Two blocks of a product by outputs and one by inputs, whose parts of 1000 numbers are summed.
+/// Two blocks of a product by outputs and one by inputs, whose partial results of 1000 numbers are reduced.
 fn model() -> Model {
     let product = |name: &str, cut: TensorSplit| {
         let work = OperatorKind::Linear {
@@ -62,9 +62,10 @@ fn plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
     plan
 }
 
-/// Inference of one sample. A stage of t members takes 2 F / t, and its sum of S = 2000 B in a ring 2 (t - 1) / t S; a handover S,
-/// from each adapter at once. What comes in is broadcast to shares of two in S more. Where the destination sums, shares of the
-/// source reduce in S, if they are two, in place of the whole group's sum, and the adapters sum what they receive.
+/// Inference of one sample. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000 B takes 2 (t - 1) / t
+/// S, and a transfer to the next stage S, concurrently from each adapter. A broadcast to shares of two takes another S.
+/// If the destination reduces, shares of two members in the source reduce in S instead of the whole group's all-reduce,
+/// and the receiving adapters all-reduce.
 #[test]
 fn a_handover_between_unlike_stages_takes_its_phases() {
     const S: u64 = 2000 * 1000;
@@ -83,21 +84,21 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
     assert_eq!(took([2, 4], 2, source), stage(2) + S + S + stage(4));
     assert_eq!(took([8, 2], 2, source), stage(8) + S + stage(2));
     let destination = AdapterSums::Destination;
-    // Shares of two reduce, adapters send and sum.
+    // Shares of two reduce; adapters send and all-reduce.
     let (reduce, among_two) = (S, sum(2));
     assert_eq!(
         took([4, 2], 2, destination),
         products(4) + reduce + S + among_two + stage(2)
     );
-    // Each member of the source is a share and sends its part; what adapters have summed is broadcast.
+    // Each member of the source is a share and sends its part; adapters broadcast their result.
     assert_eq!(
         took([2, 4], 2, destination),
         products(2) + S + among_two + S + stage(4)
     );
 }
 
-/// Members of a tensor group follow one another, then replicas of a stage, then stages: of two replicas in stages of four and of
-/// two, ranks 0 to 7 are the first stage's, and 8 to 11 the second's.
+/// Ranks are numbered along tensor groups, then replicas of a stage, then stages: with two replicas in stages of four
+/// and of two, ranks 0 to 7 are in the first stage, and 8 to 11 in the second.
 #[test]
 fn ranks_of_unlike_stages_follow_one_another() {
     let mut plan = plan([4, 2], 2, AdapterSums::Source);
@@ -111,8 +112,8 @@ fn ranks_of_unlike_stages_follow_one_another() {
     }
 }
 
-/// A training step has the FLOPs of the model, whichever degrees stages have; each message is received as it was sent; and the
-/// handovers are as many in each direction as there are adapters, replicas and micro-batches.
+/// For all degrees of stages, a training step has the model's FLOPs, each message is received as it was sent, and the
+/// number of transfers in each direction is adapters x replicas x micro-batches.
 #[test]
 fn unlike_stages_do_all_the_work() {
     for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
@@ -132,7 +133,8 @@ fn unlike_stages_do_all_the_work() {
                     entry[1].extend(received);
                 }
             }
-            // Six samples: four products forwards, and twice as many backwards but for the first one's input.
+            // Six samples: four products in the forward pass, and twice as many in the backward pass, except for the
+            // first one's input.
             assert_eq!(flops, 6 * (4 + 8 - 1) * u128::from(F), "{stages:?}");
             let handovers = 2 * 2 * 3 * adapters as usize;
             assert_eq!(messages.len(), handovers, "{stages:?}");
@@ -143,7 +145,7 @@ fn unlike_stages_do_all_the_work() {
     }
 }
 
-/// What adapters cannot join, and what counts on equal groups, is refused.
+/// Stages that adapters cannot join, and options that need equal groups, are errors.
 #[test]
 fn unlike_stages_are_refused_what_they_cannot_have() {
     let refused = |change: &dyn Fn(&mut ParallelismPlan), says: &str| {

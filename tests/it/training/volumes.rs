@@ -6,10 +6,10 @@ use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
 
 /// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm: four all-reduces of
-/// activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115
-/// and N = 16 that is 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16
-/// samples, so it is asked for 16 times as many, and a sixteenth is taken. On one member the sums of activations are
-/// nobody's: 24 H^2 remain of 5.0709e9.
+/// activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B =
+/// 115 and N = 16 that is 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16
+/// samples, so the test uses 16 times as many, and divides by 16. A single member has no all-reduces of activations: 24
+/// H^2 remain of 5.0709e9.
 #[test]
 fn a_layer_moves_what_eq_6_says() {
     let (s, h) = (2048_u64, 12288_u64);
@@ -25,7 +25,7 @@ fn a_layer_moves_what_eq_6_says() {
         ..GPT
     };
     let mut model = transformer("t-145b", block, PositionEncoding::None, false);
-    // Gains of norms are not in the formula; without scales there is nothing to reduce.
+    // The formula omits norms, so they have no parameters here.
     for layer in &mut model.layers {
         layer
             .operators
@@ -60,7 +60,7 @@ fn a_layer_moves_what_eq_6_says() {
         }
         let expected = match t {
             1 => (24 * h * h) as f64,
-            // One replica has nobody to reduce gradients with.
+            // A single replica reduces no gradients.
             16 => formula(16) - (24 * h * h / 16) as f64,
             _ => formula(t),
         };
@@ -68,9 +68,9 @@ fn a_layer_moves_what_eq_6_says() {
     }
 }
 
-/// Bytes that a rank sends for collectives among n: (n - 1) / n of the buffer for an all-gather or a
-/// reduce-scatter, and both for an all-reduce. ZeRO 1 and 2 move as much as plain data parallelism, ZeRO 3 half as much
-/// again (Rajbhandari et al., 2020, section 7).
+/// Bytes that a rank sends for collectives among n: (n - 1) / n of the buffer for an all-gather or a reduce-scatter,
+/// and twice that for an all-reduce. ZeRO 1 and 2 move as much as plain data parallelism, ZeRO 3 1.5 times as much
+/// (Rajbhandari et al., 2020, section 7).
 #[test]
 fn zero_moves_what_its_paper_says() {
     let volume = |zero, reshard| {
@@ -81,7 +81,7 @@ fn zero_moves_what_its_paper_says() {
         plan.reshard = reshard;
         let job = job(&gpt(), &plan).unwrap();
         let bytes = |(_, kind, size): &(String, CollectiveKind, u64)| match kind {
-            // Both ways half of the buffer; a shard; half of the buffer.
+            // Per kind: half of the buffer in both phases; a shard; half of the buffer.
             CollectiveKind::AllReduce => *size,
             CollectiveKind::AllGather => *size,
             CollectiveKind::ReduceScatter => size / 2,
@@ -95,6 +95,6 @@ fn zero_moves_what_its_paper_says() {
     assert_eq!(volume(ZeroStage::Optimizer, true), plain);
     assert_eq!(volume(ZeroStage::Gradients, true), plain);
     assert_eq!(2 * volume(ZeroStage::Parameters, true), 3 * plain);
-    // Where parameters stay for the step, they are gathered once.
+    // If parameters stay for the step, they are gathered once.
     assert_eq!(volume(ZeroStage::Parameters, false), plain);
 }

@@ -1,4 +1,5 @@
-//! Effects left out by `--without`, node by node: those that its line names, and nothing comes in their place.
+//! Effects removed by `--without`, checked for every node: exactly the named nodes are removed, and no others are
+//! added.
 
 use super::{Sums, gpt, job, replay};
 use chakram::generate::{
@@ -8,7 +9,7 @@ use chakram::machine::Machine;
 use chakram::trace::{GroupName, NodeView, Op, Sink, TraceError, TrainingPhase};
 use chakram::workload::DeclaredGroups;
 
-/// A node by its name and what it does, and what tells whether it goes.
+/// A node's name and operation, and the properties that decide whether it is removed.
 #[derive(Clone, Debug)]
 struct Node {
     name: String,
@@ -17,11 +18,11 @@ struct Node {
     message: bool,
     /// FLOPs of a kernel.
     flops: Option<u64>,
-    /// Of a kernel, a collective or a message.
+    /// Bytes of a kernel, a collective or a message.
     bytes: u64,
     /// Members of a collective.
     members: Vec<u32>,
-    /// Nodes that it waits for.
+    /// Data dependencies.
     data: Vec<u64>,
 }
 
@@ -87,7 +88,7 @@ fn plan() -> ParallelismPlan {
     plan
 }
 
-/// Parts of a rank that are left out: the number of nodes, FLOPs and bytes of kernels, bytes of collectives.
+/// Removed parts of a rank: number of nodes, FLOPs and bytes of kernels, bytes of collectives.
 type Gone = (usize, u64, u64, u64);
 
 fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
@@ -101,8 +102,8 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
     })
 }
 
-/// Holds the nodes of all ranks without `effect` against those with it of which `goes` says that they go, in order;
-/// returns what went of the first rank of each stage.
+/// Compares the nodes of all ranks without `effect` with the complete nodes minus those selected by `goes`, in order;
+/// returns the removed parts of the first rank of each stage.
 fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
     let mut less = plan();
     less.without.add(effect);
@@ -122,10 +123,11 @@ fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2]
     [0, 4].map(|rank| gone(nodes(&whole, rank).iter().filter(|node| goes(rank, node))))
 }
 
-/// 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16 FLOPs, for two micro-batches. Each has three
-/// products and two kernels of the loss, three sums of the loss over members, of 4 B a row, and one of the
-/// input's gradient, 8 x 16 numbers of 2 B. Bytes of the products: 2 (8 x 16 + 16 x 16 + 8 x 16) = 1024 twice, and
-/// once 256 more, for there is a gradient to add to; of the loss (2 + 36) and (2 + 12) times 8 x 16.
+/// The head multiplies 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16 FLOPs, for two
+/// micro-batches. Each micro-batch has three products and two kernels of the loss, three all-reduces of the loss, of 4
+/// B per row, and one of the input's gradient, 8 x 16 numbers of 2 B. The products move 2 (8 x 16 + 16 x 16 + 8 x 16) =
+/// 1024 B twice, and once 256 B more because they add to an existing gradient; the loss moves (2 + 36) and (2 + 12)
+/// times 8 x 16.
 #[test]
 fn logits_take_their_sums_along() {
     let [first, last] = check(AblationEffect::Logits, |_, node| {
@@ -137,9 +139,9 @@ fn logits_take_their_sums_along() {
     assert_eq!(last, expected);
 }
 
-/// A micro-batch has two sums in a block forwards, again and backwards: 12 on two blocks, of 8 x 16 x 2 B; one behind
-/// the words in front, one before the logits and three of 4 B a row in the loss behind; and one gather of
-/// what the other stage hands on, a half of 256 B.
+/// A micro-batch has two all-reduces per block in the forward pass, in recomputation and in the backward pass: 12 for
+/// two blocks, of 8 x 16 x 2 B. The first stage has one after the words; the last stage has one before the logits and
+/// three of 4 B per row in the loss. Each stage gathers its input from the other stage, a half of 256 B.
 #[test]
 fn tensor_groups_fall_silent() {
     let [first, last] = check(AblationEffect::TensorCommunication, |rank, node| {
@@ -149,9 +151,10 @@ fn tensor_groups_fall_silent() {
     assert_eq!(last, (2 * 17, 0, 0, 2 * (13 * 256 + 3 * 32 + 128)));
 }
 
-/// A member has of a block 4 x 16 parameters in norms, 24 x 16 + 24 of qkv, 8 x 16 + 16 of out, 32 x 16 + 32 and
-/// 32 x 16 + 16: 1688; in front 16 x 16 words and 8 x 16 positions, behind 2 x 16 of a norm and a copy of
-/// the words. Gradients of 2 B, in one bucket, and those of words once more between the ends.
+/// In each block a member has 4 x 16 parameters in norms, 24 x 16 + 24 of qkv, 8 x 16 + 16 of out, 32 x 16 + 32 and 32
+/// x 16 + 16: 1688; the first stage also has 16 x 16 words and 8 x 16 positions, the last one 2 x 16 in a norm and a
+/// copy of the words. Gradients have 2 B and one bucket; those of words are also reduced between the first and the last
+/// stage.
 #[test]
 fn replicas_fall_silent() {
     let [first, last] = check(AblationEffect::DataCommunication, |rank, node| {
@@ -163,7 +166,7 @@ fn replicas_fall_silent() {
     assert_eq!(last, (2, 0, 0, 2 * (blocks + 32 + 256) + 512));
 }
 
-/// The same parameters; Adam in mixed precision moves 2 + 2 + 24 B of each.
+/// The same parameters; Adam in mixed precision moves 2 + 2 + 24 B for each.
 #[test]
 fn the_optimizer_is_one_node() {
     let [first, last] = check(AblationEffect::Optimizer, |_, node| {
@@ -173,8 +176,8 @@ fn the_optimizer_is_one_node() {
     assert_eq!(last, (1, 0, 28 * (2 * 1688 + 288), 0));
 }
 
-/// Forwards a block has 13 kernels and two sums of 256 B, and 2 x 8 (24 x 16 + 8 x 16 + 2 x 32 x 16) FLOPs of matrices and
-/// 2 x 2 x 8 x 8 x 2 x 4 of two heads: 26,624; two blocks, two micro-batches.
+/// In the forward pass a block has 13 kernels and two all-reduces of 256 B, and 2 x 8 (24 x 16 + 8 x 16 + 2 x 32 x 16)
+/// FLOPs for matrices and 2 x 2 x 8 x 8 x 2 x 4 for two heads: 26,624; two blocks, two micro-batches.
 #[test]
 fn nothing_is_found_again_without_recomputation() {
     let both = check(AblationEffect::Recompute, |_, node| {
@@ -183,7 +186,7 @@ fn nothing_is_found_again_without_recomputation() {
     for (nodes, flops, _, sums) in both {
         assert_eq!((nodes, flops, sums), (4 * 15, 4 * 26_624, 4 * 512));
     }
-    // As if nobody had asked for it, memory included.
+    // The same result as without recomputation, memory included.
     let [mut less, mut none] = [plan(), plan()];
     less.without.add(AblationEffect::Recompute);
     none.recompute = RecomputePolicy::None;
@@ -193,10 +196,11 @@ fn nothing_is_found_again_without_recomputation() {
     }
 }
 
-/// Bytes of a block, with 8 x 16 = 128 numbers in norms and residuals, 8 x 32 in the activation, 8 x 8 x 2 scores, and
-/// 2 B a number. Forwards two norms of 4 B a number, two residuals of 7, an activation of 4, softmax of 4 and dropout
-/// of 5: 4992; the same again; and backwards 6, 11, 6, 6 and 5: 7296. In front of the blocks a residual more.
-/// The words, the loss and the optimizer stay, though they have no FLOPs either.
+/// Bytes moved in a block, with 8 x 16 = 128 numbers in norms and residuals, 8 x 32 in the activation, 8 x 8 x 2
+/// scores, and 2 B a number. The forward pass has two norms of 4 B per number, two residuals of 7, an activation of 4,
+/// softmax of 4 and dropout of 5: 4992; recomputation has the same; the backward pass has 6, 11, 6, 6 and 5: 7296.
+/// Another residual is before the blocks. The words, the loss and the optimizer stay, although they have no FLOPs
+/// either.
 #[test]
 fn kernels_that_only_move_bytes_go() {
     let words = [
@@ -216,14 +220,14 @@ fn kernels_that_only_move_bytes_go() {
     let backward = 2 * 6 * 128 + 2 * 11 * 128 + 6 * 256 + 6 * 128 + 5 * 128;
     assert_eq!((forward, backward), (4992, 7296));
     let blocks = 2 * (2 * forward + backward);
-    // The last norm is the head's.
+    // The last norm belongs to the head.
     let ends = [7 * 128 + 11 * 128, 4 * 128 + 6 * 128];
     for (gone, end) in both.into_iter().zip(ends) {
         assert_eq!(gone, (2 * (2 * 21 + 2), 0, 2 * (blocks + end), 0));
     }
 }
 
-/// Nothing goes, and nothing waits for what comes; its parts are gathered behind what a stage did before.
+/// No node is removed, but no node waits for received data; gathers of its parts depend on the stage's earlier work.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
     let both = check(AblationEffect::Bubble, |_, _| false);
@@ -238,11 +242,11 @@ fn stages_wait_for_nobody_without_a_bubble() {
             let waits = all.iter().filter(|node| node.data.iter().any(of));
             waits.map(|node| node.name.clone()).collect::<Vec<_>>()
         };
-        // One for each of two micro-batches, and it is the gather that waits.
+        // One for each of two micro-batches, and the waiting node is the gather.
         let gathers = waited(&whole);
         assert!(gathers.iter().all(|name| name.ends_with("/gather")));
         assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");
-        // The chain goes on behind the gather.
+        // The chain continues after the gather.
         let all = nodes(&less, rank);
         let of = |id: &u64| all[*id as usize - 1].name.ends_with("/gather");
         assert_eq!(
@@ -252,7 +256,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
     }
 }
 
-/// Messages stay, and so does what follows from them, but there is nothing in them.
+/// Messages and their dependencies stay, but have 0 bytes.
 #[test]
 fn messages_are_empty_without_what_stages_send() {
     let mut less = plan();

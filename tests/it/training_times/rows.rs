@@ -1,29 +1,29 @@
-//! Measured rows, and the plans that they were measured with.
+//! Measured rows, and their plans.
 
 use crate::corpus::corpus;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A measurement.
+/// A measured run.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub name: String,
     /// Seconds of a step.
     pub measured: f64,
     pub npus: u32,
-    /// Arguments of `chakram generate`.
+    /// Arguments of `chakram generate` for the plan.
     pub plan: Vec<String>,
 }
 
-/// The cells of a row of CSV by their headings.
+/// The cells of a CSV row by heading.
 type Cells = BTreeMap<String, String>;
 
-/// Where measurements are, if anywhere.
+/// The folder of measurements; `None` without a corpus.
 pub fn folder() -> Option<PathBuf> {
     corpus("validation")
 }
 
-/// The rows of a file of CSV without quotes.
+/// The rows of a CSV file without quotes.
 pub fn read(file: &Path) -> Vec<Cells> {
     let text = std::fs::read_to_string(file).expect("the corpus can be read");
     let mut lines = text.trim_start_matches('\u{feff}').lines();
@@ -37,7 +37,7 @@ pub fn read(file: &Path) -> Vec<Cells> {
     lines.filter(|line| !line.is_empty()).map(cells).collect()
 }
 
-/// A number of a row.
+/// The number in a cell; panics if there is none.
 pub fn number(row: &Cells, head: &str) -> f64 {
     let cell = row
         .get(head)
@@ -62,7 +62,7 @@ const COMMON: &[&str] = &["--dtype", "fp16", "--attention", "unfused"];
 /// Each member of a tensor group sends a part to the next stage, which gathers them (SC'21, section 4.1).
 const SCATTER: &str = "--scatter-gather";
 
-/// Arguments of a plan from the pairs of an option and its number.
+/// Arguments of a plan from pairs of an option and a number, and further words.
 pub fn plan(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String> {
     let mut plan = vec![model.to_owned()];
     for (option, number) in numbers {
@@ -80,9 +80,9 @@ pub fn chunks(plan: &mut Vec<String>, chunks: f64) {
     }
 }
 
-/// Samples of a micro-batch and chunks of a stage, which the table of the paper does not have: as in Megatron-LM's
-/// examples/sc21/run_table_1.sh, which also says that gradients are reduced beside the backward pass
-/// (`DDP=torch`) where there is one stage, and after it (`DDP=local`) where there are several.
+/// Samples of a micro-batch and chunks of a stage, which the paper's table omits. They come from Megatron-LM's
+/// examples/sc21/run_table_1.sh, which also reduces gradients during the backward pass (`DDP=torch`) if there is one
+/// stage, and after it (`DDP=local`) if there are several.
 const RUNS: [(&str, &str, f64, f64); 10] = [
     ("1.7", "megatron-1.7b", 16.0, 1.0),
     ("3.6", "megatron-3.6b", 16.0, 1.0),
@@ -96,9 +96,9 @@ const RUNS: [(&str, &str, f64, f64); 10] = [
     ("1008.0", "megatron-1t", 1.0, 1.0),
 ];
 
-/// A row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
-/// SC'21, Table 1. It has FLOP/s; the step's FLOPs are those of the paper's equation 3, recomputation included:
-/// `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
+/// A row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC'21,
+/// Table 1. The table gives FLOP/s; the step's FLOPs follow from the paper's equation 3, recomputation included: `F =
+/// 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
 fn narayanan(row: &Cells) -> Row {
     let get = |head| number(row, head);
     let [batch, s, l, h, v] = ["global_batch", "seq", "layers", "hidden", "vocab"].map(get);
@@ -118,7 +118,7 @@ fn narayanan(row: &Cells) -> Row {
     ];
     let beside = if pipeline == 1.0 { "true" } else { "false" };
     let mut words = vec!["--recompute", "full", "--overlap", beside];
-    // The sums of gradients over a tensor group were formed beside products only later.
+    // Only later versions overlapped the all-reduces of gradients over a tensor group with products.
     words.extend(["--tensor-overlap", "false"]);
     if pipeline > 1.0 {
         words.push(SCATTER);
@@ -133,9 +133,9 @@ fn narayanan(row: &Cells) -> Row {
     }
 }
 
-/// Two rows of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, Table 5:
-/// all of a block recomputed, and with sequence parallelism only attention's scores. There the sums of
-/// gradients are formed beside the products that do not need them (section 6).
+/// Two rows of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, Table 5: all
+/// of a block recomputed, and with sequence parallelism only attention's scores. There the all-reduces of gradients are
+/// overlapped with independent products (section 6).
 fn korthikanti(row: &Cells) -> [Row; 2] {
     let get = |head| number(row, head);
     let model = match row["model"].as_str() {

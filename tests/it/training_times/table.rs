@@ -5,7 +5,7 @@ use super::{check, error, predicted, predicted_on};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Effects by what `--without` calls them, with headings.
+/// Effects by their names for `--without`, with headings.
 const WITHOUT: &[(&str, &str)] = &[
     ("recompute", "recompute"),
     ("memory-bound", "memory"),
@@ -17,7 +17,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("pipeline-communication", "pipeline"),
 ];
 
-/// Results of `of` for each of `count` items, found by as many threads as there are cores.
+/// Results of `of` for each of `count` items, computed on all cores.
 fn all<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -45,7 +45,7 @@ fn mean(errors: impl ExactSizeIterator<Item = f64>) -> f64 {
     errors.map(f64::abs).sum::<f64>() / count
 }
 
-/// Every row, and the error that one constant leaves.
+/// Prints every row and its error with one constant.
 #[test]
 #[ignore = "minutes: up to 3,072 NPUs"]
 fn all_rows_are_predicted() {
@@ -71,7 +71,7 @@ fn all_rows_are_predicted() {
     }
 }
 
-/// Worth of each effect, as the error without it.
+/// Prints the worth of each effect, as the error without it.
 #[test]
 #[ignore = "an hour: all rows, once for each effect"]
 fn errors_without_each_effect() {
@@ -114,8 +114,8 @@ fn errors_without_each_effect() {
     }
 }
 
-/// Runs that nothing was fitted to: iterations of Megatron-DeepSpeed on 64 to 512 A100s that the authors of vTrain
-/// measured, with four 200 Gb/s ports for the eight NPUs of a node.
+/// Runs to which no constant was fitted: iterations of Megatron-DeepSpeed on 64 to 512 A100s, measured by vTrain's
+/// authors, with four 200 Gb/s ports for the eight NPUs of a node.
 #[test]
 #[ignore = "minutes: 49 plans"]
 fn runs_that_nothing_was_fitted_to() {

@@ -1,5 +1,5 @@
-//! Whatever a replay refuses because of the traces is unsound; and what is unsound, a replay refuses or does not
-//! finish.
+//! If a replay rejects the traces, they are unsound; and if traces are unsound, a replay rejects or does not finish
+//! them.
 
 use super::chance::{Dice, Job, has, value};
 use super::inject::{self, group_of};
@@ -14,7 +14,7 @@ use chakram::validate::{DefectKind, ValidatedTrace, job};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The sizes of the machine's dimensions: room for all ranks of any job.
+/// Sizes of the machine's dimensions, enough for the ranks of any job.
 const SIZES: [u32; 2] = [2, 4];
 
 /// Outcome of a replay.
@@ -100,7 +100,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
         broken.options.mirror = dice.roll(4) == 0;
         for _ in 0..dice.roll(3) {
             let (kind, inject) = dice.pick(inject::ALL);
-            // A sound job has no accesses that switches could gather here, and a circle wants whole messages.
+            // Sound jobs here have no in-switch accesses, and a cycle needs complete messages.
             if kind != DefectKind::InSwitch
                 && kind != DefectKind::Deadlock
                 && kind != DefectKind::Unreachable
@@ -161,8 +161,7 @@ fn circles_across_ranks_get_replays_stuck() {
     }
 }
 
-/// Has each rank do one thing after another, in an order of its own that only keeps what groups and channels have
-/// to agree on.
+/// Makes each rank run its nodes in sequence, in its own order that only keeps the order within groups and channels.
 fn twist(job: &mut Job, dice: &mut Dice, rooted: bool) {
     for nodes in &mut job.ranks {
         let mut rest = nodes.split_off(1);
@@ -209,8 +208,8 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
         let dice = &mut Dice(1 << 41 | seed);
         let mut twisted = Job::sound(dice, false);
         twisted.options.dimensions = Some(SIZES.to_vec());
-        // Members of a group whose lane serves something else too start together, so that those of a collective
-        // with a root wait for more than it needs.
+        // Members of a group that shares its lane with other work start together, so members of a collective with a
+        // root wait for more than they need.
         let rooted = dice.roll(2) == 0;
         twist(&mut twisted, dice, rooted);
         let findings = twisted.findings();

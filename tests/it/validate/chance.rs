@@ -1,4 +1,4 @@
-//! Sound jobs of any shape: what all ranks do happens in one order, and dependencies go back in it.
+//! Sound random jobs: all operations have one global order, and dependencies point back in it.
 
 use chakram::internals::groups::metadata_text;
 use chakram::internals::proto::attribute_proto::Value;
@@ -7,7 +7,7 @@ use chakram::validate::{DefectLog, ValidateOptions, ValidatedTrace, job};
 use chakram::workload::DeclaredGroups;
 use prost::Message;
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -30,9 +30,9 @@ pub struct Job {
     pub ranks: Vec<Vec<Node>>,
     pub groups: DeclaredGroups,
     pub options: ValidateOptions,
-    /// Of this rank so many bytes are left.
+    /// A rank whose file is truncated, and its remaining bytes.
     pub cut: Option<(usize, usize)>,
-    /// Ranks without a trace, and with two.
+    /// The rank without a trace; the next field is the rank with two.
     pub absent: Option<u32>,
     pub twice: Option<u32>,
 }
@@ -49,7 +49,7 @@ pub fn number(name: &str, value: i64) -> AttributeProto {
     attribute(name, Value::Int64Val(value))
 }
 
-/// The value of a number attribute.
+/// The value of an integer attribute, if the node has it.
 pub fn value<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
     let attr = node.attr.iter_mut().find(|attr| attr.name == name)?;
     match &mut attr.value {
@@ -100,7 +100,7 @@ fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
 }
 
 impl Job {
-    /// A job of 2 to 4 ranks with at least one of everything; with in-switch accesses only if so said.
+    /// A job of 2 to 4 ranks with at least one of everything; with in-switch accesses only if `in_switch`.
     pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {
         let ranks = 2 + dice.roll(3);
         let mut groups = DeclaredGroups::new();
@@ -144,7 +144,7 @@ impl Job {
         job
     }
 
-    /// Something happens on some of the ranks, or all.
+    /// Adds a random operation on some or all ranks.
     fn happen(&mut self, event: usize, dice: &mut Dice) {
         let all = 0..self.ranks.len();
         let bytes = 8 << dice.roll(20);
@@ -216,7 +216,7 @@ impl Job {
         self.add(to, node(6, half("comm_src", from)), dice);
     }
 
-    /// Adds a node behind the others of its rank, which waits for one of the last of them.
+    /// Appends a node to its rank, with a dependency on one of the last nodes.
     fn add(&mut self, rank: usize, mut node: Node, dice: &mut Dice) {
         let nodes = &mut self.ranks[rank];
         let count = nodes.len();
@@ -234,7 +234,7 @@ impl Job {
         nodes.push(node);
     }
 
-    /// The files of the ranks.
+    /// Contents of the ranks' trace files.
     pub fn files(&self) -> Vec<(u32, Vec<u8>)> {
         let mut files = Vec::new();
         for (rank, nodes) in (0..).zip(&self.ranks) {
@@ -255,7 +255,7 @@ impl Job {
         files
     }
 
-    /// Its defect.
+    /// The defects that `validate` finds.
     pub fn findings(&self) -> DefectLog {
         let policy = self.options.dependencies;
         let files = self.files();
@@ -270,7 +270,7 @@ impl Job {
         job(&members, &self.options)
     }
 
-    /// The places, as (rank, index), of the nodes that `wanted` holds of.
+    /// The positions, as (rank, index), of the nodes for which `wanted` is true.
     pub fn places(&self, wanted: impl Fn(&Node) -> bool) -> Vec<(usize, usize)> {
         let ranks = self.ranks.iter().enumerate();
         let places = ranks.flat_map(|(rank, nodes)| (1..nodes.len()).map(move |i| (rank, i)));

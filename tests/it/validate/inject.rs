@@ -1,4 +1,4 @@
-//! Sound jobs have no defect, and each kind of defect that is put into one is found where it is.
+//! Sound jobs have no defects, and each kind of injected defect is found at its place.
 
 use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
@@ -11,17 +11,17 @@ use chakram::validate::{DefectKind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 
-/// Where a defect was put: a rank and a node, where it has them.
+/// Place of an injected defect: its rank and node, if it has them.
 type Place = (Option<u32>, Option<u64>);
 
 /// Number of defects of each kind.
 const TIMES: u64 = 1000;
-/// Of which one in four by default.
+/// The seeds to use: one in four by default.
 fn seeds() -> Vec<u64> {
     one_of_each(4, 0..TIMES)
 }
 
-/// The way to put a defect of a kind into a sound job.
+/// Injects a defect of one kind into a sound job.
 type Inject = fn(&mut Job, &mut Dice) -> Place;
 
 /// Every kind.
@@ -132,7 +132,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
     }),
 ];
 
-/// Does `what` with one of the nodes that `wanted` holds of.
+/// Applies `what` to a random node for which `wanted` is true.
 fn set(
     job: &mut Job,
     dice: &mut Dice,
@@ -158,7 +158,7 @@ fn is_barrier(node: &Node) -> bool {
     value(&mut node.clone(), "comm_type") == Some(&mut 9)
 }
 
-/// A file that breaks off within a record.
+/// Truncates a file within a record.
 fn cut(job: &mut Job, dice: &mut Dice) -> Place {
     let rank = dice.roll(job.ranks.len());
     let lengths = job.ranks[rank].iter().map(Node::encoded_len);
@@ -196,7 +196,7 @@ fn duplicate_id(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), Some(id))
 }
 
-/// Has a node wait for one that waits for it by data, directly or through others.
+/// Makes a node depend on a node that depends on it by data, directly or indirectly.
 fn circle(job: &mut Job, dice: &mut Dice, deps: fn(&mut Node) -> &mut Vec<u64>) -> Place {
     let (rank, i) = dice.pick(&job.places(|node| !node.data_deps.is_empty()));
     let nodes = &mut job.ranks[rank];
@@ -220,7 +220,7 @@ fn circle(job: &mut Job, dice: &mut Dice, deps: fn(&mut Node) -> &mut Vec<u64>) 
     (Some(rank as u32), Some(first))
 }
 
-/// The nodes of `rank` that wait for `id`, directly or through others.
+/// The direct and indirect dependents of `id` on `rank`.
 fn behind(job: &Job, rank: usize, id: u64) -> BTreeSet<u64> {
     let mut behind = BTreeSet::from([id]);
     loop {
@@ -364,7 +364,7 @@ fn root(job: &mut Job, dice: &mut Dice) -> Place {
     )
 }
 
-/// An all-gather of more than 2^63 bytes on all ranks.
+/// Makes an all-gather exceed 2^63 bytes on all ranks.
 fn oversized(job: &mut Job, dice: &mut Dice) -> Place {
     for nodes in &mut job.ranks {
         let last = nodes
@@ -383,7 +383,7 @@ fn oversized(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(dice.roll(job.ranks.len()) as u32), Some(20_000))
 }
 
-/// Has the send of a message wait for an answer to it.
+/// Makes the send of a message wait for a reply to it.
 fn circle_of_ranks(job: &mut Job, dice: &mut Dice) -> Place {
     let (from, i) = dice.pick(&job.places(|node| node.r#type == 5));
     let send = job.ranks[from][i].clone();
@@ -427,7 +427,7 @@ fn redeclared(job: &mut Job, dice: &mut Dice) -> Place {
     let members = other.get_mut("tp").expect("it is declared");
     members.swap(0, 1);
     job.ranks[rank][0] = declaring(&other);
-    // The first that declares it is held to be right.
+    // The first declaration counts as correct.
     (Some(rank.max(1) as u32), None)
 }
 
@@ -442,7 +442,7 @@ fn a_sound_job_has_no_defect() {
     }
 }
 
-/// Puts a defect of `kind` into jobs, and finds it.
+/// Injects defects of `kind` into jobs, and checks that each is found.
 fn find(kind: DefectKind, inject: Inject) {
     for seed in seeds() {
         let dice = &mut Dice(seed);
@@ -463,7 +463,7 @@ fn find(kind: DefectKind, inject: Inject) {
             )
         };
         assert!(is_there, "not found: {}", told());
-        // Warnings and notes make nothing an error.
+        // Warnings and notes do not count as errors.
         let errors = findings.tally().errors > 0;
         let expected = kind.severity() == Severity::Error || kind == DefectKind::Redeclared;
         assert!(expected || !errors, "an error: {}", told());

@@ -1,4 +1,4 @@
-//! Traces of other tools and of our own: sound, but for what is known to be wrong with them.
+//! Traces of other tools and of our own: sound except for known defects.
 
 use crate::corpus::{Case, cases, corpus, rank_of, sizes};
 use chakram::internals::groups;
@@ -8,7 +8,7 @@ use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Cases with errors, and the kinds of these.
+/// Cases with errors, and the kinds of these errors.
 const UNSOUND: &[(&str, &str)] = &[
     ("u_R8_groups_nofile", "undeclared-group"),
     ("u_x_cycle", "cycle"),
@@ -133,7 +133,7 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
     assert!(sound >= 4, "{sound} cases");
 }
 
-/// Files that were cut, in which bytes were lost, and in which bits were turned: it is said where.
+/// Truncated files, and files with lost bytes or flipped bits: the report says where.
 #[test]
 fn damaged_captures_are_unsound() {
     let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {

@@ -6,7 +6,7 @@ use chakram::internals::proto::Node;
 use serde_json::Value;
 use std::path::Path;
 
-/// Writes the files of `job` and gives the folder.
+/// Writes the files of `job` and returns their folder.
 fn write(job: &Job) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (rank, bytes) in job.files() {
@@ -20,7 +20,7 @@ fn text(args: &[&str]) -> String {
     String::from_utf8(chakram(args).stdout).expect("it is text")
 }
 
-/// Two ranks: rank 0 reduces 1 KiB and gathers 64 B, rank 1 the other way round.
+/// Two ranks: rank 0 reduces 1 KiB and gathers 64 B, rank 1 in reverse order.
 fn diverging() -> Job {
     let mut job = Job::sound(&mut Dice(0), false);
     let collective = |id: u64, name: &str, kind, bytes, deps: &[u64]| Node {
@@ -136,7 +136,8 @@ fn json_counts_all_and_lists_the_first() {
     assert_eq!(defects[0]["count"], count);
     assert_eq!(defects[0]["shown"].as_array().map(Vec::len), Some(2));
     assert_eq!(defects[0]["shown"][0]["node"], 5);
-    // The report goes where it is wanted, and the answer does not depend on the number of threads.
+    // The report is written to the given file, and the result does not depend on the number of
+    // threads.
     let file = folder.path().join("report.json");
     let to = file.to_str().expect("it is text");
     for threads in ["1", "3"] {

@@ -1,11 +1,11 @@
-//! Laws of edits over a grid of plans: an edited job is the one that is generated with the other plan, and an edit with its
-//! inverse changes no byte.
+//! Laws of transforms over a grid of plans: a transformed job equals the job generated with the target plan, and a
+//! transform followed by its inverse changes no byte.
 
 use super::{Jobs, report, traces};
 use serde_json::Value;
 use std::path::Path;
 
-/// Degrees and schedule of a job, whose samples are those of `micro_batches` of `micro_batch` in each replica.
+/// Degrees and schedule of a job; each replica has `micro_batches` micro-batches of `micro_batch` samples.
 #[derive(Clone, Copy, Debug)]
 struct PlanPoint {
     tensor: u32,
@@ -30,7 +30,7 @@ impl PlanPoint {
         3 * self.pipeline.max(2)
     }
 
-    /// Returns edits with the layers and the plan that they lead to, and whether they leave kernels as they are.
+    /// Returns transforms, each with the resulting layers and plan, and `true` if it keeps all kernels.
     fn edits(self) -> Vec<(String, u32, Self, bool)> {
         let (layers, stages) = (self.layers(), self.pipeline);
         let mut all = vec![
@@ -81,7 +81,7 @@ impl PlanPoint {
     }
 }
 
-/// Returns the points of a grid that some plan has.
+/// Returns the points of a grid that are valid plans.
 fn grid(tensor: &[u32], pipeline: &[u32], micro_batches: &[u32], zero: &[u32]) -> Vec<PlanPoint> {
     let mut all = Vec::new();
     for &tensor in tensor {
@@ -116,7 +116,7 @@ fn collectives(report: &Value) -> Vec<String> {
     let all = report["collectives"].as_array().expect("a list").iter();
     let mut all: Vec<String> = all
         .map(|one| {
-            // Names are numbers, which an edit gives in another order.
+            // Names are numbers, which a transform assigns in another order.
             let group = one["group"].as_str().expect("a name");
             let members = group.rsplit_once('(').map_or(group, |(_, members)| members);
             format!(
@@ -182,7 +182,8 @@ fn take_varint(bytes: &mut &[u8]) -> u64 {
     }
 }
 
-/// Gives each kernel of the traces of a folder a recorded time: `times` one that follows from its name without numbers.
+/// Gives each kernel of the traces in a folder a recorded time: `times` multiplied by a value derived from its name
+/// without numbers.
 fn record_kernels(folder: &str, times: u64) {
     for (file, bytes) in traces(folder) {
         let (mut left, mut out) = (&bytes[..], Vec::new());
@@ -210,7 +211,7 @@ fn record_kernels(folder: &str, times: u64) {
                     wire => panic!("no trace has fields of wire type {wire}"),
                 }
             }
-            // 4 is a kernel. The optimizer's time follows from the parameters.
+            // Type 4 is a kernel. The optimizer's time depends on the parameters instead.
             if kind == 4 && !name.contains("optimizer") {
                 let digest = name.bytes().filter(|byte| !byte.is_ascii_digit());
                 let sum = digest.fold(7_u64, |sum, byte| (sum * 31 + u64::from(byte)) % 40_000);
@@ -226,13 +227,14 @@ fn record_kernels(folder: &str, times: u64) {
             out.extend(record);
         }
         let path = Path::new(folder).join(file);
-        // Ranks that are alike may be one file under several names.
+        // Equal ranks may be one file under several names.
         std::fs::remove_file(&path).expect("it is there");
         std::fs::write(&path, out).expect("there is room");
     }
 }
 
-/// Edits the job of each point, and compares it with the one that is generated; with kernels as recorded where they stay.
+/// Transforms the job of each point, and compares it with the generated one; kernels have recorded times if the
+/// transform keeps them.
 fn check_plans(points: &[PlanPoint]) {
     let jobs = Jobs::new();
     for point in points {
@@ -262,7 +264,7 @@ fn check_plans(points: &[PlanPoint]) {
     }
 }
 
-/// Edits the job of each point there and back, in files and at once.
+/// Transforms the job of each point and back, through files and in one command.
 fn check_inverses(points: &[PlanPoint]) {
     let jobs = Jobs::new();
     for point in points {
@@ -393,7 +395,8 @@ fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
     check_inverses(&grid(&[1, 2], &[1, 2, 4], &[1, 4], &[0, 1, 2, 3]));
 }
 
-/// Generates the job of a point with heads of 64, and four times as wide inner layers, one bucket of gradients for each layer.
+/// Generates the job of a point with heads of size 64, inner layers four times as wide, and one gradient bucket per
+/// layer.
 fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> String {
     let mut model = super::model(point.layers());
     for (key, old, new) in [
@@ -414,7 +417,7 @@ fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> 
     jobs.path(name)
 }
 
-/// A model of half as much width again, by a factor and by its hidden size.
+/// A model 1.5 times as wide, given by a factor and by its hidden size.
 fn check_widths(points: &[PlanPoint]) {
     let jobs = Jobs::new();
     for &point in points {
@@ -444,7 +447,8 @@ fn wider_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
     check_widths(&grid(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
 }
 
-/// `generate --edit` gives the bytes of `generate` and `edit`; what an option of the plan says is refused with the option.
+/// `generate --edit` gives the bytes of `generate` and `edit`; an edit that an option of the plan can express is
+/// rejected with the option's name.
 #[test]
 fn generated_jobs_are_edited_as_their_files_are() {
     let jobs = Jobs::new();
@@ -470,7 +474,7 @@ fn generated_jobs_are_edited_as_their_files_are() {
     }
 }
 
-/// A capture of two micro-batches of four layers: layers of both are repeated, and take the time that they took.
+/// A capture of two micro-batches of four layers: layers of both are repeated, and keep their recorded time.
 #[test]
 fn layers_of_all_captured_micro_batches_are_repeated() {
     let Some(capture) = crate::corpus::corpus("captures/pytorch/ddp_gpt") else {
@@ -502,8 +506,8 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
     }
 }
 
-/// Three replicas of two stages, where one rank of each stage is slower: the absent rank as the fast and as the slow one of its stage
-/// bounds the makespan, as the replica that it is in is slow in one stage or in both.
+/// Three replicas of two stages, where one rank of each stage is slower. Inferring the absent rank from the fast and
+/// from the slow rank of its stage bounds the makespan: its replica is then slow in one stage or in both.
 #[test]
 fn completed_jobs_have_the_interval_of_their_roles() {
     let jobs = Jobs::new();
@@ -529,7 +533,7 @@ fn completed_jobs_have_the_interval_of_their_roles() {
         low <= own && own <= high && low < high,
         "{low} {own} {high}"
     );
-    // With the rank itself in place of the one that stands for it.
+    // With the real rank instead of its substitute.
     for (of, expected) in [(&fast, low), (&slow, high)] {
         let name = "job.5.et";
         let to = Path::new(&part).join(name);

@@ -1,9 +1,9 @@
-//! State machine shared by ring, direct and halving-doubling. It prepares one packet at the start for each
-//! message that may be in flight at once, and one for each message received. A packet that has moved over the
-//! bus is a credit; each credit sends the packet that was prepared first.
+//! Ring, direct and halving-doubling share one machine: a packet is prepared at the start for each
+//! message that may be in flight, and then one for each message received. A packet that has crossed
+//! the bus is a credit, and a credit sends the oldest prepared packet.
 //!
-//! Packets come in rounds: a number of packets that are not reduced, then the same number that are (in a
-//! reduce-scatter, or in every other round of an all-reduce).
+//! Packets come in rounds: a number of packets without reduction, then the same number with
+//! reduction (in a reduce-scatter, or in every other round of an all-reduce).
 
 use super::super::algorithms::Style;
 use super::super::config::Kind;
@@ -11,7 +11,7 @@ use super::halving::Halving;
 use super::{Act, Input, Move, Peers};
 use std::collections::VecDeque;
 
-/// State of the machine.
+/// The state machine.
 #[derive(Debug)]
 pub struct Credits {
     kind: Kind,
@@ -21,7 +21,7 @@ pub struct Credits {
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
-    /// Destination as an index among the peers.
+    /// Destination and source, as indices among the peers.
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
@@ -29,7 +29,7 @@ pub struct Credits {
     credits: usize,
     window: usize,
     received: usize,
-    /// Remaining packets of this round that are not reduced.
+    /// Messages left in this round.
     plain_left: usize,
     reducible_left: usize,
     reducible: usize,
@@ -45,7 +45,7 @@ enum Route {
 }
 
 impl Credits {
-    /// Creates the machine; `None` for a combination that does not exist, an all-to-all by halving-doubling.
+    /// `None` for a combination that does not exist: an all-to-all by halving-doubling.
     pub fn new(kind: Kind, style: Style, peers: Peers, clockwise: bool, size: u64) -> Option<Self> {
         let n = peers.ids.len();
         let parts = n as u64;
@@ -181,7 +181,7 @@ impl Credits {
         Act::Move(how)
     }
 
-    /// Advances to the peers and the size of the next packet.
+    /// Moves on to the peers and the size of the next packet.
     fn turn(&mut self) {
         let me = self.peers.me;
         let peers = &self.peers;

@@ -1,5 +1,5 @@
-//! A custom algorithm, defined by a trace per position: every node is issued as soon as its dependencies have
-//! ended, regardless of resources. The size of the collective has no effect.
+//! A custom algorithm, given as one trace per position: every node is issued as soon as its
+//! dependencies end, whatever else is in flight. The size of the collective does not matter.
 
 use super::super::config::{Node, Work};
 use super::super::post::native;
@@ -7,13 +7,13 @@ use super::super::workload::recorded;
 use super::{Act, Input};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A trace in progress.
+/// A custom algorithm in progress.
 #[derive(Debug)]
 pub struct Custom {
     nodes: BTreeMap<u64, Node>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
-    /// NPU of each number in the trace; empty if they are the same.
+    /// NPUs by their numbers in the trace; empty if the numbers are the NPUs.
     members: Vec<usize>,
 }
 

@@ -3,7 +3,7 @@
 use super::super::config::Kind;
 use super::Peers;
 
-/// Position in the sequence.
+/// Current position of the walk.
 #[derive(Debug)]
 pub struct Halving {
     kind: Kind,
@@ -42,7 +42,7 @@ impl Halving {
         self.sends(1)
     }
 
-    /// Returns whether the distance is not 0.
+    /// Returns `true` if the distance is not 0.
     pub fn moves(&self) -> bool {
         self.distance > 0
     }
@@ -53,7 +53,8 @@ impl Halving {
         peers.walk(peers.me, self.distance, clockwise)
     }
 
-    /// Advances to the next distance; returns the next size. An all-reduce reverses at the far end.
+    /// Moves to the next distance and returns the next size. An all-reduce turns around at the far
+    /// end.
     pub fn turn(&mut self, mut size: u64) -> u64 {
         (self.distance, size) = step(self.outwards, self.distance, size);
         if self.distance == self.n && self.kind == Kind::AllReduce {

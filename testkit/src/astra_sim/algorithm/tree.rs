@@ -1,8 +1,8 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! In ASTRA-sim 2.x, the root has one child, which is the root of a complete binary tree of all others. NPUs
-//! are numbered in order: left subtree, node, right subtree. The root is the first NPU in one tree and the
-//! last in the other; chunks alternate between the trees.
+//! ASTRA-sim 2.x: the root has one child, which is the root of a complete binary tree of all
+//! others. NPUs are numbered in order: left subtree, node, right subtree. In one tree the root is
+//! the first, in the other the last; chunks alternate between the trees.
 
 use super::{Act, Input, Move};
 
@@ -13,16 +13,16 @@ pub struct Tree {
     parent: Option<usize>,
     children: Vec<usize>,
     state: State,
-    /// Number of children whose data has been reduced.
+    /// Number of children whose data was reduced.
     reduced: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// Data of this many children is missing.
+    /// Data of this many children has not arrived.
     Children(usize),
-    /// All data has arrived; some may still have to be reduced.
+    /// All data has arrived; some may still need a reduction.
     Up,
     Parent,
     Down,
@@ -30,8 +30,7 @@ enum State {
 }
 
 impl Tree {
-    /// Creates the node; `None` if the NPU has no position in the tree, as with sizes that are not powers of
-    /// two.
+    /// `None` if the NPU has no position in the tree, as for sizes that are no powers of two.
     pub fn new(
         npu: usize,
         n: usize,
@@ -55,7 +54,7 @@ impl Tree {
             this.children.push(id(first + inner / 2));
             return Some(this);
         }
-        // Descend from the middle of the complete tree.
+        // Descend from the root of the complete tree.
         let (mut parent, mut low, mut width) = (root, first, inner);
         loop {
             let middle = low + width / 2;

@@ -1,8 +1,8 @@
-//! Divides a collective into chunks, and plans their dimensions and queues.
+//! Division into chunks, and each chunk's path through dimensions and queues.
 
 use super::super::config::Kind;
 
-/// The part of a dimension's queues that is used.
+/// Part of a dimension's queues that a phase uses.
 #[derive(Clone, Copy)]
 pub enum Turn {
     /// All queues; rings run anticlockwise in the second half.
@@ -22,8 +22,8 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Returns the next of `queues` queues, and whether rings run clockwise there. A single queue belongs to
-    /// both halves.
+    /// Returns the next of `queues` queues, and `true` if rings run clockwise there. A single queue counts as both
+    /// halves.
     pub fn next(&mut self, queues: usize, turn: Turn) -> (usize, bool) {
         let half = queues / 2;
         match turn {
@@ -57,7 +57,7 @@ pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
     }
 }
 
-/// Returns the phases of a chunk over the participating dimensions: dimension, operation, part of the queues.
+/// The phases of a chunk over the dimensions that take part: dimension, operation, part of the queues.
 pub fn plan(kind: Kind, dims: &[usize], local_bw_aware: bool) -> Vec<(usize, Kind, Turn)> {
     let any = |&dim: &usize| (dim, kind, Turn::Any);
     match kind {

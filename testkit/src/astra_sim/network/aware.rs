@@ -8,7 +8,7 @@ use super::super::post::Key;
 use super::{Transfer, bytes_per_ns};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The network; links are created on first use.
+/// The network; a link is created on first use.
 #[derive(Debug)]
 pub struct Aware {
     shape: Shape,
@@ -36,8 +36,8 @@ impl Aware {
         }
     }
 
-    /// Returns all devices from source to destination. On a ring the shorter way is taken, clockwise if
-    /// equal.
+    /// All devices from source to destination. A ring uses the shorter direction, and clockwise if
+    /// both are equal.
     fn route(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
             Shape::FullyConnected => VecDeque::from([src, dst]),

@@ -4,15 +4,15 @@ use super::super::algorithms::Style;
 use super::super::config::{Attachment, Config, Kind, Node, Work};
 use super::Dice;
 
-/// The traces so far.
+/// The job under construction.
 pub(super) struct Job<'c> {
     pub(super) config: &'c mut Config,
-    /// By NPU: the last communication node, and perhaps another node that the next one also waits for.
+    /// For each NPU the last communication node, and another dependency of the next one.
     pub(super) last: Vec<Vec<u64>>,
     tag: u64,
 }
 
-/// Creates a job with collectives in which only some NPUs take part.
+/// Gives the configuration a job of collectives in which only some NPUs take part.
 pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -72,7 +72,7 @@ impl Job<'_> {
             deps,
             cpu: match work {
                 Work::Compute { .. } => dice.one_in(8),
-                // ASTRA-sim has no communication on the host but replays it there.
+                // The original does not support communication on the host, but replays it there.
                 Work::Memory { .. } | Work::Nothing => false,
                 _ => self.config.system.replay_only && dice.one_in(8),
             },
@@ -89,7 +89,7 @@ impl Job<'_> {
         self.add(npu, deps, Work::Compute { ops, bytes }, dice)
     }
 
-    /// Adds computation on some NPUs, before their next communication or in parallel with it.
+    /// Adds kernels on some NPUs, before their next communication or concurrent with it.
     fn compute(&mut self, dice: &mut Dice) {
         for npu in 0..self.last.len() {
             if dice.one_in(2) {
@@ -133,7 +133,7 @@ impl Job<'_> {
         let bytes = self.bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
-        // At least one of the dimensions that have an algorithm; otherwise nothing ends.
+        // At least one dimension with an algorithm must take part, or the collective never ends.
         let count = list.len() as u64;
         let mut dims = None;
         if count > 1 && !one && dice.one_in(3) {
@@ -157,7 +157,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds the same collective in several groups that together contain every NPU.
+    /// Adds the same collective in each of several groups that together contain all NPUs.
     fn groups(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let kind = Self::kind(dice);
@@ -199,7 +199,7 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the number of a group with these members: an existing one in some cases, or a new one.
+    /// The id of a group with these members: an existing group or a new one.
     pub(super) fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
@@ -213,7 +213,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective of a group with all NPUs, in some order.
+    /// Adds a collective of a group of all NPUs in random order.
     fn everyone(&mut self, dice: &mut Dice) {
         let mut members: Vec<usize> = (0..self.last.len()).collect();
         if dice.one_in(2) {
@@ -236,7 +236,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds several equal collectives that wait only for kernels of their own, not for one another.
+    /// Adds several equal, independent collectives, each after its own kernel.
     fn crowd(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 18);
@@ -262,7 +262,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds messages of several sizes with one tag, received in a different order than sent.
+    /// Adds messages of several sizes with one tag, received in another order than sent.
     fn sizes(&mut self, dice: &mut Dice) {
         let npus = self.last.len() as u64;
         let src = dice.between(0, npus - 1) as usize;
@@ -282,8 +282,8 @@ impl Job<'_> {
         self.last[dst] = sizes.into_iter().map(&mut receive).collect();
     }
 
-    /// Adds nodes that do nothing, or only take time. Dependents of a node that does nothing are not
-    /// considered before another node ends.
+    /// Adds nodes that do nothing, or only take time. The original issues the dependents of a node that does nothing
+    /// only when another node ends.
     fn idle(&mut self, dice: &mut Dice) {
         for npu in 0..self.last.len() {
             let deps = self.last[npu].clone();
@@ -311,7 +311,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds messages from some NPUs to others.
+    /// Adds messages between some NPUs.
     fn messages(&mut self, dice: &mut Dice) {
         let npus = self.last.len() as u64;
         for _ in 0..dice.between(1, 6) {
@@ -323,7 +323,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds an exchange: each NPU sends over the same distance and receives at the same time.
+    /// Adds an exchange: each NPU sends over the same distance, and receives concurrently.
     fn exchange(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let distance = dice.between(1, npus as u64 - 1) as usize;
@@ -343,7 +343,7 @@ impl Job<'_> {
         }
     }
 
-    /// Returns a tag and a size; the size is large enough that nothing takes zero time. Tags may repeat.
+    /// Size and tag of a message: large enough that it takes time. Tags may repeat.
     fn message(&mut self, dice: &mut Dice) -> (u64, u64) {
         if dice.one_in(2) {
             self.tag += 1;
@@ -351,7 +351,7 @@ impl Job<'_> {
         (dice.size(1000, 1 << 21), self.tag)
     }
 
-    /// Adds loads or stores of NPUs.
+    /// Adds loads or stores.
     fn memory(&mut self, dice: &mut Dice) {
         if self.config.memory.attachment == Attachment::None {
             return self.world(dice);

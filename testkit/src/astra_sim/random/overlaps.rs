@@ -1,12 +1,11 @@
-//! Collectives of some NPUs: overlapping groups, and sets of dimensions in which only some NPUs take part.
+//! Collectives of some NPUs: overlapping groups, and sets of dimensions with only one part active.
 
 use super::super::algorithms::Style;
 use super::super::config::{Kind, Work};
 use super::Dice;
 use super::job::Job;
 
-/// Returns whether the partners of an all-gather by halving-doubling are mutual at each distance n/2, n/4, …
-/// 1.
+/// Returns `true` if partners in a halving-doubling all-gather are mutual at each distance n/2, n/4, … 1.
 fn mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
@@ -17,7 +16,7 @@ fn mutual(n: usize) -> bool {
 }
 
 impl Job<'_> {
-    /// Adds a collective in each of several groups, in succession, with random members.
+    /// Adds one collective for each of several groups with random members, one after another.
     pub fn some(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let kind = Self::kind(dice);
@@ -54,7 +53,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective along some dimensions, only for the NPUs at one position in the others.
+    /// Adds a collective along some dimensions, only among NPUs with the same coordinates in the others.
     pub fn part(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let list = &self.config.system.algorithms[&kind];
@@ -87,8 +86,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds two collectives of all NPUs that wait only for kernels of their own, not for each other, so that
-    /// NPUs may issue them in different orders. Their messages are equal on a ring, for example.
+    /// Adds two independent collectives of all NPUs, each after its own kernels, so that NPUs may issue them in
+    /// different orders. Their messages may be identical, for example on a ring.
     pub fn unordered(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);
@@ -99,7 +98,7 @@ impl Job<'_> {
             (Kind::AllReduce, Kind::AllToAll),
         ];
         let (first, second) = dice.pick(&pairs);
-        // Usually both use the same algorithm.
+        // Usually with the same algorithm.
         if !dice.one_in(4) {
             let list = self.config.system.algorithms[&Kind::AllToAll].clone();
             self.config.system.algorithms.insert(first, list.clone());
@@ -130,8 +129,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs. If it treats all of them as one line, dimensions other than the first
-    /// may be left out without effect.
+    /// Adds a collective of all NPUs. If it runs over all of them as one line, leaving out dimensions other than the
+    /// first has no effect.
     pub fn everywhere(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 20);

@@ -1,4 +1,4 @@
-//! The captures themselves, where they are.
+//! The captures themselves, if available.
 
 use super::event::{Event, line};
 use super::{CAPTURED, OLDER};
@@ -6,7 +6,7 @@ use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, tex
 use crate::corpus::corpus;
 use chakram::convert::HostTrace;
 
-/// The lines of a converted rank, and the FLOPs that the conversion finds in each.
+/// The lines of a converted rank, with the FLOPs that the converter computes for each.
 fn converted(trace: &Trace) -> Vec<(String, u64)> {
     let mut lines = Vec::new();
     for node in &trace.nodes {
@@ -52,7 +52,7 @@ fn the_capture_is_what_is_noted_of_it() {
         for (line, flops) in &found {
             assert_eq!(*flops, Event::parse(line).flops(), "{line}");
         }
-        // Who waits for a reduction comes behind the last product, and before the step.
+        // The wait for a reduction comes after the last product, and before the optimizer step.
         let mut backwards = trace.nodes.iter().rev();
         let last = backwards.find(|node| attribute(node, "num_ops") > Some(0));
         let mut nodes = trace.nodes.iter();
@@ -67,7 +67,7 @@ fn the_capture_is_what_is_noted_of_it() {
     }
 }
 
-/// The older capture cannot be converted, for nothing ties its files together; its operators are in one of them.
+/// The older capture cannot be converted, because its files have no common ids; its operators are in one of them.
 #[test]
 fn the_older_capture_differs_in_its_buckets_alone() {
     let Some(folder) = corpus("captures/pytorch/t231_ddp_gpt") else {

@@ -1,13 +1,13 @@
-//! Products and reductions, as a capture and as a generated trace have them.
+//! Products and reductions, common to captures and generated traces.
 
-/// Tensors that are multiplied or reduced.
+/// A multiplication or a reduction, by its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A product of matrices: the sides of the result, smaller first, and what is summed over.
+    /// A matrix product: the sides of the result, smaller first, and the contracted dimension.
     Product([u64; 2], u64),
-    /// Attention, by its queries.
+    /// Attention, by the shape of its queries.
     Attention { backward: bool, queries: Vec<u64> },
-    /// An all-reduce of so many bytes.
+    /// An all-reduce of this many bytes.
     Reduction(u64),
 }
 
@@ -16,7 +16,8 @@ impl Event {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }
 
-    /// Two for each multiplication; attention with the s (s + 1) / 2 pairs of s tokens that look back, as the capture says.
+    /// FLOPs, two for each multiplication; attention counts the s (s + 1) / 2 causal pairs of s tokens, like the
+    /// capture.
     pub fn flops(&self) -> u64 {
         match self {
             Self::Product([one, other], inner) => 2 * one * other * inner,
@@ -28,7 +29,7 @@ impl Event {
         }
     }
 
-    /// From a line of `captured.txt`.
+    /// Parses a line of `captured.txt`.
     pub fn parse(line: &str) -> Self {
         let mut words = line.split(' ');
         let name = words.next().unwrap();
@@ -55,7 +56,7 @@ pub fn shapes(text: &str) -> Vec<Vec<u64>> {
     all.into_iter().map(shape).collect()
 }
 
-/// The line of `captured.txt` for an operator, if it multiplies.
+/// The line of `captured.txt` for an operator; `None` if it multiplies nothing.
 pub fn line(name: &str, inputs: &str) -> Option<String> {
     let name = name.strip_prefix("aten::")?;
     let attention = "_scaled_dot_product_flash_attention_for_cpu";

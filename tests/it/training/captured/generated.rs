@@ -3,7 +3,7 @@
 use super::event::{Event, shapes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 
-/// A node of the generated trace.
+/// A node of a generated rank.
 pub struct Node {
     pub id: u64,
     pub name: String,
@@ -24,7 +24,7 @@ impl Sink for Nodes {
                 let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
                 match &inputs[..] {
                     [a, b] => {
-                        // (m k) (k n) / (m n) = k^2, whichever sides they are summed over.
+                        // (m k) (k n) / (m n) = k^2, whatever sides are contracted.
                         let elements = |shape: &[u64]| shape.iter().product::<u64>();
                         let result = elements(&outputs[0]);
                         let inner = (elements(a) * elements(b) / result).isqrt();

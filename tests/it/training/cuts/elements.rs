@@ -1,17 +1,17 @@
-//! Elements that members need and have, one by one.
+//! Elements that each member needs and has, counted one by one.
 
 use chakram::model::OperatorKind;
 use std::collections::BTreeMap;
 
-/// Operator that is looked at.
+/// Kind of the tested operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Product,
-    /// Windows of 3 rows on the row that they give.
+    /// Windows of 3 rows, centred on the output row.
     Windows,
-    /// Windows of 3 rows, every second one.
+    /// Windows of 3 rows with stride 2.
     Strided,
-    /// The largest of two rows.
+    /// Maximum of two rows.
     Pool,
     Table,
 }
@@ -36,7 +36,7 @@ impl Kind {
         !matches!(self, Self::Product | Self::Table)
     }
 
-    /// Rows of what comes in and of what goes out, rows of an image being rows of pixels.
+    /// Input and output rows; in an image these are rows of pixels.
     fn lines(self, size: u64) -> [u64; 2] {
         match self {
             Self::Strided | Self::Pool => [2 * size, size],
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Rows as an elementwise operator counts them.
+    /// Input and output rows as an elementwise operator counts them, one for each pixel.
     pub fn rows(self, size: u64) -> [u64; 2] {
         let [before, behind] = self.lines(size);
         match self {
@@ -101,7 +101,7 @@ impl Kind {
     }
 }
 
-/// Which part a member has along b, m, n and k: members are counted up with the axes in an order, the last one fastest.
+/// Index of a member's part along b, m, n and k: members are numbered along the axes in `order`, the last one fastest.
 fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     let mut rest = member;
     let mut parts = [0; 4];
@@ -112,11 +112,11 @@ fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     parts
 }
 
-/// A set of elements, each counted by sample, row and column.
+/// A set of elements, with a count for each sample, row and column.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Elements([u64; 8]);
 
-/// Most rows and columns of a sample: those of 6 members.
+/// Maximum number of rows and columns in a sample: those of 6 members.
 const ROWS: u64 = 12;
 const COLUMNS: u64 = 6;
 
@@ -147,7 +147,7 @@ impl Elements {
     }
 }
 
-/// The elements of a part along each axis: of how many, into how many parts, which one.
+/// The elements of one part; each axis is given as its length, the number of parts, and the part's index.
 fn has(axes: [(u64, u32, u32); 3]) -> Elements {
     let [samples, rows, columns] = axes.map(|(size, cuts, part)| {
         let each = size / u64::from(cuts);
@@ -164,22 +164,22 @@ fn has(axes: [(u64, u32, u32); 3]) -> Elements {
     elements
 }
 
-/// Elements that one member is expected to get and to sum.
+/// Elements that one member is expected to receive and to reduce.
 pub struct Expected {
     pub moved: BTreeMap<String, u64>,
     pub sums: Vec<(String, u64, Vec<u32>)>,
 }
 
-/// All there is to know of one member.
+/// Everything known about one member.
 struct Member {
-    /// Elements that the first operator leaves.
+    /// Output elements of the first operator.
     first: Elements,
-    /// Elements that the one looked at needs: rows of its own, and rows that its windows reach.
+    /// Input elements of the tested operator: its own rows; the next field also has rows that its windows reach.
     own: Elements,
     reached: Elements,
-    /// Elements that it gives.
+    /// Output elements of the tested operator.
     gives: Elements,
-    /// Elements that the last one needs.
+    /// Input elements of the last operator.
     last: Elements,
     parts: [u32; 4],
 }
@@ -207,7 +207,7 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
         let each = behind / u64::from(looked[1]);
         let first = u64::from(parts(number, looked, order)[1]) * each;
         for row in first..first + each {
-            // Windows of the rows that it gives; with padding, row 0 lies in front.
+            // Windows of its output rows; because of padding they begin one row earlier.
             let lines = match kind {
                 Kind::Windows => row..row + 3,
                 Kind::Strided => 2 * row..2 * row + 3,
@@ -232,7 +232,7 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
     }
 }
 
-/// Members that differ in the parts along `axes` only.
+/// Members that differ from `of` only in their parts along `axes`.
 fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
     let same =
         |one: &Member| (0..4).all(|axis| axes.contains(&axis) || one.parts[axis] == of.parts[axis]);
@@ -243,7 +243,7 @@ fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
         .collect()
 }
 
-/// Whether `needs` of `group` are equal shares of `whole`, none of it twice.
+/// Returns `true` if the `needs` of the members of `group` are equal, disjoint shares of `whole`.
 fn shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> bool {
     let all: Vec<Elements> = group.iter().map(|&one| needs(one)).collect();
     let together = all.iter().fold(Elements::default(), |sum, one| sum.or(one));
@@ -252,7 +252,7 @@ fn shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> b
     equal && count == whole.count() && together == *whole
 }
 
-/// Elements that each of `members` is expected to get and to sum.
+/// Elements that each of `members` is expected to receive and to reduce.
 pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> {
     let number = |one| member(kind, members, cuts, one);
     let all: Vec<Member> = (0..members).map(number).collect();
@@ -270,7 +270,7 @@ pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> 
     each.collect()
 }
 
-/// Layout of one of them; whether outputs and gradients of inputs are shared out where they are summed.
+/// Computes one member's elements, and whether reductions of outputs and of input gradients also scatter their result.
 fn of_member(
     kind: Kind,
     cuts: [[u32; 4]; 3],
@@ -282,7 +282,7 @@ fn of_member(
     let [_, looked, _] = cuts;
     let [before, behind] = match kind {
         Kind::Windows => [2 * WIDTH, 2 * WIDTH],
-        // Of two pixels, one is left.
+        // One of two pixels remains.
         Kind::Strided | Kind::Pool => [2 * WIDTH, WIDTH],
         _ => [2, 2],
     };
@@ -298,7 +298,7 @@ fn of_member(
         add("fwd/looked", missing(&me.own, &me.first), before);
         add("fwd/looked", missing(&me.reached, &me.own), before);
     }
-    // Terms of the output, over k.
+    // Terms of the output along k.
     let terms = alike(all, me, &[3]);
     let mut shared_out = false;
     if terms.len() > 1 {
@@ -314,10 +314,10 @@ fn of_member(
     if !shared_out {
         add("fwd/last", missing(&me.last, &me.gives), behind);
     }
-    // The gradient of the output comes back to where its terms were.
+    // The output's gradient returns to the members that computed its terms.
     add("bwd/looked", missing(&me.gives, &me.last), behind);
     if kind != Kind::Table {
-        // Rows that others' windows reached here.
+        // Rows of this member that other members' windows reached.
         let of = alike(all, me, &[1])
             .into_iter()
             .filter(|&other| other != number);

@@ -1,4 +1,4 @@
-//! Operators with degrees of their own: what is conserved, whatever each of them is cut by.
+//! Operators with their own sharding degrees: conservation laws for all splits.
 
 use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
@@ -18,7 +18,7 @@ use told::{OTHERS, TRANSFORMERS};
 
 mod told;
 
-/// Two blocks whose sizes 2, 4, 6 and 8 divide.
+/// Two blocks whose sizes are divisible by 2, 4, 6 and 8.
 fn transformer(name: &str, block: TransformerBlock, head: OutputHead, segments: u64) -> Model {
     let transformer = TransformerModel {
         layers: 2,
@@ -78,7 +78,7 @@ fn models() -> Vec<Model> {
     models
 }
 
-/// Which operators get degrees: each name once, or tables together.
+/// Names of operators that get degrees: each name once; tables are one entry.
 fn names(model: &Model) -> Vec<String> {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let mut names = BTreeSet::new();
@@ -115,7 +115,7 @@ fn plan(members: u32, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
     plan
 }
 
-/// Adds up FLOPs by layer and operator, beside the rest.
+/// Sums FLOPs by layer and operator, in addition to the totals.
 struct ByOperator<'m> {
     model: &'m Model,
     sums: Sums,
@@ -140,7 +140,8 @@ impl Sink for ByOperator<'_> {
     }
 }
 
-/// Whether the plan or the model says how `operator` is cut, rather than what stands before it.
+/// Returns `true` if the plan or the model gives the split of `operator`, and it is not inherited from the previous
+/// operator.
 fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
     let names = |one: &OperatorDegrees| {
         one.name == operator.name
@@ -153,7 +154,7 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
         )
 }
 
-/// Holds sums against the model's; what members do twice is a divisor of the members.
+/// Compares sums with the model's; work may be repeated on members only by a factor that divides their number.
 fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
@@ -193,7 +194,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     is_even(&ranks, &about);
 }
 
-/// The reason without numbers and names, of which there are many.
+/// The error without numbers and names, so that errors of one kind are equal.
 fn kind(why: &str) -> String {
     let why = why.split(", such as").next().unwrap();
     let why = why.split(" (operator").next().unwrap();
@@ -208,7 +209,7 @@ fn kind(why: &str) -> String {
     plain
 }
 
-/// Numbers that look like chance and are the same each time.
+/// Pseudo-random numbers, equal in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -224,7 +225,7 @@ impl Dice {
     }
 }
 
-/// Throws everything else that a plan has.
+/// Draws all other settings of a plan.
 fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
     let room = 16 / plan.tensor;
     let shapes: &[(u32, u32)] = match (room, deep) {
@@ -266,8 +267,8 @@ fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
     plan.batch = 24 * u64::from(plan.data) * dice.one(&[1, 2]);
 }
 
-/// One operator at a time, each way to cut it, the rest as the model or what stands before says; then all of them at
-/// once, each in a way that it can be cut. By default one in four of those is checked.
+/// Splits one operator at a time in every way, the rest by the model or by inheritance; then all operators at once,
+/// each in a random valid way. By default one in four of the latter is checked.
 fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
     let machine = Machine::preset("dgx-a100x2").unwrap();
     let mut told = String::new();
@@ -284,7 +285,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                 let plan = plan(members, vec![OperatorDegrees { name, degrees }]);
                 match job(model, &plan) {
                     Ok(job) => {
-                        // Few members and many are looked at together, and some of them here.
+                        // The combined plans below cover other numbers of members too, so every third plan is enough here.
                         let some = matches!(members, 4 | 6) || done % 3 == 0;
                         if some && (is_whole() || done % 4 == 0) {
                             is_conserved(model, &plan, &job);

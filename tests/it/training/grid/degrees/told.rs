@@ -1,4 +1,4 @@
-//! Number of plans that are carried out, and why the others are refused: numbers are `#`.
+//! Number of accepted plans, and the errors of the others, with `#` for numbers.
 
 pub const TRANSFORMERS: &str = "
 gpt: 435 one by one
