@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Converts every capture under a folder and prints a row for each: its size, the part that was linked and with which
-confidence, the part of the devices' time that was kept, and speed and memory of the conversion on one thread of the
-uncompressed JSON. What is refused is a row with the reason.
+"""Converts every capture under a folder and prints a row for each: its size, the linked share and its confidence, the
+kept share of device time, and the speed and memory of converting the uncompressed JSON on one thread. The row of a
+rejected capture has the error.
 
     cargo build --release
     python3 benches/captures.py target/release/chakram FOLDER
 
-Seconds are of the processor, least of three, and start-up is part of them. Memory is the largest resident set; `held` is what
-of it the conversion allocated, without the pages of the program itself, which are some 17 MB whatever the capture. Compressed
-files are unpacked first, by the programs gzip and zstd.
+Seconds are CPU time, the least of three runs, and include the start-up. Memory is the peak resident set; `held` is the part
+that the conversion allocated, without the pages of the program itself, about 17 MB for every capture. Compressed files are
+first decompressed by the programs gzip and zstd.
 """
 
 import json
@@ -25,12 +25,12 @@ NO_CAPTURE = re.compile(r"^(timing|pair).*\.json$")
 
 
 def measured(command, out):
-    """Exit status, seconds of the processor, largest resident set and pages of the program in it, in bytes."""
+    """Exit status, CPU seconds, peak resident set and the program's pages in it, in bytes."""
     program = 0
     with open(out / "stdout", "wb") as stdout, open(out / "stderr", "wb") as stderr:
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
-            # Of a process that has just ended, the numbers are gone.
+            # A process that has just ended reports no numbers.
             status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
             found = re.search(r"^RssFile:\s+(\d+) kB", status, re.MULTILINE)
             program = max(program, int(found[1]) * 1024 if found else 0)
@@ -40,7 +40,7 @@ def measured(command, out):
 
 
 def jobs(root):
-    """Files that belong together: a folder's ranks, or a file by itself."""
+    """Files that belong together: a folder's ranks, or a single file."""
     for folder, _, names in sorted(os.walk(root)):
         known = [name for name in sorted(names) if ".json" in name and not NO_CAPTURE.match(name)]
         folder = pathlib.Path(folder)
@@ -54,7 +54,7 @@ def jobs(root):
 
 
 def unpacked(files, out):
-    # By other programs: the resident set of a child begins with that of this one.
+    # Decompressed by other programs, because a child's resident set starts at that of this process.
     for file in files:
         packed = file.suffix in PACKED
         command = [PACKED[file.suffix], "-dc", file] if packed else ["cat", file]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes captures that are as long as some repetitions of a Kineto trace, to see how conversion grows with their size.
+"""Writes captures that repeat a Kineto trace several times, to measure how conversion time grows with size.
 
     python3 benches/repeat.py KINETO.json FOLDER 1 10 100
 
-Every event comes again at a later time, with ids of its own, as in a capture of as many times the steps. The file for 10 is
-FOLDER/10/kineto.0.json; that for 1 is the trace itself, in the same layout.
+Every event is repeated later with new ids, as in a capture of more steps. The file for 10 is FOLDER/10/kineto.0.json; the
+file for 1 is the trace itself, in the same layout.
 """
 
 import gzip
@@ -17,7 +17,7 @@ IDS += "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id"
 
 
 def spread(events, key):
-    """One beyond the largest number called `key` in events and their arguments."""
+    """One more than the largest integer `key` in events and their arguments."""
     values = [part[key] for event in events for part in (event, event.get("args", {})) if key in part]
     return max((value for value in values if isinstance(value, int)), default=0) + 1
 
@@ -41,13 +41,13 @@ def main():
     events = head.pop("traceEvents", trace)
     timed = [event for event in events if event.get("ph") in ("X", "s", "f", "i") and isinstance(event.get("ts"), (int, float))]
     other = [event for event in events if event.get("ph") == "M"]
-    # What the profiler says of its span would be wrong of the whole.
+    # The profiler's span would be wrong for the repeated capture.
     timed = [event for event in timed if event.get("cat") != "Trace"]
     starts, ends = [event["ts"] for event in timed], [event["ts"] + event.get("dur", 0) for event in timed]
     period = int(max(ends) - min(starts)) + 1000
     ids = {event["id"] for event in timed if event["ph"] in "sf"}
     steps = {"id": max(ids, default=0) + 1, **{key: spread(timed, key) for key in IDS}}
-    # These two are one number.
+    # This id refers to a correlation id, so it is shifted equally.
     steps["wait_on_cuda_event_record_corr_id"] = steps["correlation"]
     for count in map(int, counts):
         own = pathlib.Path(folder) / str(count)

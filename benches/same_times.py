@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compare two builds of chakram on random jobs: times of every node, not sums alone.
+"""Compares two builds of chakram on random jobs by the times of every node, not only by sums.
 
     benches/same_times.py OLD NEW [FIRST [LAST]]
     benches/same_times.py OLD NEW --cases FOLDER
 
-Each seed from FIRST (0) to LAST (2000) is a machine of one to three dimensions and a job of two to twelve ranks with kernels,
-collectives of all ranks, messages, and loads and stores of remote memory. Every third is one of *answers taken back*: members of
-collectives, of all ranks or of groups along one dimension, start together on a network with contention, and messages, or
-collectives of groups that cross them, come to their links while they last. Both programs replay it with the same options, and
-each node has to begin and end at the same picosecond. Prints seeds that differ, and how many closed forms NEW took back; the exit
-code is 1 if any differ. Older builds refuse what they do not know.
+Each seed from FIRST (0) to LAST (2000) gives a machine of one to three dimensions and a job of two to twelve ranks with
+kernels, collectives of all ranks, messages, and loads and stores of remote memory. Every third job tests *invalidated closed
+forms*: members of collectives, of all ranks or of groups along one dimension, start together on a network with contention, and
+messages, or collectives of groups that cross them, use their links at the same time. Both programs replay each job with the
+same options, and each node must begin and end at the same picosecond. The output is the seeds that differ, and the number of
+closed forms that NEW replaced by a simulation; the exit code is 1 if any seed differs. Older builds reject unknown features.
 
-With --cases, jobs are ASTRA-sim's, a folder each with an args.txt, as `cargo run -p testkit -- astra-sim -o FOLDER` writes them. A
-third of them, by number, goes message by message.
+With --cases, jobs are ASTRA-sim's, each a folder with an args.txt, as `cargo run -p testkit -- astra-sim -o FOLDER` writes them.
+A third of them, by index, is simulated with all messages.
 """
 
 import json
@@ -37,7 +37,7 @@ ANSWERED = [0, 2, 6, 7]  # those that have closed forms
 
 
 def machine(rng, contended):
-    """A machine file, the sizes of its dimensions, and whether it has remote memory."""
+    """A machine file, the sizes of its dimensions, and `True` if it has remote memory."""
     sizes = rng.choice([[2], [3], [4], [6], [8], [2, 2], [2, 3], [4, 2], [2, 2, 2], [3, 2, 2]])
     text = [
         'name = "m"\n[npu.a]\npeak = { fp32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 TB/s"\nmemory_latency = "100 ns"',
@@ -94,7 +94,7 @@ def lines(nodes):
 
 
 def along(sizes):
-    """Groups of ranks along each dimension, and of all, by name."""
+    """Groups of ranks along each dimension, and the group of all, by name."""
     ranks, stride, groups = math.prod(sizes), 1, {}
     for size in sizes:
         for first in range(ranks):
@@ -107,7 +107,7 @@ def along(sizes):
 
 
 def taken_back(rng, sizes):
-    """JSON Lines of each rank, and groups: members start together, and others come to their links meanwhile."""
+    """JSON Lines of each rank, and groups: members start together, and other operations use their links meanwhile."""
     ranks, groups = math.prod(sizes), along(sizes)
     nodes, ends = [[] for _ in range(ranks)], [[] for _ in range(ranks)]
 
@@ -175,7 +175,7 @@ def traces(rng, ranks, remote):
 
 
 def spans(path):
-    """Process, beginning and end of all that ran, however the timeline says it; arrivals are left out, which older builds lack."""
+    """Process, start and end of all nodes, in any form of the timeline; arrivals are omitted, because older builds lack them."""
     with open(path) as file:
         found = json.load(file, parse_float=Decimal)["traceEvents"]
     ran, begun = [], defaultdict(list)
@@ -230,7 +230,7 @@ def one_case(number, case, programs, base):
 
 
 def run_all(programs, arguments, inside, folder):
-    """What each of the programs answers, or None if it fails, and how many closed forms the last took back."""
+    """Each program's times, or None if it fails, and the number of closed forms that the last one replaced."""
     answers, back = [], 0
     for number, program in enumerate(programs):
         out = f"{folder}/t{number}.json"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes package/chakram/_api.py: a function for each command, with the command's own options, helps and defaults.
 
-The native half describes the command line (`_chakram.describe`), so that the two have the same options and say the same of
-them. `generate_api.py --check` fails if the file is not what this writes.
+The native half describes the command line (`_chakram.describe`), so both have the same options with the same help.
+`generate_api.py --check` fails if the file differs from this program's output.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Optional
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "package" / "chakram" / "_api.py"
 
-# Options that results take the place of, or that are of terminals.
+# Options that results replace, or that only concern terminals.
 LEFT_OUT = {"format", "quiet", "verbose", "details", "table", "top", "list", "help", "explain"}
-# Values that are lists with commas.
+# Names of values that are comma-separated lists.
 JOINED = {"NPUS", "RANKS", "RATES", "TIMES", "DIMENSIONS", "GROUP"}
 
 Argument = dict[str, Any]
@@ -38,7 +38,7 @@ def python_name(argument: Argument) -> str:
 
 
 def value_type(argument: Argument) -> str:
-    """The type of an argument, by its values or the name of its value."""
+    """Python type of an argument, from its values or the name of its value."""
     value = argument["value"] or ""
     if argument["is_switch"]:
         return "bool"
@@ -74,7 +74,7 @@ def annotation(argument: Argument) -> str:
 
 
 def unmarked(text: str) -> str:
-    """Help without flags: options by their names in Python."""
+    """Help text with options under their Python names instead of flags."""
     parts = text.split("`")
     for i in range(0, len(parts), 2):
         parts[i] = re.sub(r"(?<!\S)--([a-z][a-z-]*)", lambda m: f"``{m.group(1).replace('-', '_')}``", parts[i])
@@ -150,7 +150,7 @@ class Function:
             parameters.pop()
         indent = "    " if self.is_method else ""
         if self.name == "replay":
-            # One machine has a report, several have a comparison.
+            # One machine gives a report, several give a comparison.
             several = "Union[list[MachineLike], tuple[MachineLike, ...]]"
             given = "machine: Optional[Union[MachineLike, Sequence[MachineLike]]] = None"
             for one, result in ((given.replace("Union[MachineLike, Sequence[MachineLike]]", "MachineLike"), "Report"),
@@ -197,7 +197,7 @@ class Function:
         lines += [f"{indent}{line}" for line in body]
         text = "\n".join(lines)
         if self.is_method:
-            # The archive is the object's own.
+            # The archive is the object itself, so the parameter is dropped.
             text = re.sub(r"\n        archive: [^\n]*", "", text, count=1)
             text = re.sub(r"\n            archive: [^\n]*(\n                [^\n]*)*", "", text, count=1)
         return text
@@ -215,7 +215,7 @@ def union(
     extra: list[str],
     extra_docs: list[str],
 ) -> str:
-    """A function whose options are those of several commands, each for some of them."""
+    """Writes a function with the options of several commands; an option may apply to some of them only."""
     options: dict[str, tuple[Argument, list[str]]] = {}
     for source, command in inner.items():
         for argument in command["arguments"]:
@@ -389,7 +389,7 @@ def text(describe: str) -> str:
 
 
 def native() -> Any:
-    """Loads the native half that is installed or on PYTHONPATH, without the package, which needs what is written here."""
+    """Loads the native half, installed or on PYTHONPATH, without the package, which needs the file written here."""
     for folder in sys.path:
         for path in sorted(Path(folder or ".").glob("chakram/_chakram*.so")):
             spec = importlib.util.spec_from_file_location("_chakram", path)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what calls cost beside the command, and what a table of a million nodes costs.
+"""Measures the time of calls against the command, and the cost of a table of a million nodes.
 
     python measure.py PATH-OF-chakram      needs the package, pandas, PyArrow and Polars
 """
@@ -33,7 +33,7 @@ CALLS: list[tuple[list[str], Callable[[], chakram.Report]]] = [
 
 
 def milliseconds(work: Callable[[], object], times: int = 15) -> float:
-    """The median of several runs."""
+    """Median time of several runs in ms."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()
@@ -43,7 +43,7 @@ def milliseconds(work: Callable[[], object], times: int = 15) -> float:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 

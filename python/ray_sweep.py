@@ -3,12 +3,12 @@
 
     python ray_sweep.py study.toml --shards 64 -o results [--address auto] [--threads 2]
 
-Each task is `chakram.sweep(STUDY, output=SHARD, shard="I/N")`, in a folder of the node that it runs on. The study and the
-files beside it that it names travel with the task (`--with FILE` for each), so nodes share no file system; they need the package
-`chakram`. A task sends back its journal, which has every answer. A task that is lost with its node is run again on
-another, from the start; one that fails is run again `--retries` times, and then the reason is printed. Progress is a line
-for each shard that is done. At the end `chakram.merge_sweep` makes rows.csv, rows.jsonl, front.csv and index.html in the folder.
-A run that was interrupted goes on: shards whose journals are in the folder already are not run again.
+Each task is `chakram.sweep(STUDY, output=SHARD, shard="I/N")`, in a folder of its node. The study and the files that it
+names (`--with FILE` for each) are sent with the task, so nodes need no shared file system, only the package `chakram`. A
+task returns its journal, which contains every answer. A task that is lost with its node runs again on another node, from
+the start; a task that fails runs again `--retries` times, and then the error is printed. Each completed shard prints a
+line. At the end `chakram.merge_sweep` writes rows.csv, rows.jsonl, front.csv and index.html to the folder. An interrupted
+run can be resumed: shards whose journals are already in the folder do not run again.
 
 Needs Python 3.9 or newer and the packages `chakram` and `ray`.
 """
@@ -21,7 +21,7 @@ import time
 
 
 def run_shard(name, files, index, count, threads):
-    """Runs a shard in a folder of its own and returns its journal."""
+    """Runs a shard in a temporary folder and returns its journal."""
     import chakram
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def main():
                 print(f"shard {index}: {error}", file=sys.stderr)
                 continue
             journal(index).parent.mkdir(exist_ok=True)
-            # Complete or not at all.
+            # The rename makes the journal appear only when it is complete.
             part = journal(index).with_suffix(".part")
             part.write_bytes(data)
             part.rename(journal(index))

@@ -3,7 +3,7 @@
 
     python test_ray_sweep.py
 
-The merged rows must be, byte for byte, those of one run without Ray.
+The merged rows must equal those of one run without Ray, byte for byte.
 """
 
 import pathlib

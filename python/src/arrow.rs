@@ -1,8 +1,8 @@
-//! The Arrow C data interface: structures whose layout other programs know, and capsules of Python that hold them.
+//! The Arrow C data interface: structures with a layout fixed by Arrow, and Python capsules that contain them.
 //!
 //! See <https://arrow.apache.org/docs/format/CDataInterface.html>, `CStreamInterface.html` and
-//! `CDataInterface/PyCapsuleInterface.html`. Arrays are lent, not copied: each structure keeps what it points into alive until its
-//! consumer releases it.
+//! `CDataInterface/PyCapsuleInterface.html`. Arrays are lent, not copied: each structure keeps its buffers alive until
+//! the consumer releases it.
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -11,10 +11,10 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Rows may be unknown.
+/// Flag of the schema: rows may be null.
 const NULLABLE: i64 = 2;
 
-/// Type of a column.
+/// Type of a column (`ArrowSchema` of the C data interface).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ArrowSchema {
@@ -29,7 +29,7 @@ pub struct ArrowSchema {
     private_data: *mut c_void,
 }
 
-/// Rows of a column.
+/// Rows of a column (`ArrowArray` of the C data interface).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ArrowArray {
@@ -45,7 +45,7 @@ pub struct ArrowArray {
     private_data: *mut c_void,
 }
 
-/// Arrays, one after the other.
+/// A stream of arrays, one after another.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ArrowArrayStream {
@@ -56,20 +56,20 @@ pub struct ArrowArrayStream {
     private_data: *mut c_void,
 }
 
-// SAFETY: what they point to is read only, and kept alive by `Arc`s of things that threads may share.
+// SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowSchema {}
 // SAFETY: as above.
 unsafe impl Send for ArrowArray {}
 // SAFETY: as above.
 unsafe impl Send for ArrowArrayStream {}
 
-/// What keeps buffers alive.
+/// Owner that keeps buffers alive.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// A column to lend.
+/// A column that can be lent.
 #[derive(Clone)]
 pub struct LentColumn {
-    /// Type, as Arrow writes it, of numbers into the dictionary where there is one.
+    /// Arrow's format string; with a dictionary it is the type of the indices.
     pub format: &'static CStr,
     /// Number of rows.
     pub length: usize,
@@ -79,16 +79,16 @@ pub struct LentColumn {
     pub buffers: Vec<*const c_void>,
     /// Owner of the buffers.
     pub owner: Owner,
-    /// Values that the column is numbers of.
+    /// Values that the column's indices refer to.
     pub dictionary: Option<Box<LentColumn>>,
 }
 
-// SAFETY: its addresses are of read-only memory that its owner keeps, and threads may share the owner.
+// SAFETY: its addresses are in read-only memory that the owner keeps alive, and threads may share the owner.
 unsafe impl Send for LentColumn {}
 // SAFETY: as above.
 unsafe impl Sync for LentColumn {}
 
-/// Rows to lend: columns of one length.
+/// Rows that can be lent: columns of equal length.
 #[derive(Clone)]
 pub struct LentTable {
     /// Names of the columns.
@@ -99,7 +99,7 @@ pub struct LentTable {
     pub length: usize,
 }
 
-/// What a structure of Arrow owns.
+/// Values owned by an Arrow schema, freed on release.
 struct SchemaParts {
     _name: CString,
     children: Vec<*mut ArrowSchema>,
@@ -137,7 +137,7 @@ fn schema(
 }
 
 unsafe extern "C" fn release_schema(this: *mut ArrowSchema) {
-    // SAFETY: consumers release a structure once, as it was made by `schema`, whose parts are boxes.
+    // SAFETY: consumers release a structure once, and `schema` created it with boxed parts.
     unsafe {
         let parts: Box<SchemaParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
@@ -158,7 +158,7 @@ impl Drop for ArrowSchema {
 }
 
 unsafe extern "C" fn release_array(this: *mut ArrowArray) {
-    // SAFETY: as of schemas. A consumer may have moved children out, which it marks as released.
+    // SAFETY: as for schemas. A consumer may have moved children out, and has then marked them as released.
     unsafe {
         let parts: Box<ArrayParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
@@ -250,12 +250,12 @@ impl LentTable {
         )
     }
 
-    /// Returns the capsule of the type of its rows.
+    /// Returns a capsule with the type of the rows.
     pub fn schema_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         PyCapsule::new_with_value(py, self.schema(), c"arrow_schema")
     }
 
-    /// Returns the capsules of the type of its rows, and of the rows.
+    /// Returns capsules with the type of the rows, and with the rows.
     pub fn array_capsules<'py>(
         &self,
         py: Python<'py>,
@@ -264,7 +264,7 @@ impl LentTable {
         Ok((self.schema_capsule(py)?, array))
     }
 
-    /// Returns the capsule of a stream of all rows at once.
+    /// Returns a capsule with a stream that has all rows in one array.
     pub fn stream_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let left = Box::new(StreamParts {
             table: self.clone(),
@@ -287,7 +287,8 @@ struct StreamParts {
 }
 
 unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
-    // SAFETY: consumers call this before they release the stream, with room for a structure that holds nothing.
+    // SAFETY: consumers call this before they release the stream, with a pointer to memory for an uninitialized
+    // structure.
     unsafe {
         let parts: &StreamParts = &*(*this).private_data.cast();
         ptr::write(out, parts.table.schema());

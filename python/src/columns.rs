@@ -1,4 +1,4 @@
-//! Tables of documents: rows of JSON as columns, lent as Arrow.
+//! Tables of documents: rows of JSON as columns that are lent as Arrow.
 
 use crate::arrow::{LentColumn, LentTable, Owner};
 use pyo3::exceptions::PyValueError;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 /// Rows of a report, in columns.
 ///
-/// pandas, Polars, PyArrow and everything else that reads the Arrow PyCapsule interface take it. Names that end in ``_ps`` are whole
-/// picoseconds, in ``_bytes`` bytes.
+/// pandas, Polars, PyArrow and all other libraries with the Arrow PyCapsule interface accept it. Columns whose names
+/// end in ``_ps`` are whole picoseconds, in ``_bytes`` bytes.
 #[pyclass(frozen, module = "chakram")]
 pub struct Table {
     lent: LentTable,
 }
 
-/// Values of a column, and a bit for each row that has one.
+/// Values of a column, and a bit for each row with a value.
 enum ColumnValues {
     Int(Vec<i64>),
     Float(Vec<f64>),
@@ -31,7 +31,7 @@ struct OwnColumn {
     values: ColumnValues,
 }
 
-/// Adds the members of `row` to `flat`, those of objects within under `outer.inner`.
+/// Adds the members of `row` to `flat`; members of nested objects are named `outer.inner`.
 fn flatten<'v>(prefix: &str, row: &'v Map<String, Value>, flat: &mut Vec<(String, &'v Value)>) {
     for (key, value) in row {
         let name = match prefix {
@@ -121,7 +121,8 @@ impl OwnColumn {
     }
 }
 
-/// Makes a table of a JSON array of objects; objects within become columns ``outer.inner``, lists become JSON texts.
+/// Makes a table from a JSON array of objects. Members of nested objects become columns ``outer.inner``, lists become
+/// JSON texts.
 #[pyfunction]
 pub fn table(json: &str) -> PyResult<Table> {
     let rows: Vec<Map<String, Value>> =
@@ -134,7 +135,7 @@ pub fn table(json: &str) -> PyResult<Table> {
             flat
         })
         .collect();
-    // In the order in which they first appear.
+    // Names in the order of their first occurrence.
     let mut names: Vec<String> = Vec::new();
     let mut cells: Vec<Vec<Option<&Value>>> = Vec::new();
     for (row, values) in flat.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The native half of the Python package: commands of the façade, run in threads of their own, and tables as Arrow.
+//! The native half of the Python package: commands of the façade, run in separate threads, and tables as Arrow.
 //!
 //! The other half, `package/chakram/`, has the functions, results and exceptions that users see.
 
@@ -14,11 +14,11 @@ use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Memory that inputs ask for is counted, so that a call which needs too much fails.
+/// Counts the memory that inputs need, so that a call which needs too much fails.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Runs the command line with these arguments, the first of which is the name of the program; returns its exit code.
+/// Runs the command line with these arguments, beginning with the program's name; returns its exit code.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     let code = py.detach(|| chakram::command::main_with(arguments));
@@ -34,7 +34,7 @@ fn describe() -> String {
     chakram::command::describe().to_string()
 }
 
-/// Sets the most bytes that the native half may hold, or the default for `None`; returns the limit.
+/// Sets the memory limit of the native half in bytes, or the default for `None`; returns the limit.
 #[pyfunction]
 #[pyo3(signature = (size=None))]
 fn limit_memory(size: Option<&str>) -> PyResult<u64> {
@@ -50,13 +50,13 @@ fn limit_memory(size: Option<&str>) -> PyResult<u64> {
     Ok(limits::memory().0)
 }
 
-/// Returns the bytes that the native half holds.
+/// Returns the bytes that the native half has allocated.
 #[pyfunction]
 fn allocated() -> u64 {
     limits::allocated()
 }
 
-/// The module.
+/// The Python module `chakram._chakram`.
 #[pymodule]
 fn _chakram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

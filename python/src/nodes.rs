@@ -12,17 +12,18 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 
-/// A row for each node of a replay: when it ran, and what it waited for.
+/// A row for each node of a replay: its times, and the dependency that it waited for.
 ///
-/// pandas, Polars, PyArrow and everything else that reads the Arrow PyCapsule interface take it, without a copy of its rows:
-/// ``pandas.DataFrame.from_arrow(nodes)``, ``polars.DataFrame(nodes)``, ``pyarrow.table(nodes)``. Times are whole picoseconds.
+/// pandas, Polars, PyArrow and all other libraries with the Arrow PyCapsule interface accept it, without a copy of its
+/// rows: ``pandas.DataFrame.from_arrow(nodes)``, ``polars.DataFrame(nodes)``, ``pyarrow.table(nodes)``. Times are whole
+/// picoseconds.
 #[pyclass(frozen, module = "chakram")]
 pub struct Nodes {
     table: Arc<NodeTable>,
     lent: LentTable,
 }
 
-/// Buffers that were made for texts.
+/// Buffers created for text columns, kept while they are lent.
 struct TextBuffers {
     offsets: Vec<i64>,
     text: String,
@@ -63,7 +64,7 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
     }
 }
 
-/// Lends numbers into a dictionary of texts; only the texts, each once, are put together.
+/// Lends a dictionary column: indices without a copy, and each text once.
 fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
     let (mut offsets, mut text) = (vec![0], String::new());
     for value in &column.values {
@@ -111,7 +112,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
 }
 
 impl Nodes {
-    /// Lends `table`.
+    /// Makes the columns of `table` available for lending.
     pub fn new(table: NodeTable) -> Self {
         let table = Arc::new(table);
         let columns = table.columns().map(|column| lend(&table, column));
@@ -181,7 +182,7 @@ impl Nodes {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
-        // A consumer casts what it wants otherwise.
+        // The interface allows ignoring this request; a consumer casts the rows if it needs another type.
         drop(requested_schema);
         self.lent.array_capsules(py)
     }

@@ -1,4 +1,4 @@
-//! Commands in threads of their own: other threads of Python go on, and Ctrl-C ends the command, not the process.
+//! Commands in separate threads: other Python threads continue, and Ctrl-C ends the command, not the process.
 
 use crate::nodes::Nodes;
 use chakram::command::{CommandFailure, CommandOutput, FailureKind, PlainNode, execute};
@@ -21,10 +21,10 @@ create_exception!(
     "A command that failed, with its fields as a dictionary."
 );
 
-/// Time between two looks for signals.
+/// Time between two checks for signals.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Stack of a command, as that of a main thread.
+/// Stack size of a command's thread, equal to a main thread's.
 const STACK: usize = 8 << 20;
 
 type CommandResult = Result<CommandOutput, Box<CommandFailure>>;
@@ -33,8 +33,8 @@ type Answer = Result<CommandResult, Box<dyn Any + Send>>;
 /// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and nodes.
 type Ran<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
 
-/// Runs the command of `arguments`, the first of which is the name of the program, and returns its output. With `wants_nodes`
-/// the last is a table of nodes, if it replayed.
+/// Runs the command of `arguments`, beginning with the program's name, and returns its output. With `wants_nodes`, the
+/// last member is the table of nodes, if the command replayed a job.
 #[pyfunction]
 #[pyo3(signature = (arguments, wants_nodes=false))]
 pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyResult<Ran<'_>> {
@@ -47,15 +47,15 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
         .spawn(move || {
             let work = || execute(arguments, wants_nodes);
             let result = catch_unwind(AssertUnwindSafe(|| within(Some(task), work)));
-            // Whoever waited may be gone.
+            // The receiver may have stopped waiting.
             let _ = answer.send(result);
         });
-    // A thread takes memory for its stack.
+    // Starting a thread fails if there is no memory for its stack.
     let Ok(worker) = worker else {
         return Err(out_of_memory(py)?);
     };
     let answer = wait(py, &token, answers)?;
-    // It has answered, so it ends.
+    // It has answered, so it ends soon.
     let _ = py.detach(|| worker.join());
     match answer {
         Ok(Ok(output)) => Ok((
@@ -73,7 +73,7 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
     }
 }
 
-/// Waits for the answer, without the interpreter's lock; what a handler of a signal raises stops the command.
+/// Waits for the answer without the interpreter's lock. An exception raised by a signal handler stops the command.
 fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyResult<Answer> {
     let mut raised = None;
     loop {
@@ -91,7 +91,7 @@ fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyR
                 }
                 raised = match before {
                     None => py.check_signals().err().inspect(|_| token.stop()),
-                    // One who asks again does not wait for what cannot be stopped.
+                    // A second signal ends the wait, even if the command cannot be stopped.
                     Some(error) => match py.check_signals() {
                         Ok(()) => Some(error),
                         Err(again) => return Err(again),
@@ -102,7 +102,7 @@ fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyR
     }
 }
 
-/// The failure of a command whose thread was given up.
+/// The failure of a command whose thread was abandoned for lack of memory.
 fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
     let found = "the system has no more memory".to_owned();
     let failure = CommandFailure {
@@ -141,7 +141,7 @@ fn node<'py>(py: Python<'py>, node: &PlainNode) -> PyResult<Bound<'py, PyDict>> 
     Ok(fields)
 }
 
-/// Returns the fields of a failure, without those that are unknown.
+/// Returns the known fields of a failure.
 fn fields<'py>(py: Python<'py>, failure: &CommandFailure) -> PyResult<Bound<'py, PyDict>> {
     let CommandFailure {
         kind: of,
@@ -195,7 +195,7 @@ fn fields<'py>(py: Python<'py>, failure: &CommandFailure) -> PyResult<Bound<'py,
     Ok(fields)
 }
 
-/// An error of writing a file.
+/// Converts an error in writing a file to a Python exception.
 pub fn io_error(error: &std::io::Error) -> PyErr {
     PyOSError::new_err(error.to_string())
 }

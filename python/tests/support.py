@@ -32,7 +32,7 @@ values = [1, 2, 4]
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Works in a folder that is gone afterwards."""
+    """Changes to a temporary folder, which is deleted afterwards."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 
 class InFolder(unittest.TestCase):
-    """Tests that work in a folder of their own."""
+    """Base of tests that each run in a temporary folder."""
 
     def setUp(self) -> None:
         inside = folder()

@@ -1,4 +1,4 @@
-"""Calls that end early: by a signal, or by the memory limit. Python goes on."""
+"""Calls that end early, by a signal or by the memory limit, while Python continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import unittest
 import chakram
 from support import STUDY, InFolder
 
-# Message by message, so that it takes minutes.
+# With all messages simulated, so that it takes minutes.
 LONG = {"ranks": 512, "size": "1 GB", "count": 1000, "machine": "dgx-h100x64", "stepwise": True}
 
 LONG_STUDY = STUDY.replace("[1, 2, 4]", "[1]") + """[[axis]]
@@ -25,7 +25,7 @@ step = "0.01 GB/s"
 
 class Endings(InFolder):
     def interrupted(self, call: object, after: float = 0.3) -> float:
-        """Sends SIGINT while a call works, and returns how long it took to end."""
+        """Sends SIGINT during a call, and returns the time until the call ended, in s."""
         timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         self.addCleanup(timer.cancel)
@@ -77,11 +77,11 @@ class Endings(InFolder):
         self.interrupted(lambda: chakram.generate_pattern("collective", "all-reduce", **LONG), 0.5)
         done.set()
         thread.join()
-        # About 50 beats of 10 ms.
+        # About 50 ticks of 10 ms.
         self.assertGreater(len(beats), 10)
 
     def test_a_replay_that_needs_too_much_memory_fails(self) -> None:
-        # A list of some millions of nodes is refused before it is made.
+        # A list of several million nodes is rejected before it is made.
         with self.assertRaises(chakram.MemoryLimitError) as refused:
             chakram.generate_pattern("chain", ranks=1, nodes=20_000_000, machine="dgx-h100", max_memory="200 MB")
         self.assertIsInstance(refused.exception, MemoryError)
@@ -89,7 +89,7 @@ class Endings(InFolder):
         self.works()
 
     def test_memory_that_nothing_foresees_ends_a_run(self) -> None:
-        # Graphs grow while they are built: each node takes some tens of bytes.
+        # Graphs grow while they are built: each node takes a few tens of bytes.
         before = chakram.limit_memory("20 MB")
         try:
             with self.assertRaises(chakram.MemoryLimitError) as failed:
@@ -102,7 +102,7 @@ class Endings(InFolder):
         self.assertLess(chakram._chakram.allocated(), 20_000_000)
 
     def test_compressed_inputs_are_bounded(self) -> None:
-        # 20 MB of zeros are about a thousandth when packed, and 200 times is the limit above 16 MiB.
+        # 20 MB of zeros compress to about a thousandth; above 16 MiB the limit is a factor of 200.
         (self.folder / "zeros.0.et.gz").write_bytes(gzip.compress(bytes(20 << 20)))
         with self.assertRaisesRegex(chakram.ChakramError, "max_ratio"):
             chakram.replay("zeros.0.et.gz", machine="dgx-h100")

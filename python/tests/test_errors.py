@@ -1,4 +1,4 @@
-"""Wrong uses, and the exceptions that they are."""
+"""Wrong uses, and their exceptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MACHINE = """name = "mine"
 memory_bandwidth = "2 TB"
 """
 
-# What is done, the exception, and fields of it; a text is part of the field's.
+# The call, the exception, and expected fields; a string must be a part of the field.
 WRONG_USES: list[tuple[str, Callable[[], Any], type, dict[str, Any]]] = [
     ("no such traces", lambda: chakram.replay("nowhere/job", machine="dgx-h100"),
      chakram.FileError, {"file": "nowhere", "errno": 2, "found": "No such file"}),
@@ -72,7 +72,7 @@ class WrongUses(InFolder):
         whole = (CASE / "job.0.et").read_bytes()
         (self.folder / "broken.0.et").write_bytes(whole[: len(whole) // 2])
         chakram.generate_pattern("chain", ranks=8, nodes=2, output="chain")
-        # Two ranks that each receive before they send.
+        # Each of two ranks receives before it sends.
         for rank in range(2):
             lines = [
                 '{"schema": "chakram.trace.1", "version": "0.0.4"}',

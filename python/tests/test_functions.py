@@ -1,4 +1,4 @@
-"""Functions, their results, and what they share with the command."""
+"""Functions, their results, and their agreement with the command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Functions(InFolder):
         printed = subprocess.run(line, capture_output=True, check=True)
         self.assertEqual(report.text, printed.stdout.decode())
         self.assertEqual(report.to_dict(), json.loads(printed.stdout))
-        # The parts of an NPU's time sum to the makespan (mean_ps: of eight that all end together).
+        # The parts of an NPU's time sum to the makespan; mean_ps is the mean over eight that end together.
         self.assertEqual(sum(report.mean_ps.to_dict().values()), report.makespan_ps)
         self.assertEqual(report["mean_ps"]["compute"], report.mean_ps.compute)
         self.assertEqual(report.npus[7].rank, 7)

@@ -1,4 +1,4 @@
-"""Tables: the same rows in files, in Arrow's memory, and in what reads it."""
+"""Tables: the same rows in files, in Arrow's memory, and in libraries that read it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has(name: str) -> bool:
 
 
 class Schema(ctypes.Structure):
-    """Arrow's structure of a type, as far as it is read here."""
+    """Arrow's structure of a type, with the fields that are read here."""
 
 
 Schema._fields_ = [
@@ -34,7 +34,7 @@ Schema._fields_ = [
 
 
 class Array(ctypes.Structure):
-    """Arrow's structure of rows, as far as it is read here."""
+    """Arrow's structure of rows, with the fields that are read here."""
 
 
 Array._fields_ = [
@@ -71,7 +71,7 @@ class Tables(InFolder):
         self.assertEqual(len(rows), self.report.nodes)
         self.assertEqual(list(rows[0]), self.nodes.column_names)
         self.assertEqual(max(int(row["end_ps"]) for row in rows), self.report.makespan_ps)
-        # What waits for a dependency or its lane starts when that ends, or a delay later.
+        # A node that waits for a dependency or its lane starts when that ends, or after a further delay.
         ends = {(row["rank"], row["node"]): int(row["end_ps"]) for row in rows}
         causes = {"lane": 0, "dependency": 0}
         for row in rows:
@@ -106,7 +106,7 @@ class Tables(InFolder):
         numbers = ctypes.cast(starts.buffers[1], ctypes.POINTER(ctypes.c_uint64))
         rows = self.rows()
         self.assertEqual(numbers[: starts.length], [int(row["start_ps"]) for row in rows])
-        # Two loans have the same memory: rows are not copied.
+        # Lent twice, the rows have the same address, so they are not copied.
         _, other = self.nodes.__arrow_c_array__()
         again = pointer(other, b"arrow_array", Array).children[names.index("start_ps")].contents
         self.assertEqual(again.buffers[1], starts.buffers[1])
@@ -150,7 +150,7 @@ class Tables(InFolder):
         self.assertEqual(frame.end_ps.max(), self.report.makespan_ps)
         breakdown = pandas.DataFrame.from_arrow(self.report.breakdown())
         self.assertEqual(breakdown.compute[0], self.report.mean_ps.compute)
-        # Columns of Arrow's types are the native half's own memory.
+        # Columns with Arrow types use the native half's own memory.
         import pyarrow
 
         _, capsule = self.nodes.__arrow_c_array__()

@@ -1,4 +1,4 @@
-"""The tutorial of the book: its code runs in order, and prints what stands below it."""
+"""The book's tutorial: its code runs in order, and prints the output shown below it."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@
     report = chakram.replay(job, machine="dgx-h100")
     print(report.makespan_ps, report.mean_ps.to_dict())
 
-Functions take the options of the commands of the same names, and return their documents as objects. Rows are tables that pandas,
-Polars and PyArrow take through the Arrow PyCapsule interface. What is wrong is an exception of :mod:`chakram.errors`. Other
-threads go on while a call works, and Ctrl-C ends the call. ``docs/tutorials/python.md`` shows all of it.
+Functions take the options of the commands with the same names, and return their documents as objects. Rows are tables that
+pandas, Polars and PyArrow accept through the Arrow PyCapsule interface. Errors are exceptions of :mod:`chakram.errors`. Other
+threads continue during a call, and Ctrl-C ends the call. ``docs/tutorials/python.md`` has examples.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def machine(name: _Path) -> Machine:
     """Returns a machine: a preset such as ``dgx-h100x4``, or a file.
 
     Raises:
-        InputError: There is none of this name, or the file is invalid: ``file``, ``line``, ``key`` say where.
+        InputError: No machine has this name, or the file is invalid; ``file``, ``line`` and ``key`` give the place.
     """
     named = _call.word(name, "name")
     result = _call.execute(["machine", "show", "--format", "json", *_call.inputs(named, "name")], Machine)
@@ -115,7 +115,7 @@ def machine(name: _Path) -> Machine:
 
 
 def machines() -> Result:
-    """Returns the built-in machines: ``machines`` has a document of each, ``table("machines")`` a row."""
+    """Returns the built-in machines: ``machines`` has a document for each, ``table("machines")`` a row."""
     return _call.execute(["machine", "list", "--format", "json"], Result)
 
 
@@ -132,11 +132,11 @@ class Archive(ArchiveCommands):
         return self.path
 
     def workload(self, name: str) -> str:
-        """Returns the path of a workload, which other calls take in place of traces."""
+        """Returns the path of a workload; other calls accept it instead of traces."""
         return f"{self.path}::{name}"
 
     def show(self, name: str) -> Result:
-        """Returns all that is known of a workload."""
+        """Returns all stored facts about a workload."""
         line = ["archive", "show", "--format", "json", *_call.inputs(self.workload(name), "name")]
         return _call.execute(line, Result)
 
@@ -155,27 +155,27 @@ class Archive(ArchiveCommands):
 
 
 def archive(path: _Path) -> Archive:
-    """Returns the archive of this file or folder, which :meth:`Archive.create` makes if it is not there."""
+    """Returns the archive in this file or folder; :meth:`Archive.create` creates one that does not exist."""
     return Archive(path)
 
 
 def run(*arguments: Any, keep_nodes: bool = False) -> Result:
-    """Runs any command with its arguments as on a command line, and returns its output: ``run("inspect", job, "--format", "json")``.
+    """Runs any command with command-line arguments, and returns its output: ``run("inspect", job, "--format", "json")``.
 
     Raises:
-        ChakramError: As the function of the command.
+        ChakramError: The same errors as the function for the command.
     """
     return _call.execute([_call.word(one, "arguments") for one in arguments], Result, keep_nodes)
 
 
 def limit_memory(size: Optional[Union[str, int]] = None) -> int:
-    """Sets the most memory that calls may hold together, such as ``"4 GB"`` or bytes; returns it in bytes.
+    """Limits the memory of all calls together, given as ``"4 GB"`` or in bytes; returns the limit in bytes.
 
-    Three quarters of what the machine, the container or the process may have, for ``None``, which is the default. A call
-    that needs more fails with :class:`MemoryLimitError`. What Python itself holds is not counted.
+    ``None``, the default, means three quarters of the memory available to the machine, the container or the process. A call
+    that needs more fails with :class:`MemoryLimitError`. Memory of Python itself does not count.
 
     Raises:
-        ValueError: The text is no size.
+        ValueError: The text is not a size.
     """
     text = None if size is None else (f"{size} B" if isinstance(size, int) else size)
     return _chakram.limit_memory(text)

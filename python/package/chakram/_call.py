@@ -1,4 +1,4 @@
-"""From arguments of Python to a command's, and from its output to results."""
+"""Converts Python arguments to command-line words, and a command's output to results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Result)
 
 
 def word(value: Any, name: str) -> str:
-    """Returns a value as a command line has it."""
+    """Returns a value in the form of a command-line word."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
@@ -32,7 +32,7 @@ def word(value: Any, name: str) -> str:
 
 
 def words(value: Any, name: str) -> list[str]:
-    """Returns one value, several, or the pairs of a mapping as ``key=value``."""
+    """Returns one word for a value, one for each of several, or ``key=value`` for the pairs of a mapping."""
     if isinstance(value, Mapping):
         return [f"{key}={word(inner, name)}" for key, inner in value.items()]
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, Result)):
@@ -41,13 +41,13 @@ def words(value: Any, name: str) -> list[str]:
 
 
 def inputs(value: Any, name: str) -> list[str]:
-    """Returns inputs, none of which is taken for an option."""
+    """Returns inputs as words that cannot be mistaken for options."""
     given = words(value, name)
     return [f"./{one}" if one.startswith("-") and one != "-" else one for one in given]
 
 
 def option(flag: str, value: Any, kind: str) -> list[str]:
-    """Returns the words of an option: of a ``switch``, a ``list``, one ``value``, a ``size``, or several that are ``joined``."""
+    """Returns the words of an option; ``kind`` is ``switch``, ``list``, ``value``, ``size`` or ``joined`` (values with commas)."""
     if value is None or (kind == "switch" and value is False):
         return []
     name = flag.lstrip("-").replace("-", "_")
@@ -65,7 +65,7 @@ def option(flag: str, value: Any, kind: str) -> list[str]:
 
 
 def options(given: Iterable[tuple[str, Any, str]]) -> list[str]:
-    """Returns the words of all options that were given."""
+    """Returns the words of all given options."""
     return [one for flag, value, kind in given for one in option(flag, value, kind)]
 
 
@@ -74,7 +74,7 @@ def execute(
     make: Callable[..., R],
     nodes: bool = False,
 ) -> R:
-    """Runs a command and makes a result of its output."""
+    """Runs a command and converts its output to a result. Warnings become Python warnings."""
     line = ["chakram", *arguments]
     text, notes, is_exceeded, is_failed, table = _call(_chakram.run, line, nodes)
     result = make(text, notes, line, table)
@@ -89,7 +89,7 @@ def execute(
 
 
 def generated(line: list[str], machine: Any, output: Any, keep_nodes: bool, is_planned: Optional[bool] = None) -> Any:
-    """Runs a command that generates a job: for a replay, for a plan, or for files alone."""
+    """Runs a command that generates a job: with a replay, as a plan only, or to files."""
     if machine is not None or is_planned:
         return execute([*line, "--format=json"], replayed, keep_nodes)
     result = execute(line, Conversion)
@@ -98,7 +98,7 @@ def generated(line: list[str], machine: Any, output: Any, keep_nodes: bool, is_p
 
 
 def replayed(text: bytes, notes: list[str], line: list[str], table: Optional[Any]) -> Any:
-    """Makes the result of a replay, on one machine or several, or of a plan."""
+    """Makes the result of a replay on one machine or several, or of a plan."""
     head = text[:200]
     make: Any = Result
     if b'"chakram.comparison.' in head:

@@ -1,4 +1,4 @@
-"""Exceptions. Each has the fields of the error that it is of; a field that is unknown is ``None``.
+"""Exceptions. Each has the fields of its error; unknown fields are ``None``.
 
 ``str(error)`` is the whole message: what is wrong with which input, and what to try.
 """
@@ -37,9 +37,9 @@ _FIELDS = (
 class ChakramError(Exception):
     """A call that failed.
 
-    ``found``: what was found. ``expected``: the values that are allowed. ``hint``: what to try. ``argument``: the argument
-    that it is about. ``key``: the key of a file, such as ``dimension[1].bandwidth``. ``file``, ``line`` and ``column`` (from 1),
-    ``offset`` (bytes of the decompressed file), ``record`` (from 0), ``rank`` and ``node`` (its id): where it is.
+    ``found``: what was found. ``expected``: the allowed values. ``hint``: what to try. ``argument``: the invalid argument.
+    ``key``: the key in a file, such as ``dimension[1].bandwidth``. ``file``, ``line`` and ``column`` (from 1), ``offset``
+    (bytes of the decompressed file), ``record`` (from 0), ``rank`` and ``node`` (its id): the place of the error.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
@@ -52,21 +52,21 @@ class ChakramError(Exception):
         return self.message
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields that are known, and the message."""
+        """Returns the message and all known fields."""
         known = {name: getattr(self, name) for name in ("message", *_FIELDS)}
         return {name: value for name, value in known.items() if value is not None}
 
 
 class UsageError(ChakramError, ValueError):
-    """An argument, or a value of one, that a function does not take."""
+    """An argument, or its value, that a function does not accept."""
 
 
 class InputError(ChakramError, ValueError):
-    """A trace, machine, study or other input that cannot be used, or arguments that do not go with it."""
+    """A trace, machine, study or other input that cannot be used, or arguments that conflict with it."""
 
 
 class FileError(ChakramError, OSError):
-    """A file that cannot be read or written; ``errno`` is the number of the system's error, if there is one."""
+    """A file that cannot be read or written; ``errno`` is the system's error number, if there is one."""
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -77,7 +77,7 @@ class FileError(ChakramError, OSError):
 class DeadlockError(ChakramError, RuntimeError):
     """A replay in which nodes wait for ever.
 
-    ``completed`` and ``total``: numbers of nodes. ``waiting``: nodes that wait, each a dictionary of ``rank``, ``node``,
+    ``completed`` and ``total``: numbers of nodes. ``waiting``: waiting nodes, each a dictionary with ``rank``, ``node``,
     ``name`` and ``why``. ``cycle``: nodes that wait for one another, each for the next.
     """
 
@@ -90,11 +90,11 @@ class DeadlockError(ChakramError, RuntimeError):
 
 
 class TooLongError(ChakramError, OverflowError):
-    """A replay of more than 213 days of simulated time."""
+    """A replay that exceeds 213 days of simulated time."""
 
 
 class MemoryLimitError(ChakramError, MemoryError):
-    """A call that needs more memory than it may have: ``needed_bytes`` at least, of ``limit_bytes``."""
+    """A call that needs more memory than its limit: at least ``needed_bytes``, of ``limit_bytes``."""
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -103,7 +103,7 @@ class MemoryLimitError(ChakramError, MemoryError):
 
 
 class ThresholdError(ChakramError):
-    """A threshold that was asked for and is exceeded; ``result`` is what the call returns otherwise."""
+    """A requested threshold is exceeded; ``result`` is the result that the call would have returned."""
 
     def __init__(self, message: str, result: Any = None, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -121,7 +121,7 @@ _OF_KIND = {
 
 
 def of_fields(fields: dict[str, Any]) -> BaseException:
-    """Makes the exception of a failure of the native half."""
+    """Converts the fields of a failure in the native half to an exception."""
     kind = fields.pop("kind")
     message = fields.pop("message")
     if kind == "interrupted":

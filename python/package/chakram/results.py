@@ -1,7 +1,7 @@
-"""Results of calls: documents whose members are attributes, as the command prints them with ``--format json``.
+"""Results of calls: the documents that the command prints with ``--format json``, with members as attributes.
 
-A document is read when a member of it is first asked for. Times are whole picoseconds in members that end in ``_ps``, sizes are bytes
-in ``_bytes``; ``docs/reference`` describes every document.
+A document is parsed when a member is first read. Members that end in ``_ps`` are times in whole picoseconds, members that end
+in ``_bytes`` are sizes in bytes; ``docs/reference`` describes every document.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _wrap(value: Any) -> Any:
 
 
 class Document:
-    """An object of a document: its members are attributes, and items by name."""
+    """An object of a document: members are attributes, and also items by name."""
 
     def __init__(self, members: dict[str, Any]) -> None:
         self._members = members
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the members as dictionaries, lists, texts and numbers; they are the document's own, not a copy."""
+        """Returns the members as dictionaries, lists, strings and numbers, without a copy."""
         return self._members
 
     def __getattr__(self, name: str) -> Any:
@@ -91,7 +91,7 @@ class Document:
 
 
 class Result(Document):
-    """What a call returned: a document, or a text where the command has none."""
+    """Result of a call: a document, or a text if the command has no document."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Result(Document):
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        # Rows of nodes are made again where they are wanted.
+        # Rows of nodes are not pickled; they are made again on demand.
         return {**self.__dict__, "_nodes": None}
 
     @property
@@ -124,21 +124,21 @@ class Result(Document):
         return self._notes
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the document; without a member if the result is no document."""
+        """Returns the document; an empty one if the result is a text."""
         if self._parsed is None:
             is_document = self._text.lstrip()[:1] == b"{"
             self._parsed = json.loads(self._text) if is_document else {}
         return self._parsed
 
     def table(self, name: str) -> Table:
-        """Returns the rows of a member that is a list of objects, such as ``npus``, as Arrow."""
+        """Returns the rows of a list of objects, such as ``npus``, as an Arrow table."""
         rows = self.to_dict().get(name)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise KeyError(f"no table {name!r}; there are {', '.join(self.tables()) or 'none'}")
         return _chakram.table(json.dumps(rows))
 
     def tables(self) -> list[str]:
-        """Returns the names that :meth:`table` takes."""
+        """Returns the valid names for :meth:`table`."""
         members = self.to_dict().items()
         return [
             name
@@ -157,7 +157,7 @@ class Result(Document):
 
 
 def _page(result: Result) -> str:
-    """Makes the page of a result: the call is repeated, because pictures are drawn only where they are asked for."""
+    """Makes the page of a result. This repeats the call, because charts are drawn only on request."""
     with tempfile.TemporaryDirectory(prefix="chakram-") as folder:
         path = os.path.join(folder, "page.html")
         _call(result._again, [f"--html={path}"])
@@ -187,7 +187,7 @@ def _milliseconds(picoseconds: Any) -> str:
 
 class _WithPage(Result):
     def page(self) -> str:
-        """Returns the report as one HTML page that needs nothing else; the call is carried out again for it."""
+        """Returns the report as one self-contained HTML page; this repeats the call."""
         return _page(self)
 
     def _repr_html_(self) -> str:
@@ -198,12 +198,12 @@ class Report(_WithPage):
     """The result of a replay on one machine (``docs/reference/report.md``)."""
 
     def breakdown(self) -> Table:
-        """Returns a row with the mean time of an NPU by category, in picoseconds: compute, communication, …, and the machine."""
+        """Returns a row with the machine and the mean time of an NPU by category, in ps: compute, communication, …."""
         members = self.to_dict()
         return _chakram.table(json.dumps([_breakdown(members)]))
 
     def node_table(self) -> Nodes:
-        """Returns a row for each node, as Arrow. Unless the call had ``keep_nodes=True``, it is carried out again for it."""
+        """Returns a row for each node, as an Arrow table. Unless the call had ``keep_nodes=True``, this repeats it."""
         if self._nodes is None:
             self._nodes = _call(self._again, [], True)[4]
         if self._nodes is None:
@@ -224,10 +224,10 @@ def _breakdown(report: dict[str, Any]) -> dict[str, Any]:
 
 
 class Comparison(_WithPage):
-    """The result of a replay on several machines: ``machines`` has a report of each."""
+    """The result of a replay on several machines: ``machines`` has a report for each."""
 
     def breakdown(self) -> Table:
-        """Returns a row for each machine, as :meth:`Report.breakdown`."""
+        """Returns a row for each machine, like :meth:`Report.breakdown`."""
         return _chakram.table(json.dumps([_breakdown(report) for report in self.to_dict()["machines"]]))
 
     def _summary(self) -> str:
@@ -237,7 +237,7 @@ class Comparison(_WithPage):
 
 
 class Conversion(Result):
-    """What was converted, and where the traces are; other calls take it in place of a path."""
+    """A conversion and the path of its traces; other calls accept it instead of a path."""
 
     _output = ""
 
@@ -254,14 +254,14 @@ class Conversion(Result):
 
 
 class Diff(Result):
-    """What differs between two jobs, traces or reports."""
+    """Differences between two jobs, traces or reports."""
 
 
 class Sweep(Result):
-    """The points of a study: ``rows``, and ``front``, the numbers of the rows that no other is better than."""
+    """The points of a study: ``rows``, and ``front``, the numbers of rows that no other row dominates."""
 
     def best(self) -> Optional[Document]:
-        """Returns the first row of the front, which is best by the first objective; ``None`` if no row was answered."""
+        """Returns the first row of the front, which is best by the first objective; ``None`` if no row has an answer."""
         members = self.to_dict()
         for number in members.get("front", [])[:1]:
             return next(Document(row) for row in members["rows"] if row["row"] == number)
@@ -273,15 +273,15 @@ class Sweep(Result):
 
 
 class ServeReport(_WithPage):
-    """Times of requests: ``reports`` has one of each platform."""
+    """Times of requests: ``reports`` has a report for each platform."""
 
 
 class Score(Result):
-    """Predictions against measured runs."""
+    """Predictions compared with measured runs."""
 
 
 class Machine(Result):
-    """A machine: ``machine`` is the document, and other calls take this in place of its name."""
+    """A machine: ``machine`` is the document, and other calls accept the result instead of a name."""
 
     _name = ""
 
@@ -289,7 +289,7 @@ class Machine(Result):
         return self._name
 
     def to_toml(self) -> str:
-        """Returns its file, a template for machines of your own."""
+        """Returns its file, a template for your own machines."""
         return _call(_chakram.run, ["chakram", "machine", "show", self._name])[0].decode()
 
     def _summary(self) -> str:
@@ -297,4 +297,4 @@ class Machine(Result):
 
 
 class ArchiveCheck(Result):
-    """Predictions against those of before."""
+    """Predictions compared with recorded baselines."""

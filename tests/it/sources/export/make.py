@@ -1,10 +1,9 @@
-"""Makes the graphs of this folder, and prints the table of `export.rs`.
+"""Writes the graphs of this folder, and prints the table of `export.rs`.
 
     python3 make.py     needs PyTorch, numpy and zstd
 
-FLOPs are those that PyTorch's own counter counts in a run. Bytes are counted on real tensors while an interpreter runs
-the graph: of each operator its inputs and outputs, each tensor once; none where all that it returns lies in memory that
-its inputs hold.
+FLOPs come from PyTorch's own counter in a run. Bytes are counted on real tensors while an interpreter runs the graph: the
+inputs and outputs of each operator, each tensor once; none if all its results are in the memory of its inputs.
 """
 import os
 import subprocess
@@ -51,7 +50,7 @@ class Block(nn.Module):
 
 
 class Vision(nn.Module):
-    """Patches with a learned token in front."""
+    """Patches preceded by a learned token."""
 
     def __init__(self):
         super().__init__()

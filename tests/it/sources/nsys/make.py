@@ -1,4 +1,4 @@
-"""Small exports as Nsight Systems writes them, by SQLite itself: python3 make.py FOLDER"""
+"""Writes small exports of Nsight Systems with SQLite itself: python3 make.py FOLDER"""
 import json, os, random, sqlite3, sys
 
 def make(path, page, seed, processes, kernels, encoding="UTF-8", nccl=True):
@@ -37,7 +37,7 @@ CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER
     db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION','3.11.0')")
     names = [f"void cutlass::gemm_{i}<{'float, ' * random.choice([1, 3, 400])}int>(Params)" for i in range(6)]
     truth = []
-    # Rows that are deleted again leave free pages.
+    # Inserted and deleted rows leave free pages.
     for i in range(300):
         db.execute("INSERT INTO NVTX_EVENTS (start,end,eventType,text,globalTid) VALUES (1,2,59,?,0)", ("gone " * 20,))
     db.commit()
@@ -66,7 +66,7 @@ CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER
             call = {"kernel": "cudaLaunchKernel_v7000", "copy": "cudaMemcpyAsync_v3020", "set": "cudaMemsetAsync_v3020"}[kind]
             db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0,NULL)", (host + 100, host + 700, gtid, corr, text(call)))
             length = random.choice([3000, 17000, 250])
-            # All ranks end a collective together.
+            # All ranks end a collective at the same time.
             start = max(device[stream], host + 1000); end = start + length
             if comm: start = max(start, 1000 * 3000 + k * 40000); end = start + 20000
             if kind == "kernel":
@@ -79,7 +79,7 @@ CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER
             device[stream] = end
             host += 1000
             truth.append((p, stream, start, end))
-        # A launch without a kernel, and a mark.
+        # A launch without a kernel, and an instant marker.
         db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0,NULL)", (host, host + 10, gtid, corr + 1, text("cudaLaunchKernel_v7000")))
         db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0,NULL)", (host + 20, max(device.values()) + 50, gtid, corr + 2, text("cudaDeviceSynchronize_v3020")))
         db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES (?,?,?,1,NULL,?,?,4,NULL)", (host + 20, max(device.values()) + 40, p, corr + 2, gpid))
