@@ -71,7 +71,7 @@ struct Cell {
     holders: usize,
     /// All tokens up to the block's last, if known.
     content: Option<Vec<Token>>,
-    /// Time at which it got its content.
+    /// Logical time at which it got its content.
     since: u64,
 }
 

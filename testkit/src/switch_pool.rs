@@ -22,7 +22,7 @@ pub struct Load {
     pub bytes: f64,
 }
 
-/// The max-min share of streams with individual `limits` at a server of `capacity`; infinite if the server is not
+/// The max-min share of streams with individual `limits` at a server of `capacity`; `capacity` if the server is not
 /// saturated.
 fn share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);

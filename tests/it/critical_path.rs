@@ -138,9 +138,9 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
 }
 
 /// Rank 0 sends 9 MB to rank 1 and then computes for 5 us, on a DGX H100: at 450 GB/s the last byte has left after 20
-/// us, and arrives two links later. If the send completes on arrival, the whole send is on the path, and the receive
-/// has 5 us of slack. If it completes when the last byte leaves, the kernel's slack is the time of the links less its 5
-/// us, or the receive's the reverse.
+/// us, and arrives two links later. If the send completes on arrival, the path is the whole send and the kernel, and
+/// the receive has 5 us of slack. If it completes when the last byte leaves, the kernel starts earlier, and the
+/// receive's slack is 5 us minus the latency of the links.
 #[test]
 fn the_path_leads_over_what_a_send_waits_for() {
     let us = Span::from_us;
@@ -197,7 +197,7 @@ fn the_path_leads_over_what_a_send_waits_for() {
         parts
     };
     let there = us(20) + links;
-    // Only one node is off the path: the kernel, or the receive.
+    // Only the receive is off the path, because the links are faster than the kernel.
     assert!(links < us(5));
     assert_eq!(
         found[0],

@@ -19,7 +19,8 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// The three parts of the host's share of the time, which sum to the makespan.
+/// The parts of the makespan by their response to the machine, in ps: `responds`, `fixed` and
+/// `follows`. They sum to the makespan.
 fn response(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
     let parts = parts.map(|part| number(&report["response"][part]));

@@ -221,8 +221,8 @@ impl Builder<'_> {
         [dx, dw, db]
     }
 
-    /// Adds a node of the backward pass: `A` inside the node, then the autograd engine's work after
-    /// it.
+    /// Adds a node of the backward pass: `inside` adds the node's own work, `behind` the autograd
+    /// engine's work after it.
     pub(super) fn backward<A, B>(
         &mut self,
         name: &str,

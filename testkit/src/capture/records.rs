@@ -22,7 +22,7 @@ pub(super) struct Record {
     pub fw_parent: u64,
 }
 
-/// Index for the root of a thread.
+/// Value of `op` for the root of a thread.
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl Record {
@@ -323,7 +323,8 @@ impl Recorder for Records<'_> {
 }
 
 impl Records<'_> {
-    /// The external id of the innermost open operator: of an annotation, or of one that is none.
+    /// The external id of the innermost open annotation if `role` is given, otherwise of the
+    /// innermost open operator that is no annotation; 0 if there is none.
     fn within(&self, role: Option<Role>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

@@ -13,7 +13,7 @@ use super::tensor::{Arg, Tensor};
 pub(super) struct Reducer {
     params: Vec<Param>,
     buckets: Vec<Bucket>,
-    /// Number of parameters in a bucket that still lack their gradient.
+    /// Number of parameters whose gradients are still missing.
     left: usize,
 }
 

@@ -50,7 +50,7 @@ fn a_layer_on_two_ranks_by_hand() {
     );
     // From there to the all-reduce's request, operators including their children:
     //
-    //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each behind Python
+    //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each after Python
     //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9 twice
     //   AddmmBackward0 21 and TBackward0 5 five times AccumulateGrad 6; and of the sixth, 6 have
     //   started and 5 ended; `allreduce_` has started, and the frame of DDP has ended

@@ -172,7 +172,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     );
     assert_eq!(std::fs::read(&path).unwrap(), cut);
     assert!(!corpus.at("a.etz.unfinished.3").exists());
-    // From the full first segment down to an empty file.
+    // Truncated within the first segment, or empty.
     for length in [0, 1, 91, 100] {
         std::fs::write(&path, &whole[..length]).unwrap();
         assert!(

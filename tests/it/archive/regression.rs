@@ -193,7 +193,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
         &["archive", "check", "@a.etz", "--machine", "tpu=@wrong.toml"],
     );
     assert!(error.contains("no baseline is on this machine"), "{error}");
-    // Measured steps beside it: 3 us are far from 10.
+    // With measured steps of 10 us: the predicted 3 us are far from them.
     std::fs::write(corpus.at("steps"), "10us\n10.1us\n9.9us\n").unwrap();
     corpus.ok(&[
         "archive",

@@ -20,8 +20,8 @@ fn shares_queues(config: &Config) -> bool {
     system.local_bw_aware && config.dims.len() > 1 && config.queues_per_dim == 1 && late
 }
 
-/// Returns `true` if a node that does nothing can end last: the original then never releases the
-/// nodes that wait for it.
+/// Returns `true` if some node does nothing: if no other node ends later, the original never issues
+/// the nodes that wait for it.
 pub fn does_nothing(config: &Config) -> bool {
     let nothing = |work: &Work| match work {
         Work::Nothing => true,

@@ -11,7 +11,8 @@ pub enum Line<'a> {
     New(&'a str),
 }
 
-/// Cost of a shown line that is not printed: beside a cut, higher than the cost of changing some of its words.
+/// Cost of a shown line that is not printed: if it is next to a cut, higher than the cost of changing some of its
+/// words.
 const GONE: u32 = 6;
 /// Cost of a printed line that is not shown.
 const NEW: u32 = 4;

@@ -1,5 +1,5 @@
 //! Random bytes as the traces of one rank, or of two equal or different ranks: sound, or rejected with the defects,
-//! both times alike. A trace that cannot be read as a graph is unsound. No input causes a panic.
+//! with the same result twice. A trace that cannot be read as a graph is unsound. No input causes a panic.
 
 use chakram::validate::{
     DefectKind, DefectLog, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,

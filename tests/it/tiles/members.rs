@@ -1,4 +1,4 @@
-//! Traces that stand for several ranks.
+//! Traces that represent several ranks.
 
 use super::{agree, args, json, makespan};
 use crate::corpus::one_of_each;

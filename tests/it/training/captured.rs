@@ -1,9 +1,9 @@
 //! A captured step of PyTorch's `DistributedDataParallel`, and the same step generated.
 //!
-//! The model is a GPT of four blocks on four replicas, with two micro-batches of which the second reduces gradients, in
-//! single precision, with its gradients clipped and stepped by AdamW. `captured.txt` lists the products and reductions
-//! of one rank of the capture `pytorch/ddp_gpt`, in the order of launches; all four ranks are equal. If the captures
-//! are available, they are compared with it.
+//! The model is a GPT of four blocks on four replicas, with two micro-batches, where only the second reduces gradients,
+//! in single precision, with gradient clipping and AdamW. `captured.txt` lists the products and reductions of one rank
+//! of the capture `pytorch/ddp_gpt`, in the order of launches; all four ranks are equal. If the captures are available,
+//! they are compared with it.
 //!
 //! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
 //! products finished when each collective is launched. The differences are listed and asserted here:

@@ -270,7 +270,8 @@ pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> 
     each.collect()
 }
 
-/// Computes one member's elements, and whether reductions of outputs and of input gradients also scatter their result.
+/// Computes one member's elements. `scatters` is `true` for outputs, and for input gradients, if their reduction also
+/// scatters the result.
 fn of_member(
     kind: Kind,
     cuts: [[u32; 4]; 3],
