@@ -158,7 +158,7 @@ fn replay(label: &str, workload: &Workload) -> Duration {
     time
 }
 
-/// Measures one rank of `pattern` from its graph to the end of its replay.
+/// Measures the memory of one rank of `pattern`, from its graph to the end of its replay.
 fn memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();

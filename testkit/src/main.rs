@@ -1,5 +1,5 @@
-//! `testkit capture`: a simulated job in the files of PyTorch's profiler, and its ground truth. `testkit astra-sim`:
-//! random inputs for ASTRA-sim.
+//! `testkit capture`: files of PyTorch's profiler for a simulated job, and its truth. `testkit astra-sim`: random
+//! inputs of ASTRA-sim.
 
 use clap::{Args, Parser};
 use std::error::Error;

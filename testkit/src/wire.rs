@@ -1,4 +1,5 @@
-//! A small writer of protobuf's wire format, for files that no current schema describes.
+//! A writer of protobuf's wire format in a few lines, for files that do not follow the current
+//! schema.
 
 /// A message under construction; fields keep the order in which they are added.
 #[derive(Clone, Default)]

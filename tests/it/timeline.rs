@@ -230,7 +230,7 @@ fn messages_are_drawn_with_arrows() {
     }
 }
 
-/// Two kernels of 10 and 20 us of each rank are ready at 0 and share a lane, and an all-reduce of 8 MB follows them.
+/// On each rank, two kernels of 10 and 20 us are ready at 0 and share a lane, and an all-reduce of 8 MB follows them.
 fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for rank in 0..ranks {
@@ -313,8 +313,8 @@ fn counters_say_what_waits_and_what_is_sent() {
     assert!(areas.contains(&0.0), "{areas:?}");
 }
 
-/// Rank 0 sends at 30 us, for 5 us, what rank 1 receives from 0 on, for 7 us; then both synchronise,
-/// 11 us each, rank 0 after a delay of 20 us.
+/// Rank 0 sends at 30 us, for 5 us; rank 1 posts the receive at 0, and it lasts 7 us. Then both synchronise, 11 us
+/// each, rank 0 after a delay of 20 us.
 fn delayed() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();

@@ -271,7 +271,7 @@ fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     }
 }
 
-/// Four parts of half the size: messages of half the bytes, twice as many.
+/// Four micro-batches of half the size: twice as many messages of half the bytes.
 #[test]
 fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     let jobs = Jobs::new();

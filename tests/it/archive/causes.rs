@@ -143,7 +143,7 @@ fn groups_are_named_by_their_members() {
     assert!(of(&found, "machine:").is_empty(), "{found:?}");
 }
 
-/// The page of a check: both breakdowns, the causes and the baselines before, with the numbers of the JSON.
+/// The page of a check has both breakdowns, the causes and the earlier baselines, with the numbers of the JSON.
 #[test]
 fn a_page_shows_what_moved_beside_its_baselines() {
     let corpus = with_baseline(&step("512"));

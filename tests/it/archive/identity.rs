@@ -6,7 +6,8 @@ use std::io::Read;
 
 const LEVELS: &[&str] = &["plain", "default", "best"];
 
-/// Adds the traces under `prefix` at each of `levels`, to a file and a folder, and compares what is extracted with `wanted`.
+/// Adds the traces under `prefix` at each of `levels`, to a file and a folder, and compares the extracted files with
+/// `wanted`.
 fn round_trips(corpus: &Corpus, prefix: &str, levels: &[&str], wanted: &[(String, Vec<u8>)]) {
     for (kind, ending) in [(&[][..], ".etz"), (&["--folder"], "")] {
         for &level in levels {

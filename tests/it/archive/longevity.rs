@@ -1,11 +1,11 @@
-//! Archives of every version of the format, read by this program and by the reader in Python.
+//! Archives of every version of the format, read by this program and by a reader in Python.
 
 use super::{Corpus, files, names};
 use crate::corpus::corpus as shared;
 use std::path::Path;
 use std::process::Command;
 
-/// Archives that earlier programs wrote, one for each version of the format.
+/// Archives written by earlier versions of the program, one for each version of the format.
 const GOLDEN: [&str; 3] = [
     "tests/it/archive/golden-1.etz",
     "tests/it/archive/golden-2.etz",

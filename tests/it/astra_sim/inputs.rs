@@ -43,7 +43,7 @@ fn system_in(folder: &Path) -> String {
     SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
 }
 
-/// A folder with the files and a trace of one node for each NPU, and the arguments that name them.
+/// A folder with input files and a trace of one node for each NPU, and the arguments that name them.
 fn folder() -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("there is room");
     let workload = folder.path().join("wl");

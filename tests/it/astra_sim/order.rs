@@ -58,7 +58,7 @@ fn transcript(folder: &Path, network: Network, args: &[String], more: &[&str]) -
     }
 }
 
-/// Runs a job with closed forms and without, requires the same lines, and returns how many collectives were analytical.
+/// Runs a job with closed forms and without, requires the same lines, and returns the number of analytical collectives.
 fn compare(config: &Config) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     config.write(folder.path()).expect("it is written");

@@ -32,7 +32,7 @@ pub struct Ran {
     pub error: String,
 }
 
-/// Runs the program on the files in `folder`. The first of `args` is the network, as [`Config::args`] has it.
+/// Runs the program on the files in `folder`. The first of `args` is the network, as in [`Config::args`].
 pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
@@ -50,8 +50,7 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
     }
 }
 
-/// Writes the files of `config` into a folder of its own and runs the program on them, with closed forms
-/// where they are proved and without any.
+/// Writes the files of `config` into a temporary folder and runs the program on them, with closed forms and without.
 pub fn run_both(config: &Config) -> [Ran; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     config.write(folder.path()).expect("it is written");

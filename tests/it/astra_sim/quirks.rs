@@ -92,7 +92,7 @@ fn chunks_cover_the_size() {
     let config = one(Unaware, &dims, AllReduce, &["ring"], 3);
     assert_eq!(ns(&config, "all"), 4 * 3_070);
     assert_eq!(ns(&config, "all,-padding"), 3 * 3_070);
-    // An all-gather of fewer bytes than splits, which the original never ends: 4·10 + 3·500 each.
+    // An all-gather of fewer bytes than splits never ends in the original; corrected: 4·10 + 3·500 each.
     let config = one(Unaware, &dims, AllGather, &["ring"], 3);
     assert_eq!(ns(&config, "all,-padding"), 3 * 1_540);
 }
@@ -329,7 +329,7 @@ fn endpoints_of_groups_are_like_others() {
     assert_eq!(ns(&config, "all,-group-endpoint"), 88_720 + 4 * 7 * 113);
 }
 
-/// 3·10 + 2·1,720 + 3,930 a chunk, and 3,930 more where the second half is reduced too.
+/// A chunk takes 3·10 + 2·1,720 + 3,930, and another 3,930 if the second half is reduced too.
 #[test]
 fn groups_reduce_once() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];

@@ -114,7 +114,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
         nodes.insert(0, kernel);
     }
     assert_eq!(finish(&run(&late, &[])), Some(3_000 + 6 * 5_382));
-    // Named groups have 10 ns, whatever the scale: 5 messages of 2^20 B in a gather of 6 among 8.
+    // Named groups have endpoint delays of 10 ns at every scale: 5 messages of 2^20 B in a gather of 6 among 8.
     let mut named = one(
         Unaware,
         &[(Switch, 8, 50.0, 500.0)],

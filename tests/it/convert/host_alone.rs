@@ -143,8 +143,9 @@ fn host_traces_of_real_jobs_lose_no_communication() {
     assert!(held >= most, "{refused:?}");
 }
 
-/// `PREFIX_eg.json` of the ASTRA-sim 2.0 paper (Snippet 1): the observer's file while it was called ExecutionGraphObserver,
-/// with that word in the names of threads and the benchmark's process and time in its own.
+/// `PREFIX_eg.json` of the ASTRA-sim 2.0 paper (Snippet 1): written by the observer when it was called
+/// ExecutionGraphObserver. Thread names contain that word, and the file's name contains the benchmark's process and
+/// time..
 #[test]
 fn execution_graphs_are_host_traces() {
     let folder = tempfile::tempdir().expect("there is room");

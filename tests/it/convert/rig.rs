@@ -1,4 +1,4 @@
-//! Captures of generated jobs, their conversion, and the traces as other readers see them.
+//! Captures of generated jobs, their conversion, and the traces as an independent reader sees them.
 
 use crate::commands;
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
@@ -289,7 +289,7 @@ pub fn run_program(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// Returns a folder with the traces to which the program converts `capture`.
+/// Converts `capture` with the program and returns the folder of traces.
 pub fn convert_files(capture: &Path) -> TempDir {
     let out = tempfile::tempdir().expect("there is room");
     let prefix = out.path().join("job").display().to_string();

@@ -138,7 +138,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         } else {
             made
         };
-        // The machine is part of the job; one that is a file of the user does not come along with anonymous traces.
+        // The machine is part of the job, but the user's own machine file is not part of anonymous traces.
         let args = match made {
             "hidden" => vec!["replay", path, "-m", "my.toml"],
             _ => vec!["replay", path],

@@ -127,7 +127,7 @@ fn others_keep_the_algorithm_of_the_machine() {
     }
 }
 
-/// Position 0 computes for 3 us and sends, position 1 computes for 5 us and sends back: 3 + 0.52 + 5 + 0.02 us
+/// Position 0 computes for 3 us and sends; position 1 then computes for 5 us and sends back: 3 + 0.52 + 5 + 0.02 us
 /// until the last byte has left, and 0.5 us until it has arrived.
 #[test]
 fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {

@@ -176,8 +176,8 @@ link_bandwidth = "10 GB/s"
 npu_bandwidth = "20 GB/s"
 chunk = "60 kB"
 latency = "5000 ns""#;
-    // Together 9.6 MB: 80 us of memory, 9.6 MB / 8 / 10 GB/s = 120 us of links, 60 us of a port. A round
-    // is 240 kB: 2 us of memory, 1.5 us of a port. 120 + 3.5 + 5.
+    // Together 9.6 MB: 80 us at the memories, 9.6 MB / 8 / 10 GB/s = 120 us on the links, 60 us at a port. A round is
+    // 240 kB: 2 us at the memories, 1.5 us at a port. 120 + 3.5 + 5.
     let before = 128_500;
     // Each link still carries an eighth. A round has 480 kB: 2 us of memory, 3 us of a port.
     doubled(remote, "groups", before, 130_000);
@@ -199,10 +199,10 @@ link_bandwidth = "10 GB/s"
 npu_bandwidth = "20 GB/s"
 chunk = "60 kB"
 latency = "5000 ns""#;
-    // Together 9.6 MB: 80 us of memory, x 2 / (4 x 2 x 2) / 10 GB/s = 120 us of links, 60 us of a port.
-    // A round is 240 kB: 2 us of memory, 1.5 us of a port. 120 + 3.5 + 5.
+    // Together 9.6 MB: 80 us at the memories, 9.6 MB x 2 / (4 x 2 x 2) / 10 GB/s = 120 us on the links, 60 us at a
+    // port. A round is 240 kB: 2 us at the memories, 1.5 us at a port. 120 + 3.5 + 5.
     let before = 128_500;
-    // 4 x 2: 9.6 MB x 4 / (4 x 4 x 2) / 10 GB/s = 120 us; memory 40 us; 480 kB in a round.
+    // With 4 x 2: 9.6 MB x 4 / (4 x 4 x 2) / 10 GB/s = 120 us on the links, 40 us at the memories, 480 kB in a round.
     doubled(remote, "columns", before, 130_000);
     doubled(remote, "rows", before, 130_000);
     doubled(remote, "group_bandwidth", before, 127_500);

@@ -97,7 +97,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     }
 }
 
-/// A lane carries one send at a time, so a second one begins when the first is complete.
+/// A lane carries one send at a time, so a second one begins when the first has completed.
 #[test]
 fn a_send_holds_its_lane_until_it_is_complete() {
     let ranks = [

@@ -73,7 +73,7 @@ fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
     way
 }
 
-/// Number of servers between two NPUs, and the time that all of them together take for a packet.
+/// Number of servers on the path between two NPUs, and their total time for one packet, in ps.
 pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
     let way = route(dims, from, to).into_iter();
     way.map(|server| server.ps_per_byte * bytes).sum()

@@ -53,7 +53,8 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     (curve.operands, curve.results, curve.memory, curve.reduction) = (1e30, 1e9, 1.0, 1.0);
     curve.throttling = None;
     let memory = Bandwidth::new(1e30).expect("it is a rate");
-    // 2 x 128 x 128 x 1024 / 1e12 = 33.55 us, 128 x 128 x 2 / 1e9 = 32.77 us, and 1 us to start.
+    // 2 x 128 x 128 x 1024 / 1e12 = 33.55 us for the loop, 128 x 128 x 2 / 1e9 = 32.77 us for the results, and 1 us to
+    // start.
     let seconds = curve.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
     assert!(
         (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
@@ -224,7 +225,7 @@ fn collective_curves_are_near_what_was_measured() {
     }
 }
 
-/// Every other size of NCCL's newest tables as a curve, against the sizes between.
+/// Every other size in NCCL's newest tables as a curve, against the sizes in between.
 #[test]
 fn sizes_that_were_left_out_are_interpolated() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {

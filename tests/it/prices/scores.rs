@@ -269,7 +269,7 @@ fn plans_of_published_tables_are_predicted() {
     );
 }
 
-/// Iterations that vTrain's authors measured, against predictions by curves.
+/// Iterations measured by vTrain's authors, against predictions by curves.
 #[test]
 #[ignore = "minutes: 771 runs"]
 fn measured_iterations_are_predicted() {

@@ -184,7 +184,7 @@ fn rates_and_capacity_are_swept() {
     });
 }
 
-/// A row of Triton's analyzer: 100 + 200 + 30 + 20 + 50 of datapath, 10 in the queue, 590 of compute.
+/// A row of Triton's analyzer, in us: 100 + 200 + 30 + 20 + 50 of datapath, 10 in the queue, 590 of compute.
 #[test]
 fn measurements_become_a_platform() {
     let folder = tempfile::tempdir().unwrap();

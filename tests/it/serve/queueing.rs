@@ -57,7 +57,7 @@ fn means_are_those_of_the_formulas() {
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {
-    // Erlang's C for c servers and a: a^c / c! x c / (c - a) over that and the sum of a^k / k! for k < c.
+    // Erlang's C for c servers and a: a^c / c! x c / (c - a), divided by the sum of this and of a^k / k! for k < c.
     let erlang = |a: f64, c: i32| {
         let term = |k: i32| (1..=k).fold(1.0, |all, i| all * a / f64::from(i));
         let last = term(c) * f64::from(c) / (f64::from(c) - a);

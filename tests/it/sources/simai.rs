@@ -3,7 +3,7 @@
 use super::{Folder, done, refused};
 use serde_json::Value;
 
-/// Layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D = 4 and there are 2 replicas of an expert.
+/// Layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D is 4 and each expert has 2 replicas.
 const TEXT: &str = "\
 HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 1 ga: 1 all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0
 3

@@ -56,7 +56,7 @@ pub fn rows() -> Option<Vec<Row>> {
     Some(rows)
 }
 
-/// Common options of Megatron-LM's runs: half precision, and attention kernel by kernel.
+/// Common options of Megatron-LM's runs: half precision, and unfused attention.
 const COMMON: &[&str] = &["--dtype", "fp16", "--attention", "unfused"];
 
 /// Each member of a tensor group sends a part to the next stage, which gathers them (SC'21, section 4.1).

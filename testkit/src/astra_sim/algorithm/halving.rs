@@ -1,4 +1,4 @@
-//! The sequence of halving-doubling: distances 1, 2, 4, … with halved sizes, or the reverse.
+//! The walk of halving-doubling: distances 1, 2, 4, … with halved sizes, or the reverse.
 
 use super::super::config::Kind;
 use super::Peers;

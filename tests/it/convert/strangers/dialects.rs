@@ -1,4 +1,4 @@
-//! Versions of the profiler and devices, and events in odd order or number.
+//! Versions of the profiler and devices, and events in unusual order or number.
 
 use super::gpu_job::{COMPUTE, converted_ranks, device_ns, events, files, hold, is, refused};
 use serde_json::{Value, json};

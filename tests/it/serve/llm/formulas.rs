@@ -178,7 +178,8 @@ fn a_saturated_engine_serves_as_offline() {
     assert_eq!(offline.rho, None);
 }
 
-/// Users who ask again: as many as there are run at once, and their number is throughput times the time of a request.
+/// Closed-loop users: all their requests run concurrently, and their number equals throughput times the time of a
+/// request.
 #[test]
 fn users_are_always_served() {
     let text = format!(
