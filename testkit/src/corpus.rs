@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Missing requirements, each with the test that needs it.
+/// Skipped tests: the missing data, and the test's name.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Returns a file or folder of the corpus. Without a corpus it returns `None` and counts the calling test as

@@ -73,7 +73,7 @@ fn cross(stages: &[u64], at: &mut [u64]) {
     }
 }
 
-/// Returns the ends of accesses and messages.
+/// Returns the ends of all accesses and of all messages, in ps.
 pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
     let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
     let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();

@@ -71,7 +71,7 @@ fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
     times.iter().sum::<f64>() - times.iter().copied().fold(0.0, f64::max)
 }
 
-/// Returns the end of each load in picoseconds, without latency.
+/// Returns the end of each load in ps, without latency.
 pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
     /// Smaller amounts are rounding errors.
     const NOTHING: f64 = 1e-6;

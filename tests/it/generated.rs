@@ -313,7 +313,7 @@ fn real(file: &str) -> Option<Value> {
     Some(serde_json::from_slice(&text).expect("it is JSON"))
 }
 
-/// Keys in order, with the attributes' names and types.
+/// A node's keys in order, with the names and types of its attributes.
 fn shape(node: &Value) -> Vec<String> {
     let mut shape: Vec<String> = node.as_object().unwrap().keys().cloned().collect();
     for side in ["inputs", "outputs"] {

@@ -15,7 +15,7 @@ fn makespan(report: &Value) -> u64 {
     report["makespan_ps"].as_u64().expect("a time")
 }
 
-/// 3 kernels of 7 us, one after another, on each of 2 independent ranks.
+/// Three kernels of 7 us, one after another, on each of 2 independent ranks.
 const CHAIN: &str = "generate chain --ranks 2 --nodes 3 --duration 7us --machine dgx-h100";
 
 fn chain(more: &[&str]) -> Value {

@@ -293,7 +293,7 @@ fn counters_say_what_waits_and_what_is_sent() {
         };
         assert_eq!(from, 30.0);
         let sent = rate as f64 * (to - from) / 1e6;
-        // Instants are rounded to 1/1024 us.
+        // Times are rounded to 1/1024 us.
         assert!((sent / 12e6 - 1.0).abs() < 1e-4, "{sent}");
     }
     let events = self::events(WorkloadPattern::P2p(P2pPattern::new(

@@ -34,7 +34,7 @@ pub enum Call {
     CustomEnds { stream: usize, node: u64 },
     /// The memory server takes the next request.
     MemoryNext(usize),
-    /// Something happens on a side of the shared bus.
+    /// A delay on a side of the shared bus ends.
     Bus(usize, super::bus::Signal),
 }
 

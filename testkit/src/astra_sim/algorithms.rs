@@ -1,4 +1,4 @@
-//! The names of native algorithms in system files.
+//! Native algorithms, by their names in system files.
 
 use std::fmt;
 

@@ -17,7 +17,7 @@ pub struct Phase {
     pub algo: Algo,
 }
 
-/// A collective on one NPU; it ends with the last of its chunks.
+/// A collective on one NPU; it ends when `left`, the number of unfinished chunks, is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Dataset {
     pub node: u64,

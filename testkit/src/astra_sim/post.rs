@@ -22,7 +22,7 @@ pub struct Key {
 pub enum Handler {
     /// No action.
     Nothing,
-    /// A stream receives.
+    /// A stream receives the message.
     Stream(usize),
     /// A node of an NPU's workload ends.
     NodeEnds { npu: usize, node: u64 },

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 enum Slot {
     Host,
     Compute,
-    /// All other nodes, even those that do nothing.
+    /// All other nodes, even nodes that do nothing.
     Communication,
 }
 

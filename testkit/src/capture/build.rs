@@ -34,7 +34,7 @@ pub(super) struct Call<'a> {
     pub more: [&'a str; 2],
 }
 
-/// An operator that autograd does not record.
+/// An operator outside autograd.
 pub(super) fn plain(name: &str) -> Call<'_> {
     Call {
         name,

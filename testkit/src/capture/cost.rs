@@ -92,7 +92,7 @@ pub(super) enum Exchange {
 }
 
 impl Exchange {
-    /// Returns its name in the ground truth.
+    /// The name of the operation in the truth.
     pub(super) fn name(self) -> String {
         match self {
             Self::Collective(kind) => kind.name().to_owned(),

@@ -260,7 +260,7 @@ pub(super) fn step(
     Ok(())
 }
 
-/// The ids of an event on a stream.
+/// Ids of an event on a stream.
 #[derive(Clone, Copy)]
 struct Ids {
     device: u64,

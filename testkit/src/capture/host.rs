@@ -8,7 +8,7 @@ use super::simulate::Clock;
 use super::{Capture, PID};
 use std::io::{Result, Write};
 
-/// Autograd's sequence number at the start of the first step.
+/// Autograd's first sequence number in the first recorded step.
 pub(super) const FIRST_SEQ: u64 = 540;
 
 const BETWEEN: &str = ",\n      {\n";

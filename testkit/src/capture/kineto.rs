@@ -136,7 +136,7 @@ impl<W: Write> File<'_, W> {
         self.close();
         if op.flow {
             let seq = op.seq.expect("what flows has a number");
-            // The last node of the forward pass is the first of the backward pass.
+            // The backward pass visits nodes in reverse, so the last forward node comes first.
             let seqs = u64::from(program.seqs);
             let id = u64::from(step) * seqs + seqs - u64::from(seq);
             let end = template.role == Role::Backward;

@@ -105,7 +105,7 @@ pub(super) struct Outcome {
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// Known facts about a meeting of the current step.
+/// Members of a meeting that have arrived in the current step, and the last start.
 #[derive(Clone, Default)]
 struct Gathering {
     arrived: u32,

@@ -11,7 +11,7 @@ pub(super) enum Instr {
     Enter(u32),
     /// Ends the innermost operator of the thread.
     Exit,
-    /// Computes for this long, ns.
+    /// The thread computes for this many ns.
     Busy(u64),
     /// A collective is queued for its group's workers; a message starts at once.
     Issue(u32),
@@ -40,7 +40,7 @@ pub(super) enum Hole {
 /// A text with holes.
 pub(super) type Text = Box<[(Box<str>, Hole)]>;
 
-/// Splits a text at its holes.
+/// Splits a text at its placeholders.
 pub(super) fn text(mut rest: &str) -> Text {
     let mut parts = Vec::new();
     loop {
@@ -60,7 +60,7 @@ pub(super) fn text(mut rest: &str) -> Text {
 /// Role of an operator in autograd; it determines its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
-    /// An operator that autograd does not record.
+    /// An operator outside autograd.
     Plain,
     /// An operator of the forward pass, with a sequence number.
     Forward,
@@ -138,7 +138,7 @@ pub(super) enum Axis {
     Pair,
 }
 
-/// A meeting, with the facts common to all members.
+/// Facts of a meeting that are common to all members.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
     pub exchange: Exchange,

@@ -70,9 +70,9 @@ struct Pending {
 #[derive(Debug)]
 pub(super) struct Records<'p> {
     program: &'p Program,
-    /// Records, sorted by start within each thread.
+    /// Records in the order of their starts on each thread.
     pub list: Vec<Record>,
-    /// Indices of records in the order of their ends.
+    /// Indices into `list`, in the order of ends.
     pub done: Vec<u32>,
     pub gpu: Vec<Gpu>,
     pub with_gpu: bool,

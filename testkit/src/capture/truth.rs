@@ -16,7 +16,7 @@ pub struct Truth {
     pub epoch_ns: u64,
     /// Ranks in order.
     pub ranks: Vec<RankTruth>,
-    /// Collectives and messages, by step and then in program order.
+    /// All meetings by step, then in program order.
     pub collectives: Vec<MeetingTruth>,
 }
 
@@ -46,9 +46,9 @@ pub struct RankTruth {
     pub copies: u64,
     /// Collectives in which the rank took part.
     pub collectives: u64,
-    /// Number of messages that it sent.
+    /// Messages sent by the rank.
     pub sends: u64,
-    /// Number of messages that it received.
+    /// Messages received by the rank.
     pub receives: u64,
 }
 

@@ -16,7 +16,7 @@ fn with_baseline(words: &[&str]) -> Corpus {
     corpus
 }
 
-/// Puts the job that `words` generate into the archive.
+/// Generates the job of `words` and adds it to the archive as `w`, with `options`.
 fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
     corpus.ok(&[&["generate"], words, &["-o", "@job/job"]].concat());
     let add = ["archive", "add", "@a.etz", "@job/job", "--name", "w"];

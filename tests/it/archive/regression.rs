@@ -105,7 +105,7 @@ fn causes_are_named() {
         "{found}"
     );
     assert!(found.contains("communication: all 8 ranks"), "{found}");
-    // Other traces: operators and a group.
+    // Changed traces: other operators and another group.
     job("3", "@three/job");
     corpus.ok(&[
         "archive",

@@ -36,7 +36,7 @@ fn rings_of_two_directions_are_stuck() {
                 ran.error
             );
         }
-        // With one queue there is one direction.
+        // With one queue, both run in the same direction.
         let ran = product::run(&folder, &args[..6], &[]);
         assert_eq!((ran.code, ran.finish.len()), (Some(0), 5), "{}", ran.error);
     }

@@ -118,7 +118,7 @@ fn folder(page: &Path) -> PathBuf {
     folder
 }
 
-/// Lines that a command prints, and whether it exits with 0.
+/// Runs a command; returns its output lines, and `true` if it exits with 0.
 fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
     let path = std::env::var("PATH").expect("there is a PATH");
     let output = Command::new("sh")

@@ -43,7 +43,7 @@ fn bombs() -> Vec<Bomb> {
     vec![
         // Nodes with default values, one byte each.
         ("empty.0.et.zst", HEAD.to_vec(), mib(b"\0"), Vec::new()),
-        // Nodes with the id 1 and nothing else.
+        // Nodes that have only the id 1.
         (
             "ids.0.et.zst",
             HEAD.to_vec(),

@@ -56,7 +56,7 @@ fn parts_sum_to_the_change_of_the_makespan() {
                 let behind: i128 = behind.map(|moved| whole(&moved["mean_ps"]["change"])).sum();
                 let change = whole(&part["mean_ps"]["change"]);
                 assert_eq!(behind + whole(&part["rest_ps"]), change);
-                // Groups share exposed communication without overlap.
+                // Groups divide the exposed communication among them, so their parts sum to it.
                 if name == "communication" {
                     assert!(whole(&part["rest_ps"]).abs() <= 4, "{part}");
                 }

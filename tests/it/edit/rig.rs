@@ -54,7 +54,7 @@ pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
     nodes
 }
 
-/// The contents of all traces of a job, by rank.
+/// The trace bytes of a job, by rank.
 pub fn job(path: &Path) -> Vec<Vec<u8>> {
     let files = discover(path).unwrap_or_else(|e| panic!("{e}"));
     let open = |path: &PathBuf| TraceContents::open(path).unwrap().as_slice().to_vec();

@@ -62,7 +62,7 @@ fn whoever_is_interrupted_leaves_nothing() {
     }
 }
 
-/// As under `nohup`: the parent wants the signal ignored.
+/// Under `nohup` the parent has set the signal to be ignored.
 #[test]
 fn what_is_to_be_ignored_is_ignored() {
     let folder = Folder::new();

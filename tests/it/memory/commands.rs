@@ -74,7 +74,7 @@ fn programs_are_told_every_number() {
     assert_eq!(silent.get("memory"), None);
 }
 
-/// On NPUs of 80 GB the fullest memory is 17 / 80 = 21.2 % full.
+/// On NPUs of 80 GB the highest memory usage is 17 / 80 = 21.2 %.
 #[test]
 fn several_machines_are_compared_by_their_fullest_memory() {
     let machine = format!("{CASE}/machine.toml");

@@ -288,7 +288,7 @@ fn each_dimension_has_its_port() {
     let workload = everybody(4, &[call(K::AllToAll, 64)]);
     for model in [NetworkModel::ContentionFree, NetworkModel::Ports] {
         let replay = replay_with(&workload, &machine(&grid()), &with(&own, over(model)));
-        // To 3: leaves at 20 ns, over two links of 500 ns, 20 ns of bytes.
+        // The message to 3 leaves at 20 ns, crosses two links of 500 ns, and takes 20 ns for its bytes.
         assert_eq!(
             replay.ends(),
             [40_000, 520_000, 520_000, 1_040_000],

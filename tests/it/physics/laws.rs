@@ -360,7 +360,7 @@ fn least(free: u64, found: &Replay, may_reorder: bool) -> u64 {
     least.saturating_sub(rounding)
 }
 
-/// Compares every model with the one that has no contention.
+/// Compares every network model with the contention-free one.
 fn check_models(
     (seed, alone): (u64, bool),
     machine: &Machine,

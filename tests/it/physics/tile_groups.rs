@@ -150,7 +150,7 @@ const NAMES: [&str; 16] = [
     "g15",
 ];
 
-/// Lines of ranks, and named groups.
+/// Lines of each rank, and the declared groups with their names.
 type StageJob = (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>);
 
 /// Stages of eight ranks in tensor groups and replicas, with random work: kernels, all-reduces over the tensor group,

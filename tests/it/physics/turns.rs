@@ -198,7 +198,7 @@ proptest! {
 fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let groups: &[(&str, &[u32])] = &[("a", &[0, 1]), ("b", &[0, 1])];
     let [a, b] = ["a", "b"].map(|g| all_reduce().group(g));
-    // On one named stream, and ready at once.
+    // On one named stream, both ready at 0.
     let [on_a, on_b] = [a.clone().on(0), b.clone().on(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
     assert_eq!(replay(&job(&ranks, groups), &ring_of(2)).ps(), 2 * T);

@@ -70,7 +70,7 @@ fn roles_say_which_waiting_is_a_bubble() {
         let mut ranks = vec![vec![kernel(0)]; 3];
         ranks[0] = vec![kernel(100_000), send(peer, 50_000).after(&[1])];
         ranks[peer as usize] = vec![receive(0, 50_000)];
-        // Group 1 is one of ranks 0 and 1.
+        // Group 1 contains ranks 0 and 1.
         for rank in [0, 1] {
             let last = ranks[rank].len() as u64;
             let barrier = call(CollectiveKind::Barrier, 0).group("1");

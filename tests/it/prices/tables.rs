@@ -78,7 +78,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
             .as_ref()
             .expect("it is there");
         let mut curve = curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
-        // The table was measured in short runs.
+        // The table comes from short runs, which show no slowdown for continuous load.
         curve.efficiency /= sustained;
         let peak = class
             .peaks

@@ -95,7 +95,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
     ];
     let told = nodes(&folder, "job", 5);
     assert_eq!(told[..14], pass);
-    // The next pass: each layer waits for its own collective, 15 and 9.
+    // In the next pass each layer waits for its own collective, nodes 15 and 9.
     assert_eq!(told[14], (16, vec![14, 15], Ok(1)));
     assert_eq!(told[17], (19, vec![18, 9], Ok(7000)));
     assert_eq!(told.len(), 28);

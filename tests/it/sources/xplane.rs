@@ -70,7 +70,7 @@ fn profiles_keep_the_time_of_their_devices() {
             "{name}: {kept} of {busy}"
         );
         assert!(kept as f64 >= 0.95 * busy as f64);
-        // The replay ends where the capture did.
+        // The replay ends when the capture did.
         let report = json(&["replay", &job, "-m", &machine]);
         let span = summary["span_ns"].as_u64().unwrap();
         assert_eq!(report["makespan_ps"].as_u64(), Some(span * 1000), "{name}");

@@ -87,7 +87,7 @@ fn uneven_stages_have_what_they_were_dealt() {
             assert_eq!(sums.flops, blocks * 3 * 600);
         }
     }
-    // Replicas reduce with those of their stage.
+    // Replicas of a stage reduce among themselves.
     let groups: BTreeSet<_> = job.groups().into_values().collect();
     let expected: BTreeSet<_> = [vec![4, 0], vec![1, 5], vec![2, 3]].into();
     assert_eq!(groups, expected);

@@ -134,7 +134,7 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
     };
     assert_eq!(step(false, "1000"), (14 + 5) * F);
     assert_eq!(step(true, "1000"), (14 + 1) * F);
-    // Picoseconds are whole, and a third is not.
+    // Each time is rounded to whole ps, and a third is not whole.
     let near = |found: u64, expected: u64| found.abs_diff(expected) < 20;
     assert!(near(step(false, "333.33333333"), (14 + 15) * F));
     assert!(near(step(true, "333.33333333"), (7 + 15) * F));

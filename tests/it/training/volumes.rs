@@ -90,7 +90,7 @@ fn zero_moves_what_its_paper_says() {
         Sums::of(&job, 0).collectives.iter().map(bytes).sum::<u64>()
     };
     let plain = volume(ZeroStage::None, true);
-    // Twice half of 2 B for each parameter.
+    // Two phases, each with half of 2 B per parameter.
     assert_eq!(plain, 2 * gpt().parameters());
     assert_eq!(volume(ZeroStage::Optimizer, true), plain);
     assert_eq!(volume(ZeroStage::Gradients, true), plain);

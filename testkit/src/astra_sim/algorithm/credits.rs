@@ -36,7 +36,7 @@ pub struct Credits {
     odd_round: bool,
 }
 
-/// How peers and sizes change from packet to packet.
+/// Sequence of peers and sizes of successive packets.
 #[derive(Debug)]
 enum Route {
     Neighbours,

@@ -9,7 +9,7 @@ pub struct Halving {
     kind: Kind,
     n: usize,
     distance: usize,
-    /// Whether distances grow and sizes shrink.
+    /// `true` while distances grow and sizes shrink.
     outwards: bool,
 }
 
@@ -33,7 +33,8 @@ impl Halving {
         if self.outwards { size / 2 } else { size }
     }
 
-    /// Returns trunc(rounds · log2 n), which is a number of whole steps only if n is a power of two.
+    /// Number of messages: trunc(rounds · log2 n), which is a number of complete rounds only if n
+    /// is a power of two.
     pub fn sends(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
     }
@@ -47,7 +48,7 @@ impl Halving {
         self.distance > 0
     }
 
-    /// Returns the peer at the current distance, such that pairs exchange.
+    /// The peer at the current distance; peers form pairs that exchange.
     pub fn partner(&self, peers: &Peers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.walk(peers.me, self.distance, clockwise)

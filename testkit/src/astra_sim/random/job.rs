@@ -33,7 +33,7 @@ pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     }
 }
 
-/// Creates a job and the groups that it needs.
+/// Adds a job to the configuration, and the groups that it needs.
 pub fn job(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -119,7 +119,8 @@ impl Job<'_> {
         ])
     }
 
-    /// Returns a size for a collective; all-gathers with less than a byte per chunk never end.
+    /// A size for a collective. All-gathers of less than a byte per chunk never end in the original, so these are
+    /// avoided.
     pub(super) fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
         match kind {
             Kind::AllGather => dice.size(self.config.system.splits, 1 << 20),

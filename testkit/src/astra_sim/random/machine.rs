@@ -99,7 +99,7 @@ fn dims(network: Network, most: usize, dice: &mut Dice) -> Vec<Dim> {
     dims
 }
 
-/// Limits of ASTRA-sim.
+/// Facts of a configuration that decide which algorithms the original supports.
 struct Rules {
     tree: bool,
     npus: usize,

@@ -66,7 +66,7 @@ proptest! {
             .map(|(at, ends, kb)| {
                 let from = ends % npus;
                 let to = (from + 1 + ends / npus % (npus - 1)) % npus;
-                // Often at the same time as a chunk.
+                // Messages often start at the same time as a chunk.
                 let at = at * 1000 * if ends & 1 << 40 > 0 { (apart / 3000).max(1) } else { 1 };
                 Message { at, from: from as usize, to: to as usize, takes: kb * 100 * port }
             })
