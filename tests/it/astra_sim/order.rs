@@ -84,7 +84,7 @@ fn compare(config: &Config) -> u64 {
 }
 
 /// A ring of 1,024 in four chunks: each sends 2 · 1,023 messages around the ring, and each message shifts the order of
-/// NPUs by one, so NPU 4 · 2,046 mod 1,024 = 1,016 finishes first followed by its successors on the ring.
+/// NPUs by one, so NPU 4 · 2,046 mod 1,024 = 1,016 finishes first, followed by its successors on the ring.
 #[test]
 fn rings_are_analytical_under_the_originals_name() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -67,8 +67,8 @@ fn run(config: &Config, more: &[&str]) -> Ran {
 
 /// The original aborts if a collective delays a message by 0 ns at time 0.
 ///
-/// A ring of 4 with 1 MiB in one chunk, without reductions: 6 messages of 2^18 B, ⌊2^18 / 53.687 + 500⌋ = 5,382 ns each; with
-/// 10 ns before each and at the end 7 · 10 more.
+/// A ring of 4 with 1 MiB in one chunk, without reductions: 6 messages of 2^18 B, ⌊2^18 / 53.687 + 500⌋ = 5,382 ns
+/// each; with 10 ns before each and at the end 7 · 10 more.
 #[test]
 fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     let mut config = one(

@@ -112,7 +112,8 @@ fn kernels_without_an_operator_do_what_their_names_do() {
         let bytes = attribute(node, "tensor_size")?;
         Some((node.name.as_str(), lasts(node) / 1000, bytes))
     });
-    // Two inputs and an output of 256 floats in 10 us, 3,072 bytes, are 6,144 in 20; 4,096 bytes in 4 us are 2,048 in 2.
+    // Two inputs and an output of 256 floats in 10 us, 3,072 bytes, are 6,144 in 20; 4,096 bytes in 4 us are 2,048 in
+    // 2.
     let expected = [
         ("add", 20, 6144),
         ("odd", 5, 0),

@@ -145,7 +145,7 @@ fn host_traces_of_real_jobs_lose_no_communication() {
 
 /// `PREFIX_eg.json` of the ASTRA-sim 2.0 paper (Snippet 1): written by the observer when it was called
 /// ExecutionGraphObserver. Thread names contain that word, and the file's name contains the benchmark's process and
-/// time..
+/// time.
 #[test]
 fn execution_graphs_are_host_traces() {
     let folder = tempfile::tempdir().expect("there is room");

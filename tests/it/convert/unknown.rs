@@ -178,7 +178,8 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     );
     let job = convert_one(&capture);
     let report = replay_files(job.path(), &["-m", "dgx-h100", "--compute", "roofline"]);
-    // 1.0995e12 / 989e12 = 1,111.7 us; 2·8192·2·(2048·512 + 512·1024) = 5.15e10: 52.1 us; 3 · 1.34 MB at 3.35 TB/s: 1.2 us.
+    // 1.0995e12 / 989e12 = 1,111.7 us; 2·8192·2·(2048·512 + 512·1024) = 5.15e10: 52.1 us; 3 · 1.34 MB at 3.35 TB/s: 1.2
+    // us.
     for (name, least, most) in [
         ("flash_fwd_kernel", 1_110_000_000, 1_113_000_000),
         ("fused_moe_kernel", 400_000_000, 400_000_000),

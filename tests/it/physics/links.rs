@@ -291,7 +291,8 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
             for (dim, &shape) in dims.iter_mut().zip(shapes) {
                 dim.shape = shape;
             }
-            // A train that crosses a fast dimension between two slower ones spreads out, so no middle dimension is that fast.
+            // A train that crosses a fast dimension between two slower ones spreads out, so no middle dimension is that
+            // fast.
             if let [a, b, c] = &mut dims[..] {
                 b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
             }

@@ -221,8 +221,8 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
     text
 }
 
-/// A random scenario against the plain simulator: every step's requests, tokens, times and free blocks, and every request's
-/// times.
+/// A random scenario against the plain simulator: every step's requests, tokens, times and free blocks, and every
+/// request's times.
 fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let mut numbers = Numbers(case);
     (0..4).for_each(|_| _ = numbers.below(2));

@@ -39,7 +39,8 @@ const EXPONENTIAL: &str =
 const TWO: &str = "[[model]]\nname = \"short\"\nlatency = \"0.5 s\"\nweight = 2\n\
                    [[model]]\nname = \"long\"\nlatency = \"2 s\"";
 
-/// Wait of M/G/1 (Pollaczek and Khinchine): rate x mean square / (2 (1 - rho)); of M/M/c (Erlang): C(c, a) / (c - rate).
+/// Wait of M/G/1 (Pollaczek and Khinchine): rate x mean square / (2 (1 - rho)); of M/M/c (Erlang): C(c, a) / (c -
+/// rate).
 #[test]
 fn means_are_those_of_the_formulas() {
     hold(&queue(CONSTANT, 0.5, 1, 60_000, 1), 1.5, 0.02);

@@ -63,8 +63,9 @@ fn a_full_pipeline_goes_on_as_it_does() {
     }
 }
 
-/// Inference with continuous input: two replicas complete two samples each time the slowest stage ends a pass. This
-/// time is the difference between full replays of 64 and of 62 samples. With filling and draining the rate is lower.
+/// Inference with continuous input: two replicas together complete two samples each time the slowest stage ends a pass.
+/// This time is the difference between full replays of 64 and of 62 samples. With filling and draining the rate is
+/// lower.
 #[test]
 fn inference_has_the_rate_of_a_full_pipeline() {
     let folder = Folder::new();

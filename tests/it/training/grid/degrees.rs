@@ -285,7 +285,8 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                 let plan = plan(members, vec![OperatorDegrees { name, degrees }]);
                 match job(model, &plan) {
                     Ok(job) => {
-                        // The combined plans below cover other numbers of members too, so every third plan is enough here.
+                        // The combined plans below cover other numbers of members too, so every third plan is enough
+                        // here.
                         let some = matches!(members, 4 | 6) || done % 3 == 0;
                         if some && (is_whole() || done % 4 == 0) {
                             is_conserved(model, &plan, &job);
