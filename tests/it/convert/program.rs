@@ -130,8 +130,8 @@ fn reports_have_the_time_of_steps_and_modules() {
         ("6".to_owned(), vec![1, 100, 65, 35, 0, 0, 30, 0]),
     ];
     assert_eq!(steps, expected);
-    // On hosts: Linear_0 has 15 + 5 + 5 us in step 5 and again, from 1100, in step 6. Net_0's own time is relu: 23 + 3
-    // + 5 after the launch before it. Outside all modules are add, 9 + 5 + 5, the start of step 6, 25, and the end of
+    // On hosts: Linear_0 has 15 + 5 + 5 us in step 5 and again, from 1100, in step 6. Net_0's own time is relu: 23 +
+    // 3 + 5 after the launch before it. Outside all modules are add, 9 + 5 + 5, the start of step 6, 25, and the end of
     // the thread, 55.
     let keys = [
         "calls",

@@ -257,8 +257,8 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
     }
 }
 
-/// Each part ends at its own start + wait + duration, independent of the others: 0 + 900 + 10, 500 + 400 + 20, and 700
-/// + 0 + 30 although it came last. The waits sum to 1,300 ns.
+/// Each part ends at its own start + wait + duration, independent of the others: 0 + 900 + 10, 500 + 400 + 20, and
+/// 700 + 0 + 30 although it came last. The waits sum to 1,300 ns.
 #[test]
 fn as_captured_nobody_waits_for_another_rank() {
     for kind in [K::AllReduce, K::Broadcast] {

@@ -114,8 +114,8 @@ proptest! {
         let m = u64::from(n);
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             let of = |primitive| line(algorithm, primitive, n, root, s);
-            // Reduce-scatter and all-gather, or an all-reduce: each member sends and receives 2 (n
-            // - 1) / n S.
+            // Reduce-scatter and all-gather, or an all-reduce: each member sends and receives 2 (n -
+            // 1) / n S.
             let (scatter, gather) = (of(P::ReduceScatter), of(P::AllGather));
             for i in 0..n as usize {
                 prop_assert_eq!(scatter.sent_n[i] + gather.sent_n[i], 2 * (m - 1) * s);

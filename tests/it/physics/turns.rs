@@ -77,8 +77,8 @@ fn a_collective_that_is_ready_first_goes_first() {
 /// Rank 0 is ready for the second at 0 and for the first at 10,000 ns; rank 1 for the first at 1,000 and for the second
 /// at 2,000 ns. The second cannot go first while rank 1 is not ready for it; the first gets its turn when rank 1 is
 /// ready for the first. Rank 1's part has arrived by 10,000 ns, so rank 0 begins to gather when its own part has left,
-/// at 10,200, and rank 1 when this part has arrived, at 10,700. Rank 1 has everything at 10,200 + 700, rank 0 at 10,700
-/// + 700 ns.
+/// at 10,200, and rank 1 when this part has arrived, at 10,700. Rank 1 has everything at 10,200 + 700, rank 0 at
+/// 10,700 + 700 ns.
 ///
 /// Then the second: rank 1 sends at 10,900, until 11,100; rank 0 at 11,400, until 11,600, exactly when the other's part
 /// has entered. Rank 1 has rank 0's part at 12,100, and gathers until 12,300; rank 0 has this data at 12,800. Rank 0

@@ -87,8 +87,8 @@ fn one_launch_at_a_time_is_a_server() {
 }
 
 /// Without a limit, requests follow one another through the stages: each stage is free after 10 us, and the message
-/// takes 1 us. Request k leaves stage 1 at f(k) = max(arrival, f(k - 1)) + 10, and stage 2 at e(k) = max(f(k) + 1, e(k
-/// - 1)) + 10.
+/// takes 1 us. Request k leaves stage 1 at f(k) = max(arrival, f(k - 1)) + 10, and stage 2 at e(k) = max(f(k) + 1,
+/// e(k - 1)) + 10.
 #[test]
 fn launches_follow_one_another_through_stages() {
     let folder = folder();

@@ -81,8 +81,8 @@ fn ideal() -> Machine {
     Machine::parse(IDEAL, "ideal").unwrap()
 }
 
-/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330; if gradients of inputs are sent before those of weights are computed, 8 x 30
-/// + 3 (10 + 12) = 306; and if the latter fill the bubble, 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
+/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330; if gradients of inputs are sent before those of weights are computed, 8 x
+/// 30 + 3 (10 + 12) = 306; and if the latter fill the bubble, 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
 #[test]
 fn gradients_of_weights_fill_the_bubble() {
     let unit = 4_000_000;
@@ -293,8 +293,8 @@ fn copies_of_two_stages_are_summed() {
 }
 
 /// Korthikanti et al.'s 34 s b h + 5 a s^2 b of a block; Qi et al. (2024, section 2.3) keep 32 s b h of it for
-/// gradients of weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and gradients of their outputs, (6 + 2 + 8
-/// + 2) s b h.
+/// gradients of weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and gradients of their outputs, (6 + 2 +
+/// 8 + 2) s b h.
 #[test]
 fn between_two_passes_stays_what_weights_need() {
     let mut model = gpt();
