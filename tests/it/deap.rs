@@ -209,8 +209,8 @@ fn random_searches_get_better_and_stay_below_fifty_chips() {
     }
 }
 
-/// Without contention and with the same order on each chip, chips that wait only for their data are never behind chips
-/// that wait at barriers. If all chips do the same at the same time and exchange no data, both take as long.
+/// Without contention and with the same order on each chip, chips that wait only for their data are never later than
+/// chips that wait at barriers. If all chips do the same at the same time and exchange no data, both take as long.
 #[test]
 fn chips_without_barriers_are_never_slower() {
     let dir = TempDir::new().unwrap();

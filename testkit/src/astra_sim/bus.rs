@@ -10,7 +10,7 @@ use super::agenda::{Call, Packet};
 use super::algorithm::Move;
 use std::collections::VecDeque;
 
-/// The sides: those of the bus, then those of the second bus on the NPU's side.
+/// The sides: two of the bus, then two of the second bus on the NPU's side.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;

@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// A question as a tree. The test writes it as text for the program, and evaluates it by [`AskedQuestion::holds`].
+/// A question as a tree. The test writes it as text for the program, and evaluates it with [`AskedQuestion::holds`].
 #[derive(Clone, Debug)]
 enum AskedQuestion {
     /// Key, sign and value, each by its index.

@@ -487,9 +487,9 @@ fn direct_gathers_when_all_is_reduced() {
     assert!(windowed >= ns(&config, "all"), "{windowed}");
 }
 
-/// A tree of 4: up from a leaf, an inner member, the root, and down again; each of four messages of 2^18 B takes
-/// 1,000 + 4,882 ns, each endpoint delay 10, and each of three reductions 3 · 5,242: at the inner member, the root, and the
-/// inner member again.
+/// A tree of 4: up from a leaf, an inner member, the root, and down again; a message of 2^18 B takes 1,000 + 4,882 ns,
+/// an endpoint delay 10 and a reduction 3 · 5,242. There are four messages and three reductions: at the inner member,
+/// the root, and the inner member again.
 #[test]
 fn trees_reduce_on_the_way_up() {
     let dims = [(Switch, 4, 50.0, 500.0)];

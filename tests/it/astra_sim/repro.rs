@@ -9,8 +9,8 @@ fn folder(name: &str) -> Option<PathBuf> {
     corpus(format!("astra-sim/repro/{name}"))
 }
 
-/// Members of a ring that have issued different numbers of collectives use different queues, one of which runs forward
-/// and one backward: no member finishes, in the original either. Rank 4 has one kernel of 3 us.
+/// Members of a ring that have issued different numbers of collectives use different queues, one that runs forward and
+/// one that runs backward: no member finishes, in the original either. Rank 4 has one kernel of 3 us.
 #[test]
 fn rings_of_two_directions_are_stuck() {
     for name in ["queues-panic", "queues-panicb"] {

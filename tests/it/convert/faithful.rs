@@ -180,7 +180,7 @@ fn replays_of_real_captures_end_when_these_did() {
     }
 }
 
-/// Three captured ranks of four: they are converted, and the missing member's part comes from the others.
+/// Three captured ranks of four: they are converted, and the missing member arrives with the others.
 #[test]
 fn a_missing_rank_is_mirrored() {
     for (what, options) in jobs(1) {
