@@ -228,7 +228,7 @@ fn streams_wait_for_what_they_use() {
     }
 }
 
-/// Needs no check beyond its use here: the node types that carry messages are in use.
+/// Shows that the node types for messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
     let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));

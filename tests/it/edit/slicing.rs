@@ -140,7 +140,7 @@ fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("half");
     let prefix = prefix.to_str().unwrap();
-    // Rank 1 gets other ids: only one of its ids is not above that of rank 0's second collective.
+    // Rank 1 gets larger ids: only one of its collectives has an id up to that of rank 0's second collective.
     let mut traces = job(&case("data-parallel-8"));
     traces.truncate(2);
     let mut second = nodes(&traces[1]);

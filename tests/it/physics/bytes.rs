@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!(sum(&line.sent_n), sum(&line.received_n));
     }
 
-    /// With a buffer of S, where a member's share is S/n:
+    /// Volumes with a buffer of S, where a member's share is S/n.
     #[test]
     fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
         use CollectivePrimitive as P;

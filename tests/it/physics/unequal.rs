@@ -150,8 +150,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     }
 }
 
-/// Rank 2 has no trace: its sends follow from the other ranks' receives, and it sends nothing to 1. The size of a
-/// rank's part for itself is not needed.
+/// Rank 2 has no trace: its sends follow from the other ranks' receives, and it sends nothing to 1. The size of its
+/// part for itself is unknown.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
     let rows = rows();

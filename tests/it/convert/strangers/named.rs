@@ -48,7 +48,8 @@ fn ranks(files: &[(&str, &str)]) -> Vec<u32> {
 fn a_number_in_the_name_of_the_only_capture_is_not_its_rank() {
     let text = &trace("", &kernel(1000, "3"));
     assert_eq!(ranks(&[("test_trace_8.json", text)]), [0]);
-    // A name that contains the word for a rank, or a capture that states its rank, is believed.
+    // Names of the form `kineto.RANK.json` or with `rank_RANK` are believed, and so is a capture
+    // that states its rank.
     assert_eq!(ranks(&[("kineto.3.json", text)]), [3]);
     assert_eq!(ranks(&[("rank_3_step_8.json", text)]), [3]);
     let says = "\"distributedInfo\": {\"rank\": 5, \"world_size\": 8}, ";
@@ -92,7 +93,7 @@ fn ids_that_passed_through_a_table_are_ids() {
     let plain = device("3");
     assert_eq!(plain.0, (20_000, 20_000));
     assert_eq!(device("3.0"), plain);
-    // No device: only the external id can link the kernel to its operator.
+    // No correlation id: only the external id can link the kernel to its operator.
     assert_eq!(device("-1").0, plain.0);
     let text = trace("", &kernel(1000, "3.5"));
     refused(
