@@ -130,8 +130,8 @@ fn pictures_have_counters() {
     assert_eq!(found, wanted);
 }
 
-/// Each rank has ten nodes. Each of its two micro-batches has a forward kernel, a backward kernel, a send and a receive;
-/// the other two nodes belong to no micro-batch.
+/// Each rank has ten nodes. Each of its two micro-batches has a forward kernel, a backward kernel, a send and a
+/// receive; the other two nodes belong to no micro-batch.
 #[test]
 fn nodes_are_found_by_their_labels() {
     let count = |labels: &[&str]| {

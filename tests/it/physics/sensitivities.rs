@@ -84,7 +84,8 @@ fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor
     outcome.makespan.0 as f64
 }
 
-/// Returns the number of rows compared with replays, and the number of rows that are exact by the graph alone.
+/// Returns the number of rows compared with replays, and the number of rows whose range the graph alone finds
+/// correctly.
 fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let machine = Machine::preset("dgx-h100").unwrap();
     let [mut rows, mut by_graph] = [0; 2];

@@ -41,7 +41,7 @@ fn written_traces_replay_as_they_were_generated() {
     );
 }
 
-/// Without contention no placement is slower; a machine without tiles ignores the placement.
+/// The contention-free network is never slower than the others; a machine without tiles ignores the placement.
 #[test]
 fn one_job_runs_over_every_network_that_tiles_have() {
     let folder = Folder::new();
