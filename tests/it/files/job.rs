@@ -127,7 +127,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     let replay = [&["replay", "job"], &MACHINE[..]].concat();
     let sound = makespan(&folder, &replay);
     let trace = folder.read("job.2.et");
-    // One node fewer, and one changed letter in a name.
+    // One byte fewer, and one changed letter in a name.
     let mut other = trace.clone();
     let at = trace
         .windows(4)

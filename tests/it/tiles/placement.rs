@@ -140,8 +140,8 @@ fn adapters_send_and_broadcast() {
 }
 
 /// If the destination reduces, each transfer between stages has one all-reduce of the source's group less. Instead the
-/// shares of the source reduce, and the receiving adapters all-reduce. With two adapters there are twice as many
-/// reductions, and as many all-reduces as transfers; with one adapter there is one reduction and no all-reduce; with
+/// shares of the source reduce, and the receiving adapters all-reduce. With two adapters each transfer has two
+/// reductions and one all-reduce of the adapters; with one adapter there is one reduction and no all-reduce; with
 /// four, which are the whole group, the all-reduce only moves to the destination.
 #[test]
 fn adapters_sum_what_they_receive() {
