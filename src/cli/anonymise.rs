@@ -1,4 +1,4 @@
-//! `chakram anonymise`: traces without names that identify who made them.
+//! `chakram anonymise`: removes from traces the names that identify their author.
 
 use super::progress::Progress;
 use super::terminal;
@@ -26,10 +26,10 @@ Examples:
   chakram anonymise run7/job --random-key --keep 'void at::native::*' -o shared/job
   chakram audit --leaks shared/job
 
-Structure, times, bytes and FLOPs are kept, so a replay takes as long to the picosecond. Names become keyed
-hashes, equal on all ranks and in all runs with one key, except those of public operators (aten::…, c10d::…,
+Structure, times, bytes and FLOPs stay, so a replay takes the same time to the picosecond. Names become keyed
+hashes, equal on all ranks and in all runs with one key, except names of public operators (aten::…, c10d::…,
 nccl:…, gloo:…, ProfilerStep#N). Arguments, comments and unknown fields are removed. Roles of groups stay;
-of machines only presets are named. Whoever has the key can test whether a known name is in the traces."
+machines are named only if they are presets. The key lets its owner test whether a known name is in the traces."
 )]
 pub struct AnonymiseArgs {
     #[command(flatten)]
@@ -43,20 +43,20 @@ pub struct AnonymiseArgs {
     /// Hash names with a random key that is discarded
     #[arg(long)]
     random_key: bool,
-    /// Keep names that match; * matches any text; repeatable
+    /// Keep names that match this pattern, in which * matches any text; repeatable
     #[arg(long, value_name = "PATTERN")]
     keep: Vec<String>,
     /// Hash the names of public operators too, and name no machine
     #[arg(long)]
     all: bool,
-    /// Process groups, written with hashed names to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
+    /// Process groups as JSON, {"1": [0, 1], …}; written with hashed names to PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Document of hashed and removed values.
+/// JSON summary: how many values were hashed and removed.
 #[derive(Serialize)]
 struct AnonymiseDocument {
     ranks: usize,
@@ -70,7 +70,7 @@ struct AnonymiseDocument {
 fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
-        // Editors end files with a line break, which is no part of the key.
+        // Editors end files with a line break, which does not belong to the key.
         (None, Some(path)) => read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];
@@ -116,7 +116,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let machine = told.machine.clone();
     let about = JobFile {
         roles: anonymiser.roles(&told.roles),
-        // Presets are public, as operators of PyTorch are; a file or dimensions may be the user's own.
+        // Presets are public, as PyTorch's operators are. A file or a list of dimensions may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };

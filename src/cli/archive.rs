@@ -1,4 +1,4 @@
-//! `chakram archive`: corpora of traces in one file or folder, and predictions held against those of before.
+//! `chakram archive`: corpora of traces in one file or folder, and comparison of new predictions with recorded ones.
 
 use crate::terminal;
 use chakram_archive::{Archive, ArchiveTail, TailState};
@@ -13,7 +13,7 @@ mod contents;
 mod maintain;
 mod write;
 
-/// Keep traces for years: packed, checked, described, and compared with what was predicted before
+/// Keep traces for years: packed, checked, described, and compared with earlier predictions
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,23 +36,23 @@ pub struct ArchiveArgs {
 enum ArchiveCommand {
     /// Create an empty archive
     Create(write::CreateArgs),
-    /// Add a job's traces, and the files beside them, as a workload
+    /// Add a job's traces and the files stored with them as a workload
     Add(write::AddArgs),
     /// List workloads
     List(contents::ListArgs),
-    /// Show all that is known of a workload
+    /// Show the metadata, files and predictions of a workload
     Show(contents::ShowArgs),
     /// Write the files of a workload
     Extract(contents::ExtractArgs),
-    /// Record what is predicted for workloads, to hold later predictions against
+    /// Record predictions for workloads, with which `check` compares later ones
     Baseline(check::BaselineArgs),
-    /// Predict again and fail if a prediction moved
+    /// Predict again and fail if a prediction changed
     Check(check::CheckArgs),
     /// Read every byte and compare it with its checksums
     Verify(maintain::VerifyArgs),
     /// Add the workloads of other archives
     Merge(maintain::MergeArgs),
-    /// Drop workloads whose retention is over, and what nothing needs
+    /// Drop workloads whose retention is over, and data that no other workload uses
     Gc(maintain::GcArgs),
 }
 
@@ -60,7 +60,7 @@ enum ArchiveCommand {
 ///
 /// # Errors
 ///
-/// Bad input, or an archive that cannot be written.
+/// Fails on bad input, or if the archive cannot be written.
 pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.command {
         ArchiveCommand::Create(args) => write::create(args),
@@ -76,7 +76,7 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
 }
 
-/// Opens an archive for reading, and warns of what its end lacks.
+/// Opens an archive for reading and warns if its end is damaged or unfinished.
 fn open(path: &Path) -> Result<Archive, Box<dyn Error>> {
     let archive = Archive::open(path)?;
     warn_of_tail(archive.tail())?;
@@ -92,7 +92,7 @@ fn warn_of_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
     }
 }
 
-/// Returns the exit code of a command that succeeded on the archive with this tail: workloads are missing if it is damaged.
+/// Returns exit code 2 if the archive's tail is damaged, since workloads may be missing, and 0 otherwise.
 fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     match tail.is_some_and(ArchiveTail::is_damaged) {
         true => ExitCode::from(2),
@@ -100,7 +100,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     }
 }
 
-/// Names the file that keeps the unfinished end of an archive that a command wrote.
+/// Prints the name of the file that keeps the bytes of an unfinished command, cut off by the command that just wrote.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::say(format_args!(
@@ -110,7 +110,7 @@ fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     })
 }
 
-/// Archive and workload of `ARCHIVE::WORKLOAD`.
+/// An archive and one of its workloads, parsed from `ARCHIVE::WORKLOAD`.
 #[derive(Clone, Debug)]
 struct WorkloadPath {
     archive: PathBuf,

@@ -1,4 +1,4 @@
-//! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
+//! `chakram astra-sim`: reads the files and flags of ASTRA-sim and prints its results.
 
 use super::flags::choices;
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
@@ -44,7 +44,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node wh
 
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
-/// Returns the end of the help text: the quirks with their descriptions, and the examples.
+/// Returns the end of the help text: each quirk with its description, then the examples.
 fn help() -> String {
     let mut help = "Quirks (--quirks all,-NAME corrects one, none,+NAME all but one):\n".to_owned();
     for quirk in Quirk::all() {
@@ -57,7 +57,7 @@ fn help() -> String {
     help + "\n" + EXAMPLES
 }
 
-/// Run ASTRA-sim inputs: its files and flags
+/// Run ASTRA-sim inputs with ASTRA-sim's files and flags
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
@@ -67,7 +67,7 @@ pub struct AstraSimArgs {
     /// Prefix of the traces: rank R reads PREFIX.R.et
     #[arg(long, value_name = "PREFIX")]
     workload_configuration: PathBuf,
-    /// Process groups, JSON; none if the name contains `empty`
+    /// Process groups as JSON; none if the name contains `empty`
     #[arg(long, value_name = "FILE", default_value = "empty")]
     comm_group_configuration: PathBuf,
     /// The system, JSON
@@ -82,22 +82,22 @@ pub struct AstraSimArgs {
     /// Logging, TOML; checked and ignored
     #[arg(long, value_name = "FILE", default_value = "empty")]
     logging_configuration: PathBuf,
-    /// Folder of the log, written only under a name of ASTRA-sim's binary; `log` by default
+    /// Folder of the log, written only if the program is called by a name of ASTRA-sim's binaries; `log` by default
     #[arg(long, value_name = "FOLDER")]
     logging_folder: Option<PathBuf>,
-    /// Queues per dimension, among which its active chunks are divided
+    /// Queues per dimension; the active chunks of a dimension are divided among them
     #[arg(long, value_name = "N", default_value = "1")]
     num_queues_per_dim: NonZeroU32,
-    /// Ignored, as in the original
+    /// Ignored, as in ASTRA-sim
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
     compute_scale: f64,
-    /// Ignored, as in the original
+    /// Ignored, as in ASTRA-sim
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
     comm_scale: f64,
-    /// Factor of the endpoint delay of the system file
+    /// Factor for the endpoint delay of the system file
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
     injection_scale: f64,
-    /// Precede every message by a handshake of receiver and sender
+    /// Start every message with a handshake of receiver and sender
     #[arg(
         long, value_name = "BOOL", action = ArgAction::Set, value_parser = parse_bool,
         num_args = 0..=1, require_equals = true, default_value = "false",
@@ -110,13 +110,13 @@ pub struct AstraSimArgs {
     /// Quirks of ASTRA-sim that are reproduced: all or none, then -NAME or +NAME, comma-separated
     #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
     quirks: QuirkSet,
-    /// Report by how much each quirk changes the makespan
+    /// Report how much each quirk changes the makespan
     #[arg(long, conflicts_with_all = ["quirks", "timeline"])]
     explain_quirks: bool,
     /// Ignore unknown keys and broken nodes, with a note
     #[arg(long)]
     lenient: bool,
-    /// Simulate every collective message by message, also where an analytical answer is exact
+    /// Simulate every collective message by message, even if the analytical answer is exact
     #[arg(long)]
     stepwise: bool,
     #[command(flatten)]
@@ -127,10 +127,10 @@ pub struct AstraSimArgs {
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that were left out of the command line.
+    /// Arguments that were left out of the command line, reported as notes.
     #[arg(skip)]
     pub ignored: Vec<InputNote>,
-    /// Whether the program was called by a name of the original's, and so prints the same lines.
+    /// Whether the program was called by a name of ASTRA-sim's programs, so that it prints ASTRA-sim's lines.
     #[arg(skip)]
     pub original: bool,
 }
@@ -141,7 +141,7 @@ fn parse_scale(text: &str) -> Result<f64, String> {
     scale.ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
-/// Parses the spellings of a boolean that the original takes.
+/// Parses the spellings of a boolean that ASTRA-sim accepts.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "true" | "True" | "t" | "T" | "1" => Ok(true),
@@ -154,7 +154,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// # Errors
 ///
-/// Bad input, a replay that is stuck, or output that cannot be written.
+/// Fails on bad input, on a replay that deadlocks, or if output cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     for path in [
@@ -179,7 +179,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
-    /// Reads everything that they name, for a run with these quirks.
+    /// Reads all input files, for a run with these quirks.
     fn job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.flags(quirks);
@@ -188,7 +188,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// As [`Self::job`], and says how long it took if that is wanted.
+    /// Calls [`Self::job`], and prints how long it took if the general options ask for it.
     fn read(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.job(quirks)?;
@@ -197,13 +197,13 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns whether the original's own lines are printed and logged: under one of its names, unless another format
-    /// is requested.
+    /// Returns whether to print and log ASTRA-sim's own lines: if called by one of its names, unless another format is
+    /// requested.
     fn transcribes(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
 
-    /// Returns the options that a report repeats.
+    /// Returns the options that the report repeats.
     fn options(&self) -> Map<String, Value> {
         let model = self.flags(self.quirks).model.to_string();
         let fields: [(&str, Value); 6] = [
@@ -220,7 +220,7 @@ impl AstraSimArgs {
         fields.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Returns the flags in the library's form.
+    /// Returns the flags as the library takes them.
     fn flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
             model: self.network_model,

@@ -1,4 +1,4 @@
-//! `chakram audit`: identifying information in traces.
+//! `chakram audit`: finds identifying information in traces.
 
 use super::progress::Progress;
 use super::traces::{self, InputArgs, SummaryFormatArg};
@@ -20,9 +20,9 @@ Examples:
   chakram audit --leaks run7/job
   chakram audit --leaks run7/job --format json | jq '.findings[].kind'
 
-Finds host names, IP and MAC addresses, paths, user names, e-mail addresses, lines of Python and what looks
-like a key, in all text, unknown fields included. Words that identify by their meaning, such as a project's
-name in an operator's name, are not found: see chakram anonymise.
+Finds host names, IP and MAC addresses, paths, user names, e-mail addresses, lines of Python and strings that look
+like keys, in all text, also in unknown fields. Words whose meaning identifies, such as a project's name in an
+operator's name, are not found: see chakram anonymise.
 
 Exit codes: 0 nothing found, 2 bad input, 3 something found")]
 pub struct AuditArgs {
@@ -34,7 +34,7 @@ pub struct AuditArgs {
     /// Number of findings printed of each kind
     #[arg(long, default_value_t = 10, value_name = "N")]
     limit: usize,
-    /// Format of the findings; JSON has all of them
+    /// Format of the findings; text shows some, JSON all
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
 }
@@ -59,14 +59,14 @@ struct FindingDocument {
     field: String,
 }
 
-/// Exit code where something was found.
+/// Exit code if something was found.
 const FOUND: u8 = 3;
 
 /// Runs the command and prints the findings to `out`.
 ///
 /// # Errors
 ///
-/// Traces that cannot be read to their end, and output that cannot be written.
+/// Fails if traces cannot be read to their end or output cannot be written.
 pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let traces = traces::find(&args.input)?;
     let mut texts = 0;

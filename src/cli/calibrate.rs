@@ -1,4 +1,4 @@
-//! `chakram calibrate`: measured steps or captured jobs in, a machine file out.
+//! `chakram calibrate`: corrects a machine file by measured steps or captured jobs.
 
 mod collectives;
 mod kernels;
@@ -38,28 +38,27 @@ Examples:
   chakram replay other --machine ours.toml --compute curves
   chakram calibrate --gemm gemms.csv --nccl all_reduce_8.txt --machine dgx-h100 -o ours.toml
 
-Steps of models of one width, with as many tokens in a micro-batch and members in a tensor group, share a
-correction; one measured step of each is enough. Kernels are priced by name, format, FLOPs and bytes. A
-table of GEMMs has the columns format, m, n, k and us (or ms, or s).")]
+One correction is shared by steps of models of one width with the same tokens per micro-batch and the same tensor
+group size; one measured step of each is enough. Kernels are priced by name, format, FLOPs and bytes. A table of
+GEMMs has the columns format, m, n, k and us (or ms, or s).")]
 pub struct CalibrateArgs {
-    /// The measured steps: CSV with a line of headings, a step in each row, as `chakram score` reads it
+    /// Measured steps as `chakram score` reads them: CSV with a line of headings and a step in each row
     #[arg(
         value_name = "STEPS.csv",
         required_unless_present_any = ["kernels", "gemm", "nccl"],
         requires = "columns"
     )]
     steps: Option<PathBuf>,
-    /// Which columns are which options of `chakram generate`, and what was measured
+    /// File that maps columns to options of `chakram generate` and to measured values
     #[arg(long, value_name = "FILE.toml", requires = "steps")]
     columns: Option<PathBuf>,
-    /// Traces whose recorded kernels price kernels of the same names, as `chakram replay` takes them
+    /// Traces whose recorded kernels set the times of kernels of the same names, as `chakram replay` takes them
     #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     kernels: Vec<PathBuf>,
-    /// Measure the kernels of each rank by themselves, in an NPU class of its own: ranks differ, and others wait for the
-    /// slowest
+    /// Give each rank an NPU class with times of its own kernels, because ranks differ and others wait for the slowest
     #[arg(long, requires = "kernels")]
     by_rank: bool,
-    /// Measured GEMMs as CSV, which correct the curves of their number formats between the shapes that are there
+    /// Measured GEMMs as CSV; they correct the curves of their number formats between the measured shapes
     #[arg(
         long,
         value_name = "GEMMS.csv",
@@ -67,10 +66,10 @@ pub struct CalibrateArgs {
         requires = "machine"
     )]
     gemm: Option<PathBuf>,
-    /// Logs of nccl-tests, each of one collective, which take the place of the machine's curves
+    /// Logs of nccl-tests, each of one collective; they replace the machine's curves
     #[arg(long, value_name = "LOG", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     nccl: Vec<PathBuf>,
-    /// Correct this machine instead of the one that the file of columns names
+    /// Correct this machine, not the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     /// The machine file to write
@@ -80,11 +79,11 @@ pub struct CalibrateArgs {
     compute: ComputeArgs,
 }
 
-/// Does what `args` ask for.
+/// Measures, and writes the machine file and a summary.
 ///
 /// # Errors
 ///
-/// Files that cannot be read, steps that cannot be replayed, a machine without curves, or output that cannot be written.
+/// Fails if files cannot be read, steps cannot be replayed, the machine has no curves, or output cannot be written.
 pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let path = args.output.display().to_string();
     let mut outputs = OutputSet::default();
@@ -109,7 +108,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         }
         _ => return Err("neither steps nor what was measured\n  try: --help".into()),
     };
-    // The text that is written can be read.
+    // Check that the new text is a valid machine file.
     Machine::parse(&text, &path)?;
     ReportDestination::claim(&mut *out, &args.output, outputs)?
         .fill(|out| out.write_all(text.as_bytes()))?;
@@ -117,7 +116,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the text of the machine in `base` with what was measured, and a summary of it.
+/// Returns the text of `base` with the measured values, and a summary of them.
 fn measure(args: &CalibrateArgs, base: &MachineSource) -> Result<(String, String), Box<dyn Error>> {
     let machine = Machine::parse(&base.text, &base.file)?;
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
@@ -137,12 +136,12 @@ fn measure(args: &CalibrateArgs, base: &MachineSource) -> Result<(String, String
     Ok((text, said))
 }
 
-/// A string as TOML has it.
+/// Quotes a string for TOML.
 fn string(text: &str) -> String {
     ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
-/// Returns the name of the machine, and its text with corrections by measured steps, with a summary of these.
+/// Returns the machine's name, its text with corrections by measured steps, and a summary of the corrections.
 fn correct(
     args: &CalibrateArgs,
     steps: &Path,
@@ -199,12 +198,12 @@ fn correct(
     Ok((columns.machine().to_owned(), corrected))
 }
 
-/// The comment that a section of a machine file begins with, before its source.
+/// Returns the comment that begins a section of a machine file; the source follows it.
 fn heading(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
-/// The text of a machine file with the section `title`, in place of that of an earlier calibration.
+/// Returns the text with the section `title`, which replaces the same section of an earlier calibration.
 fn with_section(text: &str, title: &str, section: &str) -> String {
     let heading = heading(title);
     let mut kept = text.to_owned();

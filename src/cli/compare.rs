@@ -1,4 +1,4 @@
-//! One job on several machines: the replays, on as many threads as there is use for.
+//! Replays of one job on several machines, in parallel.
 
 use super::progress::Progress;
 use chakram_base::interrupt::inherited;
@@ -23,12 +23,13 @@ pub struct ComparedJob<'a> {
     pub title: &'a str,
     /// Options of the replays.
     pub options: &'a ReplayOptions,
-    /// Whether what pictures show is recorded.
+    /// Whether to record data for pictures.
     pub with_pictures: bool,
 }
 
-/// Replays `job` on each of `machines`, which were `named` so, `threads` at a time, and notes which of the settings `given` for
-/// each have no effect. The answer does not depend on how many threads there are: no replay knows of another.
+/// Replays `job` on each of `machines`, `threads` at a time. `named` are the names that the user gave them. Each report
+/// notes which settings in `given` have no effect on its machine. The result does not depend on the number of threads,
+/// because replays share no state.
 pub fn compare<'a>(
     job: &ComparedJob<'a>,
     named: &[String],
@@ -67,8 +68,8 @@ pub fn compare<'a>(
     }
 }
 
-/// Maps each number below `count` through `work`, `threads` at a time; as many as there are cores if that is
-/// not said. `doing` names the work and what is counted, for progress on a terminal.
+/// Calls `work` with each index below `count` on `threads` threads; one per core by default. `doing` names the work and
+/// the counted things in progress on a terminal.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,
@@ -101,7 +102,7 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the machines' own names, or the names given where two have the same.
+/// Returns the machines' own names, or the user's names for machines whose own names are equal.
 fn names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -114,12 +115,12 @@ fn names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     }
 }
 
-/// Replays that a comparison goes without; at least one.
+/// The failed replays of a comparison; at least one.
 #[derive(Debug)]
 pub struct FailedReplays(Vec<(String, ReplayError)>);
 
 impl FailedReplays {
-    /// The replays of `comparison` that failed, if any.
+    /// Fails if a replay of `comparison` failed.
     pub fn check(comparison: MachineComparison<'_>) -> Result<(), Self> {
         let columns = comparison.columns.into_iter();
         let failed = columns.filter_map(|column| Some((column.name, column.result.err()?)));
@@ -129,7 +130,7 @@ impl FailedReplays {
         }
     }
 
-    /// The failure of the machine that was named first, which sets the exit code.
+    /// Returns the failure of the first machine on the command line; it sets the exit code.
     pub fn first(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

@@ -1,4 +1,4 @@
-//! Completion of names in shells, and the pages of the manual.
+//! Completion of names in shells, and manual pages.
 
 use super::command_line;
 use super::help::{self, ClosingPart};
@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Variable that tells the program which shell asks.
+/// Environment variable with the name of the shell that requests completions.
 const VARIABLE: &str = "COMPLETE";
 
 /// Returns `command` with completers of machines and models: presets and files.
@@ -53,7 +53,7 @@ pub fn completed(command: Command) -> Command {
     command
 }
 
-/// Completes the names that commands such as `machine show` take.
+/// Adds a completer of names to commands such as `machine show`.
 fn of_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
@@ -92,7 +92,7 @@ fn presets_and_files(
     all
 }
 
-/// Prints the script with which a shell asks the program to complete lines.
+/// Prints the shell script that enables completion.
 pub fn script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let name = shell.to_string();
     let shells = Shells::builtins();
@@ -105,7 +105,7 @@ pub fn script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page of the manual for each command into `folder`.
+/// Writes a manual page for each command into `folder`.
 pub fn manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     let mut command = command_line();
@@ -134,9 +134,9 @@ pub fn manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the page of a command, with the texts of `--help`.
+/// Returns the manual page of a command, with the texts of `--help`.
 fn manual_page(command: Command) -> io::Result<Vec<u8>> {
-    // The renderer leaves out texts that `-h` leaves out, and lists `help`, which has no page.
+    // The renderer omits options that `-h` hides, and it lists `help`, which has no page.
     let mut command = command.mut_args(|arg| {
         let text = help::described(&arg);
         arg.hide_short_help(false).help(text)
@@ -145,7 +145,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
         command = command.mut_subcommand("help", |help| help.hide(true));
     }
     let closing = command.get_after_help().map(ToString::to_string);
-    // Its lines are commands and paragraphs, which the renderer would fill alike.
+    // The renderer would fill commands and paragraphs in the same way; commands must keep their lines.
     let mut page = Vec::new();
     Man::new(command.after_help(Resettable::Reset)).render(&mut page)?;
     if let Some(closing) = closing {

@@ -1,4 +1,4 @@
-//! Pricing of kernels, as arguments and as text in reports.
+//! Options that price kernels, as arguments and as text in reports.
 
 use super::given::{OptionArgs, OptionGroup};
 use chakram_base::setting::{SettingChoice, SettingKey};
@@ -8,7 +8,7 @@ use chakram_jobs::ReplaySettingsError;
 use chakram_report::summary::{KernelBasis, thousands};
 use serde_json::{Map, Value};
 
-/// What prices kernels, launches and collectives.
+/// The options that set the time of kernels, launches and collectives.
 #[derive(Clone, Debug)]
 pub struct PricingOptions;
 
@@ -37,12 +37,12 @@ impl ComputeArgs {
 }
 
 impl<G> OptionArgs<G> {
-    /// Returns the requested model, without its efficiency.
+    /// Returns the requested compute model, without its efficiency.
     pub fn model(&self) -> ComputeModel {
         self.settings().replay().compute
     }
 
-    /// Returns the basis of the durations of `kernels`, as text.
+    /// Describes where the durations of `kernels` come from.
     pub fn text(&self, kernels: &KernelBasis) -> String {
         let times = match self.model() {
             ComputeModel::Scaled(factor, _) => format!(", times {}", number(factor)),
@@ -91,7 +91,7 @@ impl<G> OptionArgs<G> {
         text
     }
 
-    /// Adds the basis of the durations to `options`, for JSON.
+    /// Adds where the durations come from to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         let efficiency = self.settings().efficiency;
         let replay = self.settings().replay();
@@ -122,7 +122,7 @@ impl<G> OptionArgs<G> {
     }
 }
 
-/// Formats a factor as people write it, without the digits of its binary form.
+/// Formats a factor in decimal if it is of usual size, without the digits that its binary form adds.
 fn number(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()

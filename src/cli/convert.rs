@@ -1,4 +1,4 @@
-//! `chakram convert`: captures to traces, and traces from one form to another.
+//! `chakram convert`: converts captures to traces, and traces between formats.
 
 use super::progress::Progress;
 use super::traces::{self, CompressArg, SummaryFormatArg};
@@ -39,9 +39,9 @@ Examples:
   chakram convert pytorch capture/ -o job --step 3
   chakram convert --list
 
-Without the name of a source, the files' contents tell it, as with `auto`.")]
+Without a source, the command detects it from the files, as `auto` does.")]
 pub struct ConvertArgs {
-    /// List the sources with their files and what is kept of them
+    /// List the sources, their files, and the information that is kept
     #[arg(long, exclusive = true)]
     list: bool,
     #[command(flatten)]
@@ -63,7 +63,7 @@ enum ConvertCommand {
     Xplane(xplane::ConvertXplaneArgs),
 }
 
-/// Convert PyTorch execution traces and Kineto traces of a run, together or either alone
+/// Convert PyTorch execution traces, Kineto traces, or both from one run
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -74,29 +74,29 @@ Examples:
   chakram convert pytorch trace.json.gz -o job     a Kineto trace alone
   ssh node cat trace.json.gz | chakram convert pytorch - -o job
 
-Files are recognised by their contents, ranks by the number in the name. Both files of a rank must come
-from one run: they are linked by record function id, or by order where the profiler wrote none. A Kineto
+The command recognises files by content and ranks by the number in the name. Both files of a rank must come
+from one run: they are linked by record function id, or by order if the profiler wrote no ids. A Kineto
 trace alone has no outputs of operators; a host trace alone has no times.")]
 pub struct PytorchArgs {
-    /// Folders with captures, files or glob patterns: .json, .json.gz, .json.zst; - is standard input
+    /// Captures: folders, files or glob patterns of .json, .json.gz, .json.zst; - is standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(short, long, value_name = "PREFIX")]
     output: PathBuf,
-    /// Convert only this step, ProfilerStep#N of the capture
+    /// Convert only this step, which is ProfilerStep#N in the capture
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// Infer the ranks without a capture, of N in all, from captured ranks of the same role
+    /// Total number of ranks; copy each rank without a capture from captured ranks of the same role
     #[arg(long, value_name = "N")]
     infer_ranks: Option<u32>,
     /// Compress the traces (ASTRA-sim reads uncompressed ones only)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
-    /// Kernels that communicate: those with PART in their name are a KIND, such as all-reduce; repeatable
+    /// Treat kernels with PART in their name as collectives of this KIND, such as all-reduce; repeatable
     #[arg(long = "comm-kernel", value_name = "PART=KIND")]
     comm_kernels: Vec<String>,
-    /// Number of ranks read at once; all cores by default
+    /// Ranks read at the same time; one per core by default
     #[arg(
         long,
         hide_short_help = true,
@@ -110,7 +110,7 @@ pub struct PytorchArgs {
     format: SummaryFormatArg,
 }
 
-/// Traces of a source that is converted whole, and the format of the summary.
+/// Output of a source that is converted as a whole, and the format of the summary.
 #[derive(Debug, Args)]
 struct ConvertOutputArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
@@ -125,7 +125,7 @@ struct ConvertOutputArgs {
 }
 
 impl ConvertArgs {
-    /// Returns the source that the command names; `None` if the files' contents choose it.
+    /// Returns the source that the command names; `None` if it is detected from the files.
     pub(super) fn source(&self) -> Option<TraceSource> {
         match self.source.as_ref()? {
             ConvertCommand::Auto(_) => None,
@@ -142,7 +142,7 @@ impl ConvertArgs {
 }
 
 impl ConvertOutputArgs {
-    /// Begins the traces of a job that reads `inputs`.
+    /// Starts the traces of a job. `inputs` must not be overwritten.
     fn start(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
         JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
     }
@@ -152,7 +152,7 @@ impl ConvertOutputArgs {
 ///
 /// # Errors
 ///
-/// Captures that cannot be read or do not belong together, and output that cannot be written.
+/// Fails if captures cannot be read or do not belong together, or if output cannot be written.
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.source {
         None => match &args.auto {
@@ -174,14 +174,14 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
 }
 
-/// Reads standard input to its end.
+/// Reads all of standard input.
 fn piped() -> Result<Arc<[u8]>, TraceError> {
     let bytes = read_all(io::stdin().lock(), 0);
     let io = |source| TraceError::io(Path::new("standard input"), "read", source);
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the kernels that communicate, with those that are added.
+/// Returns the known communication kernels and the user's `added` ones.
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {
@@ -224,7 +224,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
     }
-    // The traces declare their groups themselves.
+    // The traces declare their own groups.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write(&summary, "JSON", out)?,

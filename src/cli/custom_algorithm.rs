@@ -1,4 +1,4 @@
-//! `--custom`: collectives whose algorithm is a trace for each member.
+//! `--custom`: collectives whose algorithm is given as one trace per member.
 
 use chakram_hardware::collective::CustomCollective;
 use chakram_jobs::CustomFiles;
@@ -7,21 +7,21 @@ use chakram_trace::format::file::discover;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
-/// Tells `outputs` which files `custom` is read from.
+/// Protects the files of `custom` from being overwritten by `outputs`.
 pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
     for file in discover(&custom.prefix).unwrap_or_default() {
         outputs.reads(&file.path);
     }
 }
 
-/// Returns a description of `custom` for reports.
+/// Describes `custom` in a report.
 pub fn json(custom: &CustomFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()
 }
 
-/// Returns notes about algorithms that no collective of `workload` uses.
+/// Returns a note for each algorithm that no collective of `workload` uses.
 pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
     let fits = |custom: &CustomCollective| {
         workload.instances().iter().any(|instance| {
@@ -29,7 +29,7 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
             graph.calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
-                // Where only some dimensions take part, the number of members depends on the machine.
+                // If only some dimensions take part, the machine sets the number of members.
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();

@@ -1,4 +1,4 @@
-//! `chakram diff`: two jobs in, or two reports; out comes what differs.
+//! `chakram diff`: compares two jobs or two reports and prints the differences.
 
 use super::compare::parallel_map;
 use super::load::{StepArg, VerifyArg};
@@ -39,40 +39,40 @@ Examples:
   chakram replay job -m mi300x --format json | chakram diff a.json - --threshold 1%
   chakram diff a.json b.json --html diff.html
 
-Exit codes: 0 compared, whatever differs; 2 bad input; 3 a threshold of --threshold or --fail-on exceeded")]
+Exit codes: 0 compared, with or without differences; 2 bad input; 3 --threshold or --fail-on exceeded")]
 pub struct DiffArgs {
-    /// Traces (folder, PREFIX or file), or a report; - is a report from standard input
+    /// Traces (folder, PREFIX or file), or a report; - is a report on standard input
     #[arg(value_name = "A")]
     before: PathBuf,
     /// Traces or report to compare with A
     #[arg(value_name = "B")]
     after: PathBuf,
-    /// Exit with code 3 if the makespan of reports, or total time or bytes of traces, changes by more: 1%
+    /// Exit with code 3 if the makespan of reports, or the total time or bytes of traces, changes by more than this: 1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     threshold: Option<f64>,
-    /// Exit with code 3 if this differs; comma-separated
+    /// Exit with code 3 if one of these differs; comma-separated
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     fail_on: Vec<FailOnArg>,
-    /// Ignore changes of a node's times up to this: 2% or 5us
+    /// Ignore changes of a node's times up to this limit: 2% or 5us
     #[arg(long, value_name = "CHANGE", value_parser = tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
-    /// Lines of each list, or `all`; 10 in text and all in other formats by default
+    /// Maximum lines per list, or `all`; by default 10 in text and all in other formats
     #[arg(long, value_name = "N", value_parser = show)]
     show: Option<LineLimit>,
-    /// Compare the intact records of damaged traces, and report what is lost
+    /// Compare the intact records of damaged traces, and report the losses
     #[arg(long, hide_short_help = true)]
     salvage: bool,
-    /// Number of ranks compared at once; all cores by default
+    /// Ranks compared at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     verify: VerifyArg,
     #[command(flatten)]
     step: StepArg,
-    /// Write the differences of reports as a self-contained page with charts, too
+    /// Also write the differences of reports as a self-contained page with charts
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Print names and lines whole, which are cut to 120 columns or those of the terminal
+    /// Print long names and lines whole; by default they are cut to the terminal's width or 120 columns
     #[arg(long)]
     details: bool,
     /// Format of the differences
@@ -83,20 +83,20 @@ pub struct DiffArgs {
     output: PathBuf,
 }
 
-/// Respects in which nothing may differ.
+/// Kinds of differences that make the command fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FailOnArg {
-    /// Nodes, dependencies, and what nodes say besides times and sizes; of reports, what is counted
+    /// Nodes, dependencies, and attributes other than times and sizes; in reports, counts
     Structure,
-    /// Durations, delays and waiting of single nodes; of reports, any time
+    /// Durations, delays and waiting times of nodes; in reports, any time
     Time,
-    /// Bytes and FLOPs of single nodes; of reports, the buffers of collectives
+    /// Bytes and FLOPs of nodes; in reports, the buffers of collectives
     Bytes,
     /// All of these
     Any,
 }
 
-/// Number of lines shown of a list; `None` is all.
+/// Maximum number of lines of a list; `None` prints all.
 #[derive(Clone, Copy, Debug)]
 struct LineLimit(Option<usize>);
 
@@ -155,11 +155,11 @@ impl DiffArgs {
     }
 }
 
-/// Does what `args` ask for and prints the differences to `out`.
+/// Compares the two inputs and prints the differences to `out`.
 ///
 /// # Errors
 ///
-/// Bad input, or output that cannot be written.
+/// Fails on bad input, or if output cannot be written.
 pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.details && args.format != ReportFormatArg::Text {
         return Err("--details is for --format text; other formats have whole names".into());
@@ -219,7 +219,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// The text of a report, if `path` is one: a file that begins as JSON does and is not called a trace.
+/// Returns the text of `path` if it is a report: its content begins like JSON and its name has no ending of traces.
 fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
@@ -308,7 +308,7 @@ fn of_traces(
         all.add(tally, args.keep());
     }
     if args.format == ReportFormatArg::Csv {
-        // A table has no place for it.
+        // CSV has no row for faults, so they are warnings.
         for FileFault { rank, text, .. } in &all.faults {
             terminal::warning(format_args!("rank {rank}: {text}"))?;
         }
@@ -322,10 +322,11 @@ fn of_traces(
     Ok((text, verdict))
 }
 
-/// The files of each rank in both jobs.
+/// The file of each rank in the first and in the second job.
 type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
-/// Finds the files of both jobs, which `outputs` does not replace then. Two files are compared whatever their ranks.
+/// Finds the files of both jobs and protects them from being overwritten by `outputs`. Two single files are compared
+/// even if their ranks differ.
 fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
@@ -354,7 +355,7 @@ fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<
     Ok(ranks)
 }
 
-/// Compares the two files of a rank.
+/// Compares the two files of one rank.
 fn of_rank(
     rank: u32,
     files: [&RankFile; 2],
@@ -365,7 +366,7 @@ fn of_rank(
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
     let same = contents[0] == contents[1];
     let mut traces = if same {
-        // Nothing differs, but neither may be damaged.
+        // The files are equal, but they may be damaged, so one of them is checked.
         [RawTrace::read(contents[0]), RawTrace::read(b"")]
     } else {
         differences::raw_traces(contents)

@@ -1,4 +1,4 @@
-//! `chakram edit`: a job with other batches, layers, buckets or replicas.
+//! `chakram edit`: writes a job with changed batches, layers, buckets or replicas.
 
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::{RoleModel, edit_job};
@@ -25,21 +25,21 @@ Examples:
 
 Edits: batch=2x, sequence=2x, hidden=1.5x, layers=+4, accumulate=2, microbatches=2x, schedule=1f1b, data=8, ranks=64,
 bucket=25MiB, overlap=off, reshard=off, delay=50ms,rank=1,at=backward; a factor is 2x, 1/2x or both sizes, 8:16. A file has a list: edits = [\"batch=2x\"].
-`chakram replay --edit` does the same without files, beside the job as it is.")]
+`chakram replay --edit` does the same without files, and compares with the unchanged job.")]
 pub struct EditArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Change of the job, or a file NAME.toml of `edits`; several are made in order
+    /// Edit, or a file NAME.toml with a list of `edits`; repeatable, applied in order
     #[arg(long, value_name = "EDIT", required = true)]
     edit: Vec<String>,
-    /// Process groups: a JSON file {"1": [0, 1], …}
+    /// Process groups as JSON: {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Edits of a job, for programs.
+/// JSON summary of the edits of a job.
 #[derive(Serialize)]
 struct EditDocument {
     ranks_before: usize,
@@ -47,7 +47,7 @@ struct EditDocument {
     edits: Vec<EditRow>,
 }
 
-/// Prints what edits found and did.
+/// Prints the effect of each edit.
 pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
     for row in rows {
         writeln!(
@@ -71,7 +71,8 @@ pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Resu
 ///
 /// # Errors
 ///
-/// Traces that cannot be read, edits that find nothing or whose result is unknown, and output that cannot be written.
+/// Fails if traces cannot be read, an edit finds nothing to change or has an unknown result, or output cannot be
+/// written.
 pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let edits = args.edit.iter().map(|text| {
         let edits = parse_edits(text);

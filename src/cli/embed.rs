@@ -1,8 +1,8 @@
-//! Commands that run inside another program: their output is returned, errors are data, and nothing is printed.
+//! Commands inside another program: they return their output and their errors as data, and print nothing.
 //!
-//! A command line ends with its command, so it may end the process where memory runs out or a signal comes. Here the caller
-//! goes on: it runs a command as the task of a [`StopToken`](chakram_base::interrupt::StopToken), and an interruption or a
-//! memory limit is an error like any other.
+//! A command line may end the process if memory runs out or a signal comes, because nothing follows it. An embedding
+//! program goes on. So it runs each command as the task of a [`StopToken`](chakram_base::interrupt::StopToken), and an
+//! interruption or a memory limit is an ordinary error.
 
 use super::{
     Cli, CliCommand, DeferredArgs, LimitArgs, dispatch, parse_line, recognition, terminal,
@@ -27,23 +27,23 @@ pub use failure::{CommandFailure, FailureKind, PlainNode, WaitingPlainNode};
 use crate::flags::write_flag;
 use crate::output::NodeSink;
 
-/// Result of a command that was carried out.
+/// Output of a command that ran.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    /// Text or document, as on standard output.
+    /// Text or document that the command line prints to standard output.
     pub text: Vec<u8>,
-    /// Notes and warnings, as on standard error.
+    /// Notes and warnings that the command line prints to standard error.
     pub notes: Vec<String>,
-    /// Whether a threshold was exceeded, or a leak found: exit code 3.
+    /// Whether a threshold was exceeded or a leak was found: exit code 3.
     pub is_exceeded: bool,
-    /// Whether it found something that failed: exit code 1.
+    /// Whether the command found a failure, such as a deadlock: exit code 1.
     pub is_failed: bool,
-    /// The row of each node, if it was asked for and the command replayed.
+    /// A row for each node, if requested and if the command replayed.
     pub nodes: Option<NodeTable>,
 }
 
-/// Prepares the process, once: it survives tasks that need too much memory, and messages call options by the names of
-/// arguments, `max_memory` for `--max-memory`.
+/// Prepares the process once: it survives tasks that need too much memory, and messages name options as arguments, such
+/// as `max_memory` for `--max-memory`.
 pub fn prepare() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -53,7 +53,7 @@ pub fn prepare() {
     });
 }
 
-/// Writes the name of a setting as an argument; within a quoted command line, as a flag.
+/// Writes a setting as an argument, or as a flag inside a quoted command line.
 fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if f.alternate() {
         return write_flag(setting, f);
@@ -67,14 +67,14 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Limits of the process as they were, which return when this is dropped.
+/// The process's limits before a command, restored on drop.
 struct LimitsBefore {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
 impl LimitsBefore {
-    /// Sets the limits that a command was given.
+    /// Sets the limits that the command line gives.
     fn set(given: &LimitArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory),
@@ -92,12 +92,12 @@ impl Drop for LimitsBefore {
     }
 }
 
-/// Carries out the command of `arguments`, the first of which is the name of the program; with `wants_nodes`, a replay also
-/// returns a row for each node. Limits among the arguments hold for the process while the command runs.
+/// Runs the command line `arguments`, whose first word is the program's name. With `wants_nodes` a replay also returns
+/// a row for each node. Limits in the arguments apply to the whole process while the command runs.
 ///
 /// # Errors
 ///
-/// Fails as the command does, with what the message says as fields.
+/// Fails if the command fails; the fields have the facts of the message.
 pub fn execute(
     arguments: Vec<OsString>,
     wants_nodes: bool,
@@ -106,7 +106,7 @@ pub fn execute(
     let (parsed, words) = parse_line(arguments);
     let mut cli = match parsed {
         Ok(cli) => cli,
-        // Help and versions are output.
+        // Help and version texts are output, not failures.
         Err(error) if !error.use_stderr() => {
             return Ok(CommandOutput {
                 text: error.to_string().into_bytes(),
@@ -134,7 +134,7 @@ pub fn execute(
 }
 
 impl Cli {
-    /// Hands the table of nodes of the command's replay to `sink`.
+    /// Makes the command's replay pass its table of nodes to `sink`.
     fn keep_nodes(&mut self, sink: &NodeSink) {
         match &mut self.command {
             CliCommand::Replay(DeferredArgs(args)) => args.run.nodes = sink.clone(),

@@ -24,14 +24,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Form of a verdict.
+/// Output format of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
     /// A table, and causes below it
     Text,
     /// One document
     Json,
-    /// A summary as GitHub shows it
+    /// A summary for GitHub, in Markdown
     Markdown,
 }
 
@@ -45,7 +45,7 @@ impl CheckFormat {
     }
 }
 
-/// Options of a replay that a baseline keeps.
+/// The options of `chakram replay` that a baseline stores.
 #[derive(Debug, Parser)]
 #[command(name = "replay options", no_binary_name = true)]
 struct KeptOptions {
@@ -74,31 +74,31 @@ Examples:
   chakram archive baseline corpus.etz -m dgx-h100 -m mi300x --reason 'all machines' -- --compute roofline
   chakram archive baseline corpus.etz --where 'owner = me' -m machine.toml --reason 'as captured'
 
-machine.toml is that of the workload where it has one. Baselines of before are kept, with their reasons;
-`check` holds against the latest on each machine.")]
+machine.toml is the workload's own file if it has one of that name. Earlier baselines are kept, with their
+reasons; `check` compares with the latest on each machine.")]
 pub struct BaselineArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// A machine from `chakram machine list`, a file of the workload, or a file; may be given more than once
+    /// Machine to predict for: a name from `chakram machine list`, a file of the workload, or a file; repeatable
     #[arg(short, long, required = true, value_name = "MACHINE")]
     machine: Vec<String>,
     /// Reason why these predictions are right; kept in the archive
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Only workloads of which this holds, as for `archive list`
+    /// Only workloads that satisfy this condition, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
-    /// Number of replays at a time; as many as there are cores by default
+    /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
-    /// Options of `chakram replay` about the timing model and the traces, which later checks use as well; files that they
-    /// name are read again
+    /// Options of `chakram replay` for the timing model and the traces. They are stored, and later checks use them and
+    /// read again the files that they name
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
 
-/// Records baselines.
+/// Replays the chosen workloads on each machine and stores the results as baselines.
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
@@ -189,10 +189,10 @@ Examples:
   chakram archive check corpus.etz --where 'owner = me' --format markdown >> $GITHUB_STEP_SUMMARY
   chakram archive check corpus.etz --machine dgx-h100=new/dgx-h100.toml --junit check.xml --html check.html
 
-Two verdicts: whether a prediction changed, which fails beyond the threshold, and how far it is from
-measured steps, where `archive add --measured` gave some; that never fails by itself.
+There are two verdicts. One is whether a prediction changed; this fails beyond the threshold. The other is how far
+it is from measured steps, if `archive add --measured` gave some; this never fails by itself.
 
-Exit codes: 0 no prediction moved, 2 one could not be made, 3 one moved beyond the threshold")]
+Exit codes: 0 no prediction changed, 2 one could not be made, 3 one changed beyond the threshold")]
 pub struct CheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
@@ -200,26 +200,26 @@ pub struct CheckArgs {
     /// Fail if a prediction changes by more than this, either way
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
     threshold: f64,
-    /// Take another file for the machine of baselines: dgx-h100=new.toml; may be given more than once
+    /// Use another file for a machine of the baselines: dgx-h100=new.toml; repeatable
     #[arg(short, long, value_name = "MACHINE=FILE", value_parser = replacement)]
     machine: Vec<(String, String)>,
-    /// Only workloads of which this holds, as for `archive list`
+    /// Only workloads that satisfy this condition, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
-    /// Check only as many as are likely to take this long, so chosen that they cover operators, groups, sizes, schemas
-    /// and machines; what is left out is said
+    /// Check only a selection that takes about this long and covers operators, groups, sizes, schemas and machines; the
+    /// output lists the rest
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<Duration>,
-    /// Number of replays at a time; as many as there are cores by default
+    /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the verdict
     #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
     format: CheckFormat,
-    /// Write the verdict as JUnit's XML, too
+    /// Also write the verdict as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write a page, too: for each prediction that moved, where its time went before and now, why, and earlier baselines
+    /// Also write an HTML page: for each changed prediction, its times before and now, the cause, and earlier baselines
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
 }
@@ -242,10 +242,10 @@ fn budget(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(span.0 / 1000))
 }
 
-/// Baseline that is about to be checked.
+/// A baseline to check, with its workload.
 type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
 
-/// Checks predictions.
+/// Repeats the predictions of the chosen baselines and prints the verdict.
 pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open(&args.archive)?);
     let mut outputs = OutputSet::default();
@@ -332,7 +332,7 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Returns the pairs that `budget` allows, on as many threads; the rest is told in `outcome`.
+/// Chooses the pairs that `threads` threads replay within `budget`; records the others and their features in `outcome`.
 fn within<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],
@@ -368,7 +368,8 @@ mod tests {
     use clap::{Command, CommandFactory};
     use std::collections::BTreeSet;
 
-    /// What a report looks like and how often a job is launched is no part of a prediction that is kept.
+    /// The only other options of `replay` choose the report or repeat the job, and a stored prediction depends on
+    /// neither.
     #[test]
     fn baselines_take_every_option_of_replays_about_times_and_traces() {
         let about = |command: &Command| -> BTreeSet<String> {

@@ -21,14 +21,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Form of a listing.
+/// Output format of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ListFormat {
     /// Aligned columns
     Text,
     /// One document
     Json,
-    /// A row for each workload, a column for each key of the metadata
+    /// A row for each workload, a column for each metadata key
     Csv,
 }
 
@@ -39,16 +39,16 @@ Examples:
   chakram archive list corpus.etz --where 'gpu = h100 and framework >= 2.5'
   chakram archive list corpus.etz --where 'not (owner = me or ranks < 8)' --format json
 
-Questions: KEY = VALUE, or !=, <, <=, >, >=, and ~ for `contains`; and, or, not, parentheses; values
-with blanks in quotes. Beside the keys of `archive add --set` there are name and ranks. Versions are
+Conditions: KEY = VALUE, or !=, <, <=, >, >=, and ~ for `contains`; and, or, not, parentheses; values
+with blanks in quotes. The keys are name, ranks and the keys of `archive add --set`. Versions are
 compared part by part (2.10 > 2.9), text without regard to case.
 
-Exit codes: 0 all workloads could be asked, 2 the archive has a damaged end, so that some are missing")]
+Exit codes: 0 all workloads were searched, 2 the archive has a damaged end, so some workloads are missing")]
 pub struct ListArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Only workloads of which this holds
+    /// Only workloads that satisfy this condition
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
     /// Format of the list
@@ -63,12 +63,12 @@ impl ListArgs {
     }
 }
 
-/// Parses a question.
+/// Parses the condition of `--where`.
 pub fn query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
-/// Renders workloads as CSV; keys that one has and another has not are empty there.
+/// Renders workloads as CSV. A workload without a key that another has gets an empty cell.
 fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
@@ -93,13 +93,13 @@ fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     rows.text()
 }
 
-/// Document of a list.
+/// JSON document of `archive list`.
 #[derive(Serialize)]
 struct WorkloadList<'a> {
     workloads: Vec<&'a WorkloadEntry>,
 }
 
-/// Lists workloads.
+/// Prints the workloads that satisfy the condition.
 pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.format == ListFormat::Json {
         let archive = super::open(&args.archive)?;
@@ -118,7 +118,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.tail()));
     }
-    // Numbers and the spaces around them take 26 columns; a name leaves as much to the metadata.
+    // Numbers and the spaces around them take 26 columns, and the metadata needs as much space as the longest name.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
     let names = found.iter().map(|row| clip(&row.name, longest));
@@ -148,7 +148,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
-    // The program ends, and giving back what ten thousand workloads take would be a tenth of its time.
+    // The program ends here. Freeing the memory of ten thousand workloads would take a tenth of the run.
     std::mem::forget(all);
     Ok(super::exit_code(listing.tail()))
 }
@@ -166,7 +166,7 @@ pub struct ShowArgs {
     format: ListFormat,
 }
 
-/// Shows a workload.
+/// Prints a workload's metadata, files and baselines.
 pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
@@ -254,19 +254,19 @@ Examples:
   chakram archive extract corpus.etz::llama3/step-7 -o step-7 --ranks 0-7
   chakram archive extract corpus.etz::llama3/step-7 -o part --ranks 3 --nodes 10000-19999
 
-Only what holds the ranks and nodes is read and unpacked. Nodes keep their dependencies on nodes that
-are left out, so a part is for looking at: chakram inspect part")]
+Only the bytes of these ranks and nodes are read and unpacked. Nodes keep their dependencies on nodes that
+are left out, so a part is only for inspection: chakram inspect part")]
 pub struct ExtractArgs {
     /// The workload
     #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
     workload: WorkloadPath,
-    /// Folder of the files, which is created if need be
+    /// Folder for the files, created if it does not exist
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
     /// Only these ranks, without the job's file: 3, or 0-7
     #[arg(long, value_name = "RANKS", value_parser = range)]
     ranks: Option<NumberRange>,
-    /// Only these nodes of each rank by their place in its trace, without the job's file: 0-999 are the first thousand
+    /// Only these nodes of each rank by index in its trace, without the job's file: 0-999 are the first thousand
     #[arg(long, value_name = "NODES", value_parser = range)]
     nodes: Option<NumberRange>,
 }
@@ -279,7 +279,7 @@ fn range(text: &str) -> Result<NumberRange, String> {
     }
 }
 
-/// Extracts a workload.
+/// Writes the files of a workload, or of the chosen ranks and nodes, into the output folder.
 pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;

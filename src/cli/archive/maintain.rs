@@ -17,7 +17,7 @@ use std::process::ExitCode;
 Example:
   chakram archive verify corpus.etz
 
-Exit codes: 0 all is whole, 1 all that was committed is whole, and a command was interrupted after that,
+Exit codes: 0 all is intact, 1 everything committed is intact and a later command was interrupted,
 2 something is damaged")]
 pub struct VerifyArgs {
     /// The archive
@@ -25,7 +25,7 @@ pub struct VerifyArgs {
     archive: PathBuf,
 }
 
-/// Verifies an archive.
+/// Compares every byte of the archive with its checksums and prints the result.
 pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.archive)?;
     let progress = Progress::start("verifying", "objects", archive.objects());
@@ -67,17 +67,17 @@ pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
 Example:
   chakram archive merge all.etz berlin.etz tokyo.etz
 
-Workloads of one name must be the same; otherwise nothing is merged.")]
+Workloads of one name must be identical; otherwise nothing is merged.")]
 pub struct MergeArgs {
-    /// The archive that grows
+    /// The archive that receives the workloads
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Archives whose workloads it gets
+    /// Archives whose workloads are added
     #[arg(required = true, value_name = "FROM")]
     from: Vec<PathBuf>,
 }
 
-/// Merges archives.
+/// Adds the workloads of the other archives, or none if two of one name differ.
 pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let sources = args.from.iter().map(|path| super::open(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
@@ -105,23 +105,23 @@ Examples:
   chakram archive gc corpus.etz --as-of 2027-01-01
   chakram archive gc corpus.etz --drop llama3/step-7
 
-A workload is kept through the day of its `retention`, and for ever without one.")]
+A workload is kept through the day of its `retention`, or for ever if it has none.")]
 pub struct GcArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// The day: YYYY-MM-DD; what was to be kept until the day before goes
+    /// Today, as YYYY-MM-DD; workloads whose retention ended before it are dropped
     #[arg(long, value_name = "DATE", required_unless_present = "drop")]
     as_of: Option<String>,
-    /// Drop this workload, whatever its retention; may be given more than once
+    /// Drop this workload, whatever its retention; repeatable
     #[arg(long, value_name = "WORKLOAD")]
     drop: Vec<String>,
-    /// Say what would go, and leave everything as it is
+    /// Only print what would be dropped, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Collects what need not be kept.
+/// Drops workloads whose retention is over or that `--drop` names, then the data that no workload uses.
 pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let dropped = |archive: &Archive| {
         let mut names = Vec::new();

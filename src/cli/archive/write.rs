@@ -21,17 +21,17 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   chakram archive create corpus.etz            one file
-  chakram archive create --folder corpus       a folder, to which large corpora are added more cheaply")]
+  chakram archive create --folder corpus       a folder, which grows faster when the corpus is large")]
 pub struct CreateArgs {
-    /// Path of the archive; nothing may be there
+    /// Path of the new archive, where nothing may exist yet
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Create a folder in place of a file
+    /// Create a folder instead of a file
     #[arg(long)]
     folder: bool,
 }
 
-/// Creates an archive.
+/// Creates an empty archive.
 pub fn create(args: &CreateArgs) -> Result<ExitCode, Box<dyn Error>> {
     archive::create(&args.archive, args.folder)?;
     Ok(ExitCode::SUCCESS)
@@ -44,8 +44,8 @@ Examples:
   chakram archive add corpus.etz run7/job --name llama3/step-7 --set gpu=h100 --set retention=2028-12-31
   chakram archive add corpus.etz run7/job --with run7/capture --level best
 
-Files are kept as they are, byte by byte: traces, the job's file and machine.toml beside them, and
-what --with names. What the archive has already takes no place again.
+Files are stored byte for byte: the traces, the job's file and machine.toml in the same folder, and
+the files of --with. Data that the archive already has takes no extra space.
 
 Known keys: model, commit, licence, owner, cluster, gpu (text); torch, framework, nccl, driver
 (versions); step (number); retention (date: the last day to keep it). Values of other keys are
@@ -57,22 +57,22 @@ pub struct AddArgs {
     /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// Name of the workload; that of the folder, file or prefix by default
+    /// Name of the workload; by default the name of the folder, file or prefix
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Metadata of the workload: gpu=h100; may be given more than once
+    /// Metadata of the workload: gpu=h100; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, MetadataValue)>,
-    /// Keep another file or folder beside the traces, such as the capture they come from
+    /// Also store this file or folder, such as the capture that the traces come from; repeatable
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
     /// Compression level
     #[arg(long, value_parser = choices::<CompressionLevel>(), default_value = "default", value_name = "LEVEL")]
     level: CompressionLevel,
-    /// Keep measured step times beside it: a file of one time in a line, `12.3 ms`
+    /// Also store measured step times, from a file with one time per line: `12.3 ms`
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
-    /// Replace the workload of this name; what was predicted for it stays
+    /// Replace the workload of this name, but keep its recorded predictions
     #[arg(long)]
     replace: bool,
 }
@@ -92,7 +92,7 @@ fn key_value(text: &str) -> Result<(String, MetadataValue), String> {
     Ok((key.to_owned(), value))
 }
 
-/// Adds a workload.
+/// Stores a job's traces and files, with their metadata, as a workload.
 pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let found = job::find(&args.traces, VerifyLevel::Hashes)?;
     let name = match &args.name {
@@ -104,7 +104,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
-    // Groups of a job for other programs, which `generate` writes beside it.
+    // `generate` writes a file of groups next to a job, for other programs.
     if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let groups = path.with_file_name(format!("{name}.groups.json"));
@@ -157,7 +157,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     Ok(ExitCode::SUCCESS)
 }
 
-/// Name of a workload by its path: that of a case or a folder, and otherwise the prefix of its files.
+/// Returns the name of a workload from its path: the name of the case or folder, otherwise the prefix of its files.
 fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFile]) -> String {
     let name = job::name_of(paths, files);
     let name = name
@@ -179,7 +179,7 @@ fn folder_of(path: &Path) -> PathBuf {
     path.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-/// Keeps a file that is named twice once, and refuses two files of one name.
+/// Removes repeated paths to one file, and fails if two different files have one name.
 fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
     files.dedup_by(|b, a| {
@@ -197,7 +197,7 @@ fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, Pa
     }
 }
 
-/// Adds the file `path`, or all in the folder, with names from its own on.
+/// Adds the file `path`, or all files in the folder `path`. The stored names begin with the last part of `path`.
 fn beside(path: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<(), Box<dyn Error>> {
     let own = path.file_name().and_then(|name| name.to_str());
     let own = own.ok_or_else(|| format!("{}: it has no name that can be kept", path.display()))?;

@@ -1,4 +1,4 @@
-//! Effect of quirks on a result: replays with all of them, with each one corrected, and with all corrected.
+//! Effect of quirks on a result: replays with all quirks, with each one corrected, and with all corrected.
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 mod table;
 
-/// Quirks that a replay corrects.
+/// The quirks that a replay corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuirkVariation {
     Nothing,
@@ -45,7 +45,7 @@ enum ReplayEnding {
     After(Span),
     /// The network has no such quirk.
     NotApplicable,
-    /// It was refused, deadlocked or never ends.
+    /// It was rejected, deadlocked or never ends.
     Failed {
         how: &'static str,
         why: String,
@@ -59,8 +59,8 @@ struct QuirkRow {
     ended: ReplayEnding,
 }
 
-/// Replays the inputs of `args` repeatedly and prints the table. Where a replay with a quirk corrected fails, the
-/// table says so, and so does the exit code.
+/// Replays the inputs of `args` once per variation and prints the table. If a replay with a corrected quirk fails, the
+/// table and the exit code report it.
 pub fn run(
     args: &AstraSimArgs,
     to: &mut ReportDestination<'_>,
@@ -112,7 +112,7 @@ pub fn run(
     }
 }
 
-/// Returns the duration of a replay with these quirks, or the kind of failure and its message.
+/// Returns the makespan with these quirks, or the kind of failure and its message.
 fn makespan(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
         .job(quirks)

@@ -1,4 +1,4 @@
-//! Output formats: the original's lines, a table, or the report as JSON.
+//! Output formats: ASTRA-sim's lines, a table, or the report as JSON.
 
 use chakram_astra_sim::{AstraInputs, RankWork};
 use chakram_base::units::Span;
@@ -10,17 +10,17 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Statistics of a rank that finished. Times are in ns.
+/// Statistics of a rank that finished, with times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct RankStatistics {
     /// The rank.
     pub rank: u32,
     finish: u64,
-    /// Negative in a pure replay that does several things at once.
+    /// Wall time minus the recorded time of its nodes; negative in a pure replay whose nodes overlap.
     exposed: i64,
     time: RankBusyTime,
     work: RankWork,
-    /// Peak memory of tensors in bytes, if that is tracked.
+    /// Peak memory of tensors in bytes, if memory is tracked.
     pub peak_memory: Option<u64>,
 }
 
@@ -40,14 +40,14 @@ impl RankStatistics {
 }
 
 impl RankStatistics {
-    /// Returns whether the original's statistics throw on the rank: on nodes that are neither kernels nor
+    /// Returns whether ASTRA-sim's statistics throw an exception on the rank: it has nodes that are neither kernels nor
     /// communication.
     pub fn breaks_off(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
 
-    /// Replaces the overlap by the original's definition: the time of kernels and communication beyond the total
-    /// time.
+    /// Replaces the overlap by ASTRA-sim's definition: the time of kernels plus the time of communication minus the
+    /// total time.
     pub fn with_excess(mut self) -> Self {
         let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
         self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
@@ -59,7 +59,7 @@ fn ns(span: Span) -> u64 {
     span.0 / 1000
 }
 
-/// Renders the lines of the original, in its words, rank by rank.
+/// Renders ASTRA-sim's lines with its wording, rank by rank.
 pub fn text(rows: &[RankStatistics]) -> String {
     let mut out = String::new();
     for row in rows {
@@ -70,7 +70,7 @@ pub fn text(rows: &[RankStatistics]) -> String {
     out
 }
 
-/// Renders the original's line for a finished rank.
+/// Renders ASTRA-sim's line for a finished rank.
 pub fn end(row: &RankStatistics) -> String {
     format!(
         "sys[{}] finished, {} cycles, exposed communication {} cycles.",
@@ -78,7 +78,7 @@ pub fn end(row: &RankStatistics) -> String {
     )
 }
 
-/// Renders the lines of a rank's statistics; unless `always`, the one on overlap only where there is some.
+/// Renders the lines of a rank's statistics. Without `always`, the line about overlap appears only if there is overlap.
 pub fn statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     lines(&mut out, row, always).expect("a string grows as needed");
@@ -127,7 +127,7 @@ fn lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Resu
     Ok(())
 }
 
-/// Scales bytes as the original does: in single precision, and a KB is 1024 of them.
+/// Scales bytes as ASTRA-sim does: in single precision, with 1024 bytes per KB.
 fn scaled(bytes: u64) -> (f32, &'static str) {
     let mut value = bytes as f32;
     let mut left = bytes;
@@ -145,7 +145,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
                       remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
                       memory_utilization,flops_per_byte,peak_memory_bytes\n";
 
-/// Renders a table with a row for each rank; values that were not requested are empty.
+/// Renders a table with a row for each rank. Values that were not requested are empty.
 pub fn csv(rows: &[RankStatistics]) -> String {
     let mut out = CsvRows::new(HEADER.trim_end());
     for row in rows {
@@ -171,7 +171,7 @@ pub fn csv(rows: &[RankStatistics]) -> String {
     out.text()
 }
 
-/// Renders the report as JSON, with the original's statistics added.
+/// The report as JSON, with ASTRA-sim's statistics added.
 #[derive(Debug, Serialize)]
 pub struct OriginalDocument {
     #[serde(flatten)]
@@ -179,7 +179,7 @@ pub struct OriginalDocument {
     astra_sim: OriginalReport,
 }
 
-/// Settings and results that only the original has.
+/// Settings and results that only ASTRA-sim has.
 #[derive(Debug, Serialize)]
 struct OriginalReport {
     network_model: String,
@@ -213,7 +213,7 @@ struct RooflineUse {
 }
 
 impl OriginalDocument {
-    /// Joins `report` with what the original knows.
+    /// Adds ASTRA-sim's settings and statistics to `report`.
     pub fn new(
         mut report: Report,
         rows: &[RankStatistics],
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(scaled(1023), (1023.0, "B"));
         assert_eq!(scaled(1536), (1.5, "KB"));
         assert_eq!(scaled(3 << 20), (3.0, "MB"));
-        // A byte less than a MB is still in KB, though it reads as 1024.00.
+        // One byte less than a MB is still printed in KB, although it rounds to 1024.00.
         assert_eq!(scaled((1 << 20) - 1).1, "KB");
         assert_eq!(scaled(5 << 29), (2.5, "GB"));
         assert_eq!(scaled(1 << 50), (1024.0, "TB"));

@@ -1,4 +1,4 @@
-//! Replay on the chosen network, with the observers that the output needs.
+//! Replay on the chosen network, with the observers that the output requires.
 
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// Replays `job` and prints the requested output.
 ///
-/// If the replay deadlocks, text and CSV still have the ranks that finished.
+/// If the replay deadlocks, text and CSV still list the ranks that finished.
 pub fn run(
     args: &AstraSimArgs,
     job: &AstraSimJob,
@@ -39,12 +39,13 @@ pub fn run(
     Ok(())
 }
 
-/// End of a replay.
+/// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplayAttempt {
-    /// Everything is written.
+    /// All output was written.
     Done,
-    /// Nothing is written, because closed forms may have changed the order of the original's lines.
+    /// Nothing was written, because analytical answers may have changed the order of ASTRA-sim's lines. The caller must
+    /// replay step by step.
     LostOrder,
 }
 
@@ -61,7 +62,7 @@ fn attempt(
     let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
-    // Most graphs need no look-up per node, which `None` says.
+    // `None`: the graph has only kernels where it says compute, so no look-up per node is needed.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
@@ -81,7 +82,7 @@ fn attempt(
     let full = args.format == ReportFormatArg::Json;
     let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
     let (_, (_, (_, timeline))) = watched;
-    // What a refused replay did has no meaning.
+    // The observers' records of a rejected replay have no meaning.
     let result = match result {
         Err(error @ ReplayError::Refused(_)) => return Err(error.into()),
         result => result,
@@ -120,7 +121,7 @@ fn attempt(
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
-        // The original creates the whole path.
+        // ASTRA-sim creates the whole path.
         let parent = folder
             .and_then(Path::parent)
             .filter(|p| !p.as_os_str().is_empty());
@@ -135,7 +136,7 @@ fn attempt(
         TimelineFile::finish(timeline, path)?;
         return Ok(ReplayAttempt::Done);
     }
-    // The rows are printed although the replay may have failed: `result` is checked behind them.
+    // The rows are printed even if the replay failed; `result` is checked after them.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
         ReportFormatArg::Text => to.write(&render::text(&rows))?,
@@ -160,15 +161,16 @@ fn attempt(
 /// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // The file of a timeline is begun once, so a replay that has one cannot lose the order of lines.
+        // A timeline's file can be started only once, so its replay cannot be repeated: simulate from the start, which
+        // always keeps the order of lines.
         stepwise: args.stepwise || (args.transcribes() && args.timeline.path().is_some()),
-        // Lines of ranks that finish together follow one another as the original's.
+        // ASTRA-sim prints the lines of ranks that finish together in this order.
         ordered_ends: args.transcribes(),
         ..ReplayOptions::default()
     }
 }
 
-/// Replays `job` and returns its outcome alone.
+/// Replays `job` without observers.
 pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, ReplayError> {
     let machine = job.machine();
     let prepared = job.prepare(&machine, &options(args))?;
@@ -177,7 +179,7 @@ pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, 
     Ok(outcome)
 }
 
-/// Returns the nodes of an instance in the order in which they completed.
+/// Yields the nodes of an instance in the order of their completion.
 fn ran<'a>(
     workload: &'a Workload,
     spans: &'a SpanRecorder,
@@ -205,7 +207,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     }
 }
 
-/// Draws the memory of a rank into a file of its own.
+/// Writes a picture of a rank's memory to its own file.
 fn draw(
     memory: &TensorMemory<'_>,
     rank: u32,

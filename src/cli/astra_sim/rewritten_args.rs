@@ -1,4 +1,4 @@
-//! Rewriting of the original's command line to ours, before it is parsed.
+//! Rewrites ASTRA-sim's command line as a command line of this program, before it is parsed.
 
 use super::AstraSimArgs;
 use crate::LimitArgs;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// Name of the subcommand.
 const NAME: &str = "astra-sim";
 
-/// File names of the original's two programs, with the network model of each.
+/// File names of ASTRA-sim's two programs, each with its network model.
 const PROGRAMS: [(&str, &str); 2] = [
     ("AstraSim_Analytical_Congestion_Unaware", "unaware"),
     ("AstraSim_Analytical_Congestion_Aware", "aware"),
@@ -24,13 +24,13 @@ pub struct RewrittenArgs {
     pub kept: Vec<OsString>,
     /// Arguments that were left out, with the reason.
     pub ignored: Vec<InputNote>,
-    /// Whether the program was called by the name of one of the original's.
+    /// Whether the program was called by a name of ASTRA-sim's programs.
     pub original: bool,
 }
 
-/// Rewrites a command line, the program's name first. Under the name of one of the original's programs it gets the
-/// subcommand and the network model. Arguments that the subcommand does not know are left out, as the original
-/// ignores them; this includes the word behind a flag that takes its value only after `=`.
+/// Rewrites a command line, whose first word is the program's name. If that is a name of ASTRA-sim's programs, the
+/// subcommand and the network model are added. Arguments that the subcommand does not know are left out, because
+/// ASTRA-sim ignores them; so is a separate word after a flag whose value must follow `=`.
 pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -58,7 +58,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if it can have a value and takes none that stands apart.
+    // The previous flag, if its value is optional or must follow `=`. A separate word after it is ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -98,7 +98,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
     }
 }
 
-/// Returns the reason for leaving out `argument`, which stands behind `flag` if that could have a value.
+/// Returns the reason for ignoring `argument`. It follows `flag`, if that flag could have a value.
 fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -115,14 +115,14 @@ fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote
     InputNote::flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Place of the value of a known argument: none, the next argument, or behind an `=` that is missing.
+/// Where the value of a known argument is: nowhere, in the next argument, or after an `=` that is missing.
 enum FlagValue {
     Nothing,
     Behind,
     Next,
 }
 
-/// Returns the place of `argument`'s value, if it is one of `command`'s.
+/// Returns where `argument`'s value is, or `None` if `command` does not know the argument.
 fn known(command: &Command, argument: &str) -> Option<FlagValue> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {
@@ -139,7 +139,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
-        // The parser adds help itself, so the command does not list it.
+        // The parser itself adds help, so the command does not list it.
         let help = (name == "help").then_some(FlagValue::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
@@ -150,7 +150,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
         });
         return arg.or(help);
     }
-    // `-qofile` is `-q -o file`: the first letter that takes a value has the rest of the word, or the next.
+    // `-qofile` is `-q -o file`: the first letter that takes a value takes the rest of the word, or the next word.
     let mut letters = argument.strip_prefix('-')?.chars();
     let mut last = None;
     while let Some(letter) = letters.next() {
@@ -220,7 +220,7 @@ mod tests {
         assert!(arguments([]).kept.is_empty());
     }
 
-    /// Everything that the help lists is known, by both its names, and before the command what all commands have.
+    /// All options of the help are known by both names; before the command, so are the general options.
     #[test]
     fn options_that_the_help_lists_are_kept() {
         let mut cli = crate::whole_command();

@@ -1,12 +1,12 @@
-//! The original's own lines, for scripts that parse them: its output and its log.
+//! ASTRA-sim's own lines, for scripts that parse its output and its log.
 //!
-//! A line is `[time] [logger] [level] text`, the default format of its logging library. Standard output has those of
-//! level `info` and above: the rings of NPU 0, and for each NPU, at the moment when it finishes, its end and its
-//! statistics. The log, `log.log` in the folder of logs, has the same, and with `trace-enabled` a line for the issue
-//! and one for the end of each node. Times are UTC; `SOURCE_DATE_EPOCH` replaces the present.
+//! A line is `[time] [logger] [level] text`, the default format of ASTRA-sim's logging library. Standard output gets
+//! the lines of level `info` and above: the rings of NPU 0 and, when an NPU finishes, its end and its statistics.
+//! `log.log` in the folder of logs gets the same lines; with `trace-enabled` it also gets a line when a node is issued
+//! and one when it completes. Times are UTC; `SOURCE_DATE_EPOCH` replaces the current time.
 //!
-//! Its statistics break off behind their first line on a rank that has nodes of the host, of memory, or nodes that do
-//! nothing.
+//! The statistics of a rank stop after their first line if the rank has nodes of the host, nodes of memory, or nodes
+//! that do nothing.
 
 use super::render::{self, RankStatistics};
 use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
@@ -18,7 +18,7 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::fmt::Write as _;
 
-/// An event for which the original prints a line.
+/// An event for which ASTRA-sim prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TranscriptEvent {
     Issued(InstanceId, NodeIndex, Time),
@@ -26,7 +26,7 @@ enum TranscriptEvent {
     Finished(InstanceId),
 }
 
-/// Recorder of the order in which ranks finish and, if nodes are traced, of their issues and completions.
+/// Records the order in which ranks finish and, if nodes are traced, their issues and completions.
 #[derive(Debug)]
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
@@ -37,7 +37,7 @@ pub struct TranscriptRecorder<'a> {
 }
 
 impl<'a> TranscriptRecorder<'a> {
-    /// Creates a recorder of `workload`; with `traces`, of each node.
+    /// Creates a recorder of `workload`. `traces` adds the events of each node.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
         Self {
@@ -48,7 +48,7 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns whether the original has a line for a node: not for one that ends at once.
+    /// Returns whether ASTRA-sim prints lines for a node. It does not for a node that completes at once.
     fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -57,8 +57,7 @@ impl<'a> TranscriptRecorder<'a> {
         self.traces && kind != NodeKind::Nothing && !skipped
     }
 
-    /// Returns the events, with the ends of ranks without nodes at the place where the original has these: at the
-    /// start, by rank.
+    /// Returns the events. Ranks without nodes finish at the start, in the order of ranks, as in ASTRA-sim.
     fn events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
@@ -108,20 +107,21 @@ impl Observer for TranscriptRecorder<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Observer of whether closed forms keep the order of lines. They do for the members of a collective, and so they do for
-/// all lines if nothing else completes from its begin to its end: an NPU takes what is due at one instant in the order in
-/// which the first of it was scheduled, which would be another if one of the collective's own steps came to that instant.
+/// Detects whether analytical answers of collectives keep ASTRA-sim's order of lines. Lines of the members of one
+/// collective always keep their order. All lines keep it if nothing else completes between the collective's start and
+/// its end. Otherwise a step of the collective could be due at the same instant as another event, and an NPU handles
+/// the events of one instant in the order in which the first of them was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
-    /// The last completion of anything but a collective.
+    /// Time of the last completion of a node other than a collective.
     other: Option<Time>,
-    /// The last end of a collective, and whether it was answered by closed form.
+    /// End of the last collective, and whether its answer was analytical.
     last: Option<(Time, bool)>,
     is_lost: bool,
 }
 
 impl LineOrderObserver {
-    /// Returns whether the order of lines is the original's.
+    /// Returns whether the lines are in ASTRA-sim's order.
     pub fn is_kept(&self) -> bool {
         !self.is_lost
     }
@@ -150,7 +150,7 @@ impl Observer for LineOrderObserver {
     }
 }
 
-/// Lines for standard output, and those for the log.
+/// Lines for standard output, and lines for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TranscriptLines {
     pub printed: String,
@@ -159,7 +159,7 @@ pub struct TranscriptLines {
 }
 
 impl TranscriptLines {
-    /// Appends a line of the level `info`, or one above.
+    /// Appends a line of level `info` or above to both outputs.
     fn say(&mut self, logger: &str, level: &str, text: &str) {
         let line = format!("[{}] [{logger}] [{level}] {text}\n", self.clock);
         self.printed += &line;
@@ -177,8 +177,8 @@ impl TranscriptLines {
     }
 }
 
-/// Renders all lines of a run: `rows` of the instances that finished, `types` of nodes if they are traced, and the
-/// time stamp `clock`.
+/// Renders all lines of a run. `rows` are the instances that finished, `types` the types of nodes if they are traced,
+/// and `clock` the time stamp.
 pub fn lines(
     transcript: &TranscriptRecorder<'_>,
     inputs: &AstraInputs,
@@ -191,7 +191,7 @@ pub fn lines(
         ..TranscriptLines::default()
     };
     for (size, offset) in rings(inputs) {
-        // All of them are those of NPU 0, which come first.
+        // All ring lines are about NPU 0 and come first.
         to.info(
             "system::topology::RingTopology",
             &format!(
@@ -237,7 +237,7 @@ pub fn lines(
     to
 }
 
-/// Renders the end of an NPU, with its statistics unless they break off.
+/// Renders the end of an NPU and its statistics; after the first line ASTRA-sim may stop.
 fn finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
     to.info("workload", &render::end(row));
@@ -258,9 +258,9 @@ fn finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns the size of each ring of NPU 0 and the distance of its neighbours, in the order in which the original
-/// creates them: for all-reduce, reduce-scatter, all-gather and all-to-all, one in each dimension of the list, up to
-/// one of all.
+/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates them. Each
+/// of all-reduce, reduce-scatter, all-gather and all-to-all has a ring per dimension in its list, except dimensions with
+/// a double binary tree. An entry for all dimensions is one ring of all NPUs and ends the list.
 fn rings(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());
@@ -287,7 +287,7 @@ fn rings(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     rings
 }
 
-/// Returns the time stamp of lines: the present, or `SOURCE_DATE_EPOCH`, as `2026-03-26 09:41:07.123`.
+/// Returns the time stamp of lines as `2026-03-26 09:41:07.123`: the current time, or `SOURCE_DATE_EPOCH`.
 #[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
 pub fn clock() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
@@ -299,12 +299,12 @@ pub fn clock() -> String {
     date(fixed.unwrap_or_else(present))
 }
 
-/// Formats ms since 1970 by the calendar: years of 365 days from March on, a leap day at the end of each fourth, but
-/// not of centuries unless 400 divides them.
+/// Formats ms since 1970 by the Gregorian calendar. Years begin in March, so that a leap day is the last day of its
+/// year; every fourth year has one, except centuries that 400 does not divide.
 fn date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
-    // Days from the first of March of the year 0; an era is 400 years.
+    // Days since 1 March of the year 0. An era is 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn days_are_those_of_the_calendar() {
-        // As `date -u -d @S` has them.
+        // Expected values are from `date -u -d @S`.
         for (seconds, expected) in [
             (0, "1970-01-01 00:00:00.000"),
             (951_782_400, "2000-02-29 00:00:00.000"),

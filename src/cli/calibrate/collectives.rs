@@ -1,4 +1,4 @@
-//! Collectives that nccl-tests measured, written as the `measured_collective` tables of a machine.
+//! Collectives that nccl-tests measured, written to `measured_collective` tables of a machine.
 
 use super::{string, with_section};
 use crate::terminal::plain_style;
@@ -17,7 +17,8 @@ use std::path::PathBuf;
 ///
 /// # Errors
 ///
-/// Logs that cannot be read, two of one kind and number of members, or more members than a dimension has.
+/// Fails if a log cannot be read, two logs have one kind and number of members, or a log has more members than a
+/// dimension.
 pub(super) fn measure(
     text: &str,
     machine: &Machine,

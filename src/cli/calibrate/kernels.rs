@@ -1,4 +1,4 @@
-//! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
+//! Kernels of captured jobs, written to `measured` tables of a machine's NPU classes.
 
 use super::{rank_classes, string, with_section};
 use crate::terminal::plain_style;
@@ -19,19 +19,19 @@ use std::path::PathBuf;
 /// Rows of the summary.
 const SHOWN: usize = 12;
 
-/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of them; with
-/// a class for each rank, if `by_rank` asks for it.
+/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of them.
+/// With `by_rank` each rank gets an NPU class of its own.
 ///
 /// # Errors
 ///
-/// Traces that make no job, a machine with fewer NPUs than the job has ranks, or a job without a recorded kernel.
+/// Fails if the traces form no job, the job has more ranks than the machine has NPUs, or no kernel was recorded.
 pub(super) fn measure(
     text: &str,
     machine: &Machine,
     traces: &[PathBuf],
     by_rank: bool,
 ) -> Result<(String, String), Box<dyn Error>> {
-    // A rank's kernels are what they are, whether or not the others are there.
+    // A rank's kernels do not depend on other ranks, so missing ranks are allowed.
     let options = JobOptions {
         absent: MissingRankPolicy::Mirror,
         mirrored: machine.topology().npus(),
@@ -69,7 +69,7 @@ pub(super) fn measure(
     let summary = summary(&found);
     let mut priced = found;
     if by_rank {
-        // NPUs that no rank ran on take what all ranks of their class took.
+        // NPUs without a measured rank get the times of all ranks of their class.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
         let mut shared_class = vec![0; machine.classes().len()];
         for npu in (0..npus).map(Npu) {
@@ -125,7 +125,7 @@ fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
     text
 }
 
-/// The kernels that took most of the time.
+/// Returns a table of the kernels that took most of the time.
 fn summary(found: &[KernelTimes]) -> String {
     let mut table = TextTable::new([
         left("KERNELS", 36),

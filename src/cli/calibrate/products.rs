@@ -1,4 +1,4 @@
-//! GEMMs that were measured, written as the `product` tables of a machine's NPU class.
+//! Measured GEMMs, written to `product` tables of a machine's NPU class.
 
 use super::with_section;
 use crate::terminal::plain_style;
@@ -16,7 +16,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// A table that cannot be read, a machine of several classes, or without a curve of a format.
+/// Fails if the table cannot be read, or the machine has several classes or lacks a curve for a format.
 pub(super) fn measure(
     text: &str,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! NPU classes of their own for the ranks of a captured job.
+//! NPU classes for single ranks of a captured job.
 
 use super::{SECTIONS, heading, string};
 use chakram_base::ids::Npu;
@@ -7,8 +7,8 @@ use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Returns `text`, the file of `machine`, with a class `CLASS-RANK` for each NPU in `ranks` that shares its class with
-/// others; the new classes say what the shared one says. Other NPUs stay where they are.
+/// Returns `text`, the file of `machine`, with a new class `CLASS-RANK` for each NPU in `ranks` that shares its class
+/// with others. The new class copies the shared one. Other NPUs keep their class.
 pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npus();
     let members = |class: usize| (0..npus).filter(move |npu| machine.class(Npu(*npu)) == class);
@@ -39,14 +39,14 @@ pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> Str
         }
     }
     sections.retain(|section| !section.starts_with("[assign]"));
-    // What was calibrated before stays the end of the file.
+    // Sections of an earlier calibration stay at the end of the file.
     let end = sections.iter().position(|section| is_heading(section));
     let calibrated = sections.split_off(end.unwrap_or(sections.len())).concat();
     let base = sections.concat();
     format!("{}\n\n{assigned}\n{calibrated}", base.trim_end())
 }
 
-/// Splits a file at the lines that begin a table or what an earlier calibration added.
+/// Splits a file before each table and before each section of an earlier calibration.
 fn sections(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.split_inclusive('\n') {
@@ -58,14 +58,14 @@ fn sections(text: &str) -> Vec<String> {
     all
 }
 
-/// Returns whether a section of an earlier calibration begins here.
+/// Returns whether a section of an earlier calibration begins with `line`.
 fn is_heading(line: &str) -> bool {
     SECTIONS
         .iter()
         .any(|title| line.starts_with(heading(title).trim_start()))
 }
 
-/// Returns what stands before and behind the name of the class in the section of a class, or of a part of it.
+/// Returns the text before and after the class's name in the header of `section`, if it is a table of that class.
 fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
     let start = ["[npu.", "[[npu."]
         .iter()
@@ -108,7 +108,7 @@ mod tests {
             assert_eq!(named(&after, npu).1, named(&before, npu).1);
             assert_eq!(named(&after, npu).2, named(&before, npu).2);
         }
-        // Classes of one NPU stay.
+        // A class with one NPU is not split again.
         assert_eq!(split(&text, &after, &(0..4).collect()), text);
     }
 }

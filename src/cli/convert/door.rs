@@ -1,4 +1,4 @@
-//! `chakram convert --list` and `chakram convert auto`: the sources, and the one that files are of.
+//! `chakram convert --list` and `chakram convert auto`: lists the sources, and detects the source of files.
 
 use super::{ConvertArgs, SummaryFormatArg, run};
 use crate::flags::with_flags;
@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Convert files of any source, which is told by their contents
+/// Convert files of any source, detected from their contents
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,18 +24,18 @@ pub struct ConvertAutoArgs {
     /// Files, folders or prefixes of traces, all of one source
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// Write to PREFIX.0.et, … or, for a single trace, to this file
+    /// Write to PREFIX.0.et, …; a single trace goes to this file
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Format of the summary, of sources that have one
+    /// Format of the summary, for sources that print one
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
-    /// Options of the source's own command
+    /// Options of the source's own command, after --
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<OsString>,
 }
 
-/// Runs the command of the source that the inputs are of.
+/// Detects the source of the inputs and runs its command.
 pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.inputs.iter().any(|path| path == Path::new(PIPE)) {
         return Err(
@@ -51,7 +51,7 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         args.output.clone().into(),
     ];
     words.extend(args.options.iter().cloned());
-    // Names that begin with a dash are inputs all the same.
+    // After `--`, names that begin with a dash are inputs.
     words.push("--".into());
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);
@@ -68,7 +68,7 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 
-/// Refuses a first word that is no file and looks like a source's name, as in `chakram convert nvprof profile -o job`.
+/// Fails if the first word is not a file but could be a mistyped source, as in `chakram convert nvprof profile -o job`.
 pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());
@@ -84,7 +84,7 @@ pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error
     .into())
 }
 
-/// Width of the list.
+/// Width of the list in columns.
 const WIDTH: u16 = 100;
 
 /// Prints the sources.

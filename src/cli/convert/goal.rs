@@ -1,4 +1,4 @@
-//! `chakram convert goal`: schedules in GOAL to traces, and traces of messages to schedules.
+//! `chakram convert goal`: converts GOAL schedules to traces, and traces of messages to GOAL schedules.
 
 use super::CompressArg;
 use crate::traces;
@@ -14,20 +14,20 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Convert a schedule in GOAL (LogGOPSim), or traces of messages to one
+/// Convert a GOAL schedule (LogGOPSim) to traces, or traces of messages to GOAL
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram convert goal sweep3d.goal -o sweep     sweep.0.et, …
   chakram convert goal sweep/ -o sweep3d.goal    and back
 
-Calculations are host work on the lane of their processor, whose times are nanoseconds. GOAL has no
-collectives: traces with collectives are refused.")]
+Calculations become host work in ns on the lane of their processor. GOAL has no collectives, so traces with
+collectives are rejected.")]
 pub struct ConvertGoalArgs {
-    /// The schedule; or a folder of traces, their prefix, or one of them
+    /// A schedule, or traces: a folder, a prefix, or one file
     #[arg(value_name = "INPUT")]
     input: PathBuf,
-    /// Write the traces to PREFIX.0.et, … and PREFIX.job.json, or the schedule to this file
+    /// Write the schedule to this file, or the traces to PREFIX.0.et, … and PREFIX.job.json
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Compress the traces (ASTRA-sim reads uncompressed ones only)
@@ -39,7 +39,7 @@ pub struct ConvertGoalArgs {
 ///
 /// # Errors
 ///
-/// An input that is neither, traces that a schedule cannot hold, and output that cannot be written.
+/// Fails if the input is neither, the traces cannot be expressed in GOAL, or output cannot be written.
 pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match TraceSource::of(&args.input)? {
         TraceSource::Trace => to_text(args, out),

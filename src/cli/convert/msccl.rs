@@ -1,4 +1,4 @@
-//! `chakram convert msccl`: algorithms of MSCCL to traces that members of a collective play.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces that the members of a collective execute.
 
 use super::CompressArg;
 use crate::traces;
@@ -14,14 +14,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Convert an algorithm of MSCCL (XML) for --custom
+/// Convert an MSCCL algorithm (XML) for --custom
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   chakram convert msccl ring.xml --size 64MiB -o ring
   chakram replay job --machine dgx-h100 --custom all-reduce=ring
 
-Messages have sizes of their own in --custom, so an algorithm is converted for one size of its collective.")]
+--custom keeps the sizes of messages, so convert an algorithm once per size of its collective.")]
 pub struct ConvertMscclArgs {
     /// The algorithm; plain, gzip or zstd
     #[arg(value_name = "FILE")]
@@ -41,7 +41,7 @@ pub struct ConvertMscclArgs {
 ///
 /// # Errors
 ///
-/// A file that is no algorithm, a size that it is not for, and output that cannot be written.
+/// Fails if the file is not an algorithm, the algorithm does not support the size, or output cannot be written.
 pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let algorithm = MscclAlgorithm::open(&args.input)?;
     let gpus = algorithm.gpus.len() as u32;

@@ -1,4 +1,4 @@
-//! `chakram convert nsys`: reports of Nsight Systems, exported to SQLite, to traces.
+//! `chakram convert nsys`: converts Nsight Systems reports, exported to SQLite, to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;
@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Convert reports of Nsight Systems that were exported to SQLite
+/// Convert Nsight Systems reports that were exported to SQLite
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,13 +24,13 @@ Examples:
   chakram convert nsys report.sqlite -o job
   chakram replay job --machine dgx-h100 --comm recorded
 
-Each process that uses a GPU is a rank, in the order of NCCL's ranks where NCCL's ranges say them. Kernels
-and copies keep their times; collectives have the sizes that NCCL's ranges state, and unknown ones else.")]
+Each process that uses a GPU is a rank, in the order of NCCL's ranks if NCCL's ranges give them. Kernels and
+copies keep their times; collectives have the sizes in NCCL's ranges, or unknown sizes without them.")]
 pub struct ConvertNsysArgs {
-    /// Exports of one run, one for each node or process, or folders with them: .sqlite, plain, .gz or .zst
+    /// Exports of one run, one per node or process, or folders of them: .sqlite, plain, .gz or .zst
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
-    /// Kernels that communicate: those with PART in their name are a KIND, such as all-reduce; repeatable
+    /// Treat kernels with PART in their name as collectives of this KIND, such as all-reduce; repeatable
     #[arg(long = "comm-kernel", value_name = "PART=KIND")]
     comm_kernels: Vec<String>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct ConvertNsysArgs {
 ///
 /// # Errors
 ///
-/// Files that are no exports or have no work of devices, and output that cannot be written.
+/// Fails if a file is not an export or contains no GPU work, or if output cannot be written.
 pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let options = ConvertOptions {
         comm_kernels: comm_kernels(&args.comm_kernels)?,
@@ -57,7 +57,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
     }
-    // The traces declare their groups themselves.
+    // The traces declare their own groups.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print(&summary, out)?,
@@ -68,7 +68,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Number of ranks whose processes are listed.
+/// Maximum number of ranks in the list of processes.
 const SHOWN: usize = 8;
 
 fn print(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {

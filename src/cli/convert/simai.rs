@@ -1,4 +1,4 @@
-//! `chakram convert simai`: text workloads of SimAI to traces.
+//! `chakram convert simai`: converts text workloads of SimAI to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::traces;
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Convert a text workload of SimAI, as AICB writes it
+/// Convert a SimAI text workload, as AICB writes it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,23 +24,23 @@ Examples:
   chakram convert simai gpt_7B.txt --npus 64 -o gpt      more data parallelism
   chakram replay gpt --machine dgx-h100
 
-Kinds are HYBRID_TRANSFORMER_FWD_IN_BCKWD and HYBRID_TRANSFORMER. Pipeline stages have the layers of the
-file each; messages between them are left out, as in SimAI's simulation.")]
+Kinds are HYBRID_TRANSFORMER_FWD_IN_BCKWD and HYBRID_TRANSFORMER. Every pipeline stage has all layers of the
+file; messages between stages are left out, as in SimAI's simulation.")]
 pub struct ConvertSimaiArgs {
     /// The workload; plain, gzip or zstd
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Number of NPUs, each of which has a trace; all_gpus of the file by default
+    /// Number of NPUs, each with one trace; all_gpus in the file by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     npus: Option<u32>,
-    /// Number of passes: training steps, each behind the one before
+    /// Number of passes: training steps, one after another
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
     #[command(flatten)]
     output: ConvertOutputArgs,
 }
 
-/// Summary of a conversion.
+/// JSON summary of a conversion.
 #[derive(Debug, Serialize)]
 struct SimaiConversion {
     input: String,
@@ -60,7 +60,7 @@ struct SimaiConversion {
 ///
 /// # Errors
 ///
-/// A file that is no workload, NPUs that its degrees do not divide, and output that cannot be written.
+/// Fails if the file is not a workload, its degrees do not divide the NPUs, or output cannot be written.
 pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let workload = SimaiWorkload::open(&args.input)?;
     let input = args.input.display();

@@ -9,7 +9,7 @@ use chakram_report::text::{TABLE_WIDTH, TextStyle, paragraph};
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Number of ranks that a table shows.
+/// Maximum number of ranks in a table.
 const SHOWN: usize = 16;
 
 fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
@@ -19,7 +19,7 @@ fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Prints `summary` of a conversion of so much `input`, such as JSON.
+/// Prints `summary`. `input` names the kind of input whose size was read, such as JSON.
 pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> io::Result<()> {
     let ranks = &summary.ranks;
     let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
@@ -104,7 +104,7 @@ fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  left out: ", &reasons)
 }
 
-/// Prints how sure the links by order are, thread by thread.
+/// Prints the confidence of links by order, for each thread.
 fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversion> = linked.collect();
@@ -147,7 +147,7 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the names of Kineto's categories and phases that are not kept, for people.
+/// Describes a Kineto category or phase that is not kept.
 fn spoken(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
@@ -260,7 +260,7 @@ fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  ", &said)
 }
 
-/// Returns what was inferred of ranks without a capture.
+/// Describes which ranks without a capture were inferred, and from which ranks.
 fn inferred(summary: &ConversionSummary) -> Option<String> {
     let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
@@ -450,7 +450,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line, broken at spaces if it is wider than a table: names of files are whole, so that they can be copied.
+/// Writes a line, broken at spaces if it is wider than a table. File names stay whole, so that they can be copied.
 fn prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");
@@ -467,7 +467,7 @@ fn prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(lines.as_bytes())
 }
 
-/// Returns one note for all ranks of which `of` is above zero: `ranks 0-7: 1,234 kernels …`.
+/// Returns one note for all ranks with `of` above zero: `ranks 0-7: 1,234 kernels …`.
 fn of_ranks(
     ranks: &[RankConversion],
     of: fn(&RankConversion) -> u64,
@@ -490,7 +490,7 @@ fn ranks_of(of: &[u32]) -> String {
     }
 }
 
-/// Joins `parts` by commas into lines of at most 100 columns.
+/// Joins `parts` by commas, in lines of at most 100 columns.
 fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());

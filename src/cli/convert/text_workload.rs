@@ -1,4 +1,4 @@
-//! `chakram convert text`: text workloads of ASTRA-sim 1.0 to traces.
+//! `chakram convert text`: converts text workloads of ASTRA-sim 1.0 to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::traces;
@@ -25,22 +25,22 @@ Examples:
   chakram astra-sim --workload-configuration=resnet …    as ASTRA-sim 2 replays it
 
 Kinds of parallelism are MICRO, DATA, MODEL, HYBRID_DATA_MODEL, HYBRID_MODEL_DATA, HYBRID_DLRM and
-HYBRID_DLRM_ENHANCED. The traces are those that Chakra's own converter writes, byte for byte.")]
+HYBRID_DLRM_ENHANCED. The traces equal the output of Chakra's own converter, byte for byte.")]
 pub struct ConvertTextArgs {
     /// The workload; plain, gzip or zstd
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Number of NPUs, each of which has a trace
+    /// Number of NPUs, each with one trace
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     npus: u32,
-    /// Number of passes: training steps, each behind the one before
+    /// Number of passes: training steps, one after another
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
     #[command(flatten)]
     output: ConvertOutputArgs,
 }
 
-/// Summary of a conversion.
+/// JSON summary of a conversion.
 #[derive(Debug, Serialize)]
 struct TextConversion {
     input: String,
@@ -56,7 +56,7 @@ struct TextConversion {
 ///
 /// # Errors
 ///
-/// A file that is no workload, and output that cannot be written.
+/// Fails if the file is not a workload, or if output cannot be written.
 pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let workload = TextWorkload::open(&args.input)?;
     let nodes = workload.nodes_per_pass().checked_mul(args.passes.into());

@@ -1,4 +1,4 @@
-//! `chakram convert trace`: traces of any form to `.et` or JSON Lines.
+//! `chakram convert trace`: converts traces of any format to `.et` or JSON Lines.
 
 use super::SummaryFormatArg;
 use crate::load::VerifyArg;
@@ -49,15 +49,15 @@ pub struct ConvertTraceArgs {
     /// Write to this file; for several traces PREFIX.et means PREFIX.0.et, …; - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Output format, if the name does not end with .et or .jsonl (and .gz or .zst)
+    /// Output format, if the name ends with neither .et nor .jsonl (with or without .gz or .zst)
     #[arg(long, value_enum, value_name = "FORM")]
     to: Option<OutputFormArg>,
-    /// Schema generation of binary inputs that do not say it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
+    /// Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
     #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_generation)]
     generation: Option<SchemaGeneration>,
     #[command(flatten)]
     verify: VerifyArg,
-    /// Keep the intact records of damaged inputs, and report what is lost
+    /// Keep the intact records of damaged inputs, and report the losses
     #[arg(long)]
     salvage: bool,
     /// With --salvage, keep dependencies on missing nodes
@@ -71,7 +71,7 @@ pub struct ConvertTraceArgs {
 /// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormArg {
-    /// Length-prefixed records, as every tool reads them
+    /// Length-prefixed records, which every Chakra tool reads
     Et,
     /// JSON Lines
     Jsonl,
@@ -84,11 +84,11 @@ fn parse_generation(text: &str) -> Result<SchemaGeneration, String> {
     })
 }
 
-/// Runs the command. The summary goes to `out`, or to standard error if a trace goes there.
+/// Runs the command. The summary goes to `out`, or to standard error if `out` gets a trace.
 ///
 /// # Errors
 ///
-/// Inputs that hold no trace or a damaged one, and output that cannot be written.
+/// Fails if an input contains no trace or a damaged one, or if output cannot be written.
 pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let ConvertPlan {
         jobs,
@@ -97,7 +97,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
-    // Inputs are declared first, so that no output can replace one that is still to be read.
+    // All inputs are declared before the first output starts, so that no output replaces an input that is read later.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
@@ -128,8 +128,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Commits the files of a job, with a job file; not where that of the inputs already exists, for which these are the
-/// same traces in another form.
+/// Commits the files of a job with a new job file. If the input's job file is at that path, it stays: the outputs are
+/// the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -158,7 +158,7 @@ fn commit_job(
     Ok(note_others(prefix, &others(prefix, &about)?)?)
 }
 
-/// Converts one trace; its file is committed with the others.
+/// Converts one trace. All output files are committed together later.
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -233,7 +233,7 @@ fn convert<W: Write>(
         }
     };
     let mut source = RecordSource::new(stream, args.generation)?;
-    // The hint is of use for forms that are read record by record.
+    // Only formats that are read record by record can be salvaged.
     let by_record = matches!(
         source.form(),
         TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
@@ -248,7 +248,7 @@ fn convert<W: Write>(
     while let Some(record) = source.next_record().map_err(hint)? {
         sink.record(record)?;
     }
-    // Checked at the end: a stream has no length in advance.
+    // Checked at the end, because a stream has no length in advance.
     if sink.records == 0 {
         return Err(TraceError::empty());
     }
@@ -259,8 +259,8 @@ fn convert<W: Write>(
     Ok((sink.into_inner(), converted))
 }
 
-/// Salvages a task's input: returns its form, the error of its compression, the contents of a whole file, and the
-/// losses.
+/// Salvages the intact records of a task's input. Returns its format, the error of its compression, the new file's
+/// contents, and the losses.
 fn salvaged(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -269,7 +269,7 @@ fn salvaged(
     let read;
     let packed = match &job.input {
         Some(file) => {
-            // Compressed as it is: a damaged stream is unpacked as far as it goes.
+            // Opened without decompression: a damaged stream is decompressed here as far as possible.
             held = TraceContents::open_compressed(&file.path)?;
             held.as_slice()
         }
@@ -292,13 +292,13 @@ fn salvaged(
     Ok((report.form(), wrong, bytes, report))
 }
 
-/// Output of records.
+/// Writer of the output records, with counts.
 struct ConvertSink<W: Write> {
     kind: ConvertWriter<W>,
     records: usize,
-    /// Number of nodes of no bytes.
+    /// Number of nodes that are zero bytes long.
     empty: usize,
-    /// Number of records of no bytes.
+    /// Number of records that are zero bytes long, with the metadata.
     blank: usize,
 }
 
@@ -321,7 +321,7 @@ impl<W: Write> ConvertSink<W> {
     }
 
     fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
-        // The first record is the metadata, and no node.
+        // The first record is metadata, not a node.
         self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
         self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;
@@ -331,7 +331,7 @@ impl<W: Write> ConvertSink<W> {
         }
     }
 
-    /// Returns the result of the conversion, without the names of files.
+    /// Returns the result of the conversion; the caller fills in the file names.
     fn converted(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),

@@ -1,4 +1,4 @@
-//! `chakram convert xplane`: profiles of JAX and TensorFlow to traces.
+//! `chakram convert xplane`: converts profiles of JAX and TensorFlow to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::progress::Progress;
@@ -24,10 +24,11 @@ Examples:
   chakram convert xplane host0.xplane.pb host1.xplane.pb -o job
   chakram replay job --machine mi300x --comm recorded
 
-Each GPU or TPU is a rank, host by host in the order of the files. Kernels keep their times; collectives
-have their groups and sizes from the programs in the profile.")]
+Each GPU or TPU is a rank, host by host in the order of the files. Kernels keep their times; the programs in
+the profile give the groups and sizes of collectives.")]
+
 pub struct ConvertXplaneArgs {
-    /// Profiles of a run's hosts, or folders with them: .xplane.pb, plain, .gz or .zst
+    /// Profiles of a run's hosts, or folders of them: .xplane.pb, plain, .gz or .zst
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -38,7 +39,7 @@ pub struct ConvertXplaneArgs {
 ///
 /// # Errors
 ///
-/// Files that are no profiles, and output that cannot be written.
+/// Fails if a file is not a profile, or if output cannot be written.
 pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let paths = files(&args.paths)?;
     let mut outputs = OutputSet::default();
@@ -64,7 +65,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Number of ranks that the table shows.
+/// Maximum number of ranks in the table.
 const SHOWN: usize = 16;
 
 fn ms(ns: u64) -> String {

@@ -1,4 +1,4 @@
-//! The two traces of a rank: whole ones, or with `--salvage` what is sound of damaged ones.
+//! The two traces of a rank: whole files, or with `--salvage` the intact parts of damaged ones.
 
 use chakram_analysis::diff::tally::FileFault;
 use chakram_trace::format::error::TraceFault;
@@ -10,17 +10,16 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that cannot be compared because they are damaged or cannot be read at all, with what is wrong first in each
-/// and how much more there is.
+/// Traces that are damaged or cannot be read. Each has its first error and the number of further errors.
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
-    /// Suggestion, if there is one.
+    /// What to try; may be empty.
     hint: &'static str,
 }
 
 impl UnreadableTraces {
-    /// All that are among `results`, or what the others are.
+    /// Returns all values of `results`, or the files of all errors.
     pub fn gather<T>(results: impl IntoIterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for result in results {
@@ -36,7 +35,7 @@ impl UnreadableTraces {
         }
     }
 
-    /// The same, with what to try where nothing was salvaged.
+    /// Suggests `--salvage`, unless all files are missing.
     pub fn hinting(mut self) -> Self {
         let missing = |error: &TraceError| match error.fault() {
             TraceFault::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
@@ -61,7 +60,7 @@ impl From<Vec<(TraceError, usize)>> for UnreadableTraces {
     }
 }
 
-/// Files that are named one by one.
+/// Number of files that the message names.
 const NAMED: usize = 8;
 
 impl fmt::Display for UnreadableTraces {
@@ -87,26 +86,26 @@ impl fmt::Display for UnreadableTraces {
 
 impl Error for UnreadableTraces {}
 
-/// One of the two traces.
+/// The trace of a rank in one of the two jobs.
 #[derive(Debug)]
 pub enum DiffSide {
     /// A file.
     File(TraceContents),
-    /// The sound part of one.
+    /// The intact part of a damaged file.
     Salvaged {
         /// The file.
         path: PathBuf,
-        /// The contents of a whole file.
+        /// The intact records as a valid trace file.
         bytes: Vec<u8>,
-        /// Losses.
+        /// What was lost.
         report: Box<SalvageReport>,
-        /// Defect of its compression.
+        /// Error of its compression, if any.
         wrong: Option<String>,
     },
 }
 
 impl DiffSide {
-    /// Opens `file`; what is damaged is salvaged if that is asked for.
+    /// Opens `file`; with `salvage`, recovers the intact part if it is damaged.
     pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
         let contents = match TraceContents::open_verified(file) {
@@ -140,7 +139,7 @@ impl DiffSide {
         })
     }
 
-    /// The bytes of a file of the current schema.
+    /// Returns the bytes as a trace file of the current schema.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Self::File(contents) => contents.as_slice(),
@@ -148,7 +147,7 @@ impl DiffSide {
         }
     }
 
-    /// An error about the bytes as one about the file.
+    /// Adds the file's name to an error about the bytes.
     pub fn with_source(&self, error: TraceError) -> TraceError {
         match self {
             Self::File(contents) => contents.with_source(error),
@@ -156,7 +155,7 @@ impl DiffSide {
         }
     }
 
-    /// Fails if `trace`, which was read from this, is damaged.
+    /// Fails if `trace`, read from this side, is damaged.
     pub fn check(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
         if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
             return Ok(());
@@ -211,7 +210,7 @@ impl DiffSide {
     }
 }
 
-/// Whether this breaks the format; what is well formed and makes no sense can still be compared.
+/// Returns whether the error breaks the format. A well-formed record with invalid content can still be compared.
 fn is_damage(error: &TraceError) -> bool {
     !matches!(error.fault(), TraceFault::Refused { .. })
 }

@@ -1,4 +1,4 @@
-//! The commands and their options as data, from which bindings make functions.
+//! The commands and their options as data; bindings generate functions from it.
 
 use crate::whole_command;
 use clap::{Arg, ArgAction, Command};

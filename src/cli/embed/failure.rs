@@ -1,4 +1,4 @@
-//! Failures of commands as plain data.
+//! Failures of commands as data.
 
 use crate::compare::FailedReplays;
 use crate::error_text;
@@ -25,83 +25,83 @@ use std::path::Path;
 /// Kind of a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureKind {
-    /// An argument that the command does not have, or a value that it does not take.
+    /// An unknown argument, or an invalid value.
     Usage,
-    /// An input that cannot be used, or options that do not go with it.
+    /// An unusable input, or options that do not fit it.
     #[default]
     Input,
     /// A file that cannot be read or written.
     File,
     /// A replay that deadlocked.
     Deadlock,
-    /// A replay that is longer than simulated time.
+    /// A replay whose simulated time overflows.
     TooLong,
-    /// More memory than the process may have.
+    /// More memory is needed than the process may use.
     Memory,
-    /// The caller asked for it.
+    /// The caller interrupted the command.
     Interrupted,
 }
 
-/// A node, by what names it.
+/// The rank, id and name of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainNode {
-    /// Its rank.
+    /// Rank.
     pub rank: u32,
-    /// Its id in the trace.
+    /// Id in the trace.
     pub node: u64,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
-/// A node that waits.
+/// A node that waits in a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingPlainNode {
     /// The node.
     pub node: PlainNode,
-    /// What it waits for, in words.
+    /// What it waits for, as text.
     pub why: String,
 }
 
-/// A command that failed: its message, and what of it is known by itself.
+/// A failed command: its message, and the facts in it as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
     /// Kind of failure.
     pub kind: FailureKind,
-    /// The whole message, with causes and what to try.
+    /// The whole message, with causes and suggestions.
     pub message: String,
-    /// What was found, without its place and what to try.
+    /// What is wrong, without place and suggestions.
     pub found: String,
-    /// What was expected, where that is said by itself.
+    /// What was expected, if the message says it separately.
     pub expected: Option<String>,
     /// What to try.
     pub hint: Option<String>,
-    /// The argument that it is about.
+    /// The argument that is wrong.
     pub argument: Option<String>,
-    /// The key of a file that it is about, such as `dimension[1].bandwidth`.
+    /// The key that is wrong in a file, such as `dimension[1].bandwidth`.
     pub key: Option<String>,
-    /// The file.
+    /// Path of the file.
     pub file: Option<String>,
     /// Line in the file, from 1.
     pub line: Option<u64>,
     /// Column in the line, from 1.
     pub column: Option<u64>,
-    /// Byte in the decompressed file.
+    /// Byte offset in the decompressed file.
     pub offset: Option<u64>,
-    /// Record in the file, the first being 0.
+    /// Index of the record in the file, from 0.
     pub record: Option<u64>,
-    /// The rank.
+    /// The rank in which the failure is.
     pub rank: Option<u32>,
     /// Id of the node in its trace.
     pub node: Option<u64>,
-    /// Number of the error of the operating system.
+    /// Error number of the operating system.
     pub os_error: Option<i32>,
-    /// Nodes that completed before a deadlock, and of all.
+    /// Number of nodes that completed before a deadlock, and of all nodes.
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait in a deadlock.
     pub waiting: Vec<WaitingPlainNode>,
-    /// Nodes of a deadlock that wait for one another, each for the next.
+    /// Cycle of a deadlock: each node waits for the next one.
     pub cycle: Vec<PlainNode>,
-    /// Bytes that were needed, and the limit.
+    /// Bytes needed, and the limit.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -123,14 +123,14 @@ impl From<&NodeRef> for PlainNode {
     }
 }
 
-/// Returns `text` with `--some-option` as `some_option` in backquotes, except in command lines that are quoted.
+/// Replaces `--some-option` in `text` by `some_option` in backquotes, except in quoted command lines.
 fn with_arguments(text: &str) -> String {
     let mut out = String::new();
     for (i, part) in text.split('`').enumerate() {
         if i > 0 {
             out.push('`');
         }
-        // Parts with odd numbers are within backquotes.
+        // Parts with odd index are inside backquotes.
         if i % 2 == 1 {
             out += part;
             continue;
@@ -155,7 +155,7 @@ fn with_arguments(text: &str) -> String {
     out
 }
 
-/// Returns `text` with `'--flag <VALUE>'` as `--flag`.
+/// Replaces `'--flag <VALUE>'` in `text` by `--flag`.
 fn with_bare_flags(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -171,7 +171,7 @@ fn with_bare_flags(text: &str) -> String {
 }
 
 impl CommandFailure {
-    /// Describes an error of a command.
+    /// Collects the facts of an error and its causes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
         failure.say(&error_text(error));
@@ -180,7 +180,8 @@ impl CommandFailure {
             failure.take(error);
             next = error.source();
         }
-        // Reasons may have become texts on the way, where points and runs of many are answered.
+        // Commands with many points or runs turn errors into text, so an interruption may no longer be in the chain of
+        // causes.
         if let Err(interruption) = interrupt::check() {
             failure.interrupted(&interruption);
         }
@@ -190,7 +191,7 @@ impl CommandFailure {
         failure
     }
 
-    /// Describes a wrong use of a command.
+    /// Collects the facts of a command-line error.
     pub fn of_usage(error: &clap::Error) -> Self {
         let mut failure = Self {
             kind: FailureKind::Usage,
@@ -198,7 +199,7 @@ impl CommandFailure {
         };
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
-        // Usage lines and the advice to ask for help are of command lines.
+        // The usage line and the advice to ask for help only make sense on a command line.
         let text = text.split("\n\nUsage:").next().unwrap_or(text);
         let text = text
             .split("\n\nFor more information")
@@ -224,7 +225,7 @@ impl CommandFailure {
         failure
     }
 
-    /// Sets the message, and takes it apart.
+    /// Sets the message, and splits it into fields.
     pub fn say(&mut self, message: &str) {
         self.message = with_arguments(message);
         let (found, hint) = match self.message.split_once("\n  try: ") {
@@ -234,7 +235,7 @@ impl CommandFailure {
         (self.found, self.hint) = (found, hint);
     }
 
-    /// Takes what an error in the chain of causes knows.
+    /// Copies the fields that an error in the chain of causes knows.
     fn take(&mut self, error: &(dyn Error + 'static)) {
         if let Some(error) = error.downcast_ref::<JobError>() {
             match error {
@@ -434,7 +435,7 @@ impl CommandFailure {
         self.found = error.to_string();
     }
 
-    /// Takes file, line and column from a message that begins with them.
+    /// Sets file, line and column from a message that begins with them.
     fn take_place(&mut self) {
         let line = self.found.lines().next().unwrap_or_default();
         let mut parts = line.split(':');

@@ -27,7 +27,7 @@ impl QuirkRow {
         }
     }
 
-    /// Returns the result in a word.
+    /// Returns the result as one word.
     fn status(&self) -> &'static str {
         match &self.ended {
             ReplayEnding::After(_) => "completed",
@@ -44,21 +44,21 @@ impl QuirkRow {
     }
 }
 
-/// Returns the difference of `after` and `before`, in ps and in percent; no percent of zero.
+/// Returns `after` - `before` in ps and in percent; the percentage is `None` if `before` is zero.
 fn change(before: Span, after: Span) -> (i128, Option<f64>) {
     let ps = i128::from(after.0) - i128::from(before.0);
     let percent = (before > Span::ZERO).then(|| ps as f64 / before.0 as f64 * 100.0);
     (ps, percent)
 }
 
-/// Formats ps as ns, with all three decimals.
+/// Formats ps as ns with three decimals.
 fn ns(ps: i128) -> String {
     let sign = if ps < 0 { "-" } else { "" };
     let ps = ps.unsigned_abs();
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
 }
 
-/// Renders text; a cycle is a ns.
+/// Renders text, with 1 ns per cycle.
 pub fn text(rows: &[QuirkRow], before: Span) -> String {
     let mut table = TextTable::new([
         left("corrected", 0),
@@ -68,7 +68,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         left("what is done instead", 0),
     ])
     .indented(0)
-    // Sentences are wrapped, where names would be cut.
+    // Wrap sentences instead of cutting them, as the table does with names.
     .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.makespan() {
@@ -88,7 +88,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
     table.text(plain_style())
 }
 
-/// Renders CSV, a row for each replay; absent values are empty.
+/// Renders CSV with a row for each replay. Absent values are empty.
 pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
@@ -107,7 +107,7 @@ pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     out.text()
 }
 
-/// Document of the effects of quirks.
+/// JSON document of the effects of quirks.
 #[derive(Debug, Serialize)]
 pub struct QuirkDocument<'a> {
     options: Map<String, Value>,

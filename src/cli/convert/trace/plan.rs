@@ -1,4 +1,4 @@
-//! Plan of a conversion: the output file of each trace.
+//! Plan of a conversion: which output file each trace gets.
 
 use super::OutputFormArg;
 use chakram_trace::files::numbered;
@@ -33,11 +33,11 @@ pub(super) struct ConvertPlan {
     pub jobs: Vec<ConvertTask>,
     /// Inputs that belong to jobs.
     pub found: FoundTraces,
-    /// Prefix of the job's files, if a job is written and not a file.
+    /// Prefix of the job's files, if the output is a job and not one file.
     pub prefix: Option<PathBuf>,
 }
 
-/// File name endings, each with its form and compression.
+/// Endings of file names, each with its format and compression.
 const ENDINGS: [(&str, OutputForm, &str); 6] = [
     (".et", OutputForm::Et, ""),
     (".et.gz", OutputForm::Et, "gz"),
@@ -47,7 +47,7 @@ const ENDINGS: [(&str, OutputForm, &str); 6] = [
     (".jsonl.zst", OutputForm::JsonLines, "zst"),
 ];
 
-/// An output name: its form, its compression, and the name without and with its ending.
+/// Parts of an output name: format, compression, the name without its ending, and the ending.
 struct OutputName<'o> {
     to: OutputForm,
     packed: &'static str,
@@ -55,14 +55,14 @@ struct OutputName<'o> {
     ending: &'static str,
 }
 
-/// Plans the conversion of `inputs` into `output`.
+/// Chooses the output file of each trace of `inputs`.
 pub(super) fn plan(
     inputs: &[PathBuf],
     output: &Path,
     to: Option<OutputFormArg>,
     verify: VerifyLevel,
 ) -> Result<ConvertPlan, Box<dyn Error>> {
-    // A folder need not exist yet if the name ends with a separator.
+    // If the name ends with a separator, it is a folder, even if that does not exist yet.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = if folder {
         output.join("job")
@@ -76,7 +76,7 @@ pub(super) fn plan(
     let mut finder = TraceFinder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
-        // A file with a rank in its name belongs to a job; any other stands for itself.
+        // A file with a rank in its name belongs to a job; any other is a single trace.
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
@@ -143,7 +143,7 @@ pub(super) fn plan(
     })
 }
 
-/// Parses the name of the output together with the option.
+/// Parses the output's name. Fails if `to` contradicts its ending, or if both are missing.
 fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
     let to = to.map(|to| match to {
         OutputFormArg::Et => OutputForm::Et,
@@ -206,12 +206,12 @@ mod tests {
         };
         let out = |name: &str, to, packed| (name.to_owned(), to, packed);
         let (et, lines) = (OutputForm::Et, OutputForm::JsonLines);
-        // One file becomes one file of that name, whatever it is called.
+        // A single file becomes one file of exactly that name.
         let one = [at("other.json")];
         assert_eq!(named(&one, "x.et", None).unwrap(), [out("x.et", et, "")]);
         let to = Some(OutputFormArg::Jsonl);
         assert_eq!(named(&one, "x.gz", to).unwrap(), [out("x.gz", lines, "gz")]);
-        // A prefix or a folder becomes as many as there are.
+        // A prefix or a folder becomes one file per trace.
         for job in [at("a"), folder.path().to_owned()] {
             assert_eq!(
                 named(&[job], "new/b.jsonl.zst", None).unwrap(),

@@ -1,4 +1,4 @@
-//! Converted traces, and losses on the way.
+//! Summary of a conversion: the converted traces and what was lost.
 
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
@@ -8,19 +8,19 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Number of losses of each kind that the text shows.
+/// Maximum number of losses of each kind in the text.
 const SHOWN: usize = 8;
 
-/// A converted trace.
+/// Result of the conversion of one trace.
 pub(super) struct ConvertedTrace {
     pub input: PathBuf,
     /// `None` for standard output.
     pub output: Option<PathBuf>,
     pub form: TraceFormat,
     pub nodes: usize,
-    /// Number of nodes of no bytes.
+    /// Number of nodes that are zero bytes long.
     pub empty: usize,
-    /// Report of the salvage, and the error of the compression.
+    /// Report of the salvage, and the error of the compression, if any.
     pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
@@ -54,7 +54,7 @@ fn say(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Prints the first of `items`, and the number of the others.
+/// Prints the first of `items`, and how many more there are.
 fn each<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         say(out, format!("    {}", words(item)));
@@ -148,7 +148,7 @@ fn place(lost: &LostRange) -> String {
     )
 }
 
-/// Document of a conversion.
+/// JSON summary of a conversion.
 #[derive(Serialize)]
 struct ConversionDocument {
     traces: Vec<TraceRow>,
