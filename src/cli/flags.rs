@@ -1,11 +1,11 @@
-//! Flags of the settings that the library's messages refer to, and words of their values.
+//! Flags of the settings that messages of the library name, and parsers of their values.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_report::settings::option_of_key;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
-/// Writes the flag of a setting, for messages.
+/// Writes the flag of a setting into a message.
 pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match setting {
         SettingKey::Delays => f.write_str("--delay"),
@@ -17,7 +17,7 @@ pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Writes a key as a flag has it, without an allocation.
+/// Writes text with hyphens in place of underscores, without allocating.
 struct WithHyphens<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
 impl Write for WithHyphens<'_, '_> {
@@ -41,7 +41,7 @@ pub fn flag_of(setting: SettingKey) -> String {
     Flag(setting).to_string()
 }
 
-/// Returns the flag of a key of the library: of a setting, or of an option whose flag has the same name.
+/// Returns the flag of a key of the library. A key that is not a setting has a flag of the same name.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
         Some(setting) => flag_of(setting),
@@ -49,7 +49,7 @@ pub fn flag_of_key(key: &str) -> String {
     }
 }
 
-/// Returns `text`, a description for people, with flags for the keys that it has in braces: `with {zero} 3`.
+/// Replaces keys in braces in `text` by flags: `with {zero} 3` becomes `with --zero 3`.
 pub fn with_flags(text: &str) -> String {
     let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
@@ -60,7 +60,7 @@ pub fn with_flags(text: &str) -> String {
                 out += &flag_of_key(key);
                 out += rest;
             }
-            // Braces of a file's text.
+            // Not a key: the text itself has a brace.
             None => {
                 out.push('{');
                 out += part;
@@ -70,11 +70,11 @@ pub fn with_flags(text: &str) -> String {
     out
 }
 
-/// Parses the words of a choice, whose underscores are hyphens here.
+/// Parses the words of a choice. Underscores in them are hyphens on the command line.
 pub fn choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // Clap keeps words for as long as the program runs.
+        // Clap keeps words until the program ends, so leaking them costs nothing.
         PossibleValue::new(&*hyphened(word).leak()).help(*summary)
     });
     PossibleValuesParser::new(values).map(move |chosen| {
@@ -92,7 +92,7 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns commands whose messages name the flag of `setting`; none where every command has it.
+    /// Returns the commands whose messages name the flag of `setting`; empty if every command has the flag.
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

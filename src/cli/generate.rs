@@ -1,4 +1,4 @@
-//! `chakram generate`: microbenchmarks and training steps, into files or straight into a replay.
+//! `chakram generate`: microbenchmarks and training steps, written to files or replayed directly.
 
 mod dry_run;
 mod edited;
@@ -43,7 +43,7 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// Returns the arguments of the replay.
+    /// Returns the arguments of the replay, of the pattern or of the model.
     pub(super) fn run_mut(&mut self) -> &mut RunArgs {
         match &mut self.pattern {
             Some(pattern) => &mut pattern.target_mut().run,
@@ -63,7 +63,7 @@ struct TargetArgs {
         required_unless_present = "machine"
     )]
     output: Option<PathBuf>,
-    /// Write a file per rank instead of hard links for identical ranks
+    /// Write one file per rank instead of hard links for identical ranks
     #[arg(long, hide_short_help = true, requires = "output")]
     no_links: bool,
     /// Replay on this machine: preset (`chakram machine list`) or file
@@ -73,11 +73,11 @@ struct TargetArgs {
     run: RunArgs,
 }
 
-/// Does what `args` ask for.
+/// Generates the job, then writes or replays it.
 ///
 /// # Errors
 ///
-/// Options that make no sense, a replay that fails, or output that cannot be written.
+/// Fails if options do not fit together, a replay fails, or output cannot be written.
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (machine, output, given, no_links) = match &args.pattern {
         Some(args) => {
@@ -135,7 +135,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            // After the model, so that one who misspells it hears of that first.
+            // Checked after the model is resolved, so that a misspelled model is reported first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
                     "{}: nothing says what to do with it\n  try: --dry-run, --machine MACHINE to replay it, \

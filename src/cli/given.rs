@@ -1,4 +1,4 @@
-//! Options of replays, as flags and as settings whose effect on a run is checked.
+//! Options of replays, as flags and as settings whose effect on a run can be checked.
 
 use super::flags::{flag_of, with_flags};
 use chakram_base::setting::SettingKey;
@@ -9,18 +9,18 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::marker::PhantomData;
 
-/// Heading of help.
+/// Help heading of options of the timing model.
 pub(super) const MODEL: &str = "Timing model";
-/// Heading of help.
+/// Help heading of options about traces.
 pub(super) const TRACES: &str = "Traces";
 
-/// Some of the options of replays, by key.
+/// A subset of the replay options.
 pub trait OptionGroup {
-    /// Whether `key` is one of them.
+    /// Returns whether the option `key` belongs to the group.
     fn has(key: SettingKey) -> bool;
 }
 
-/// The options of one group that the command line has.
+/// The options of one group that the command line gives.
 #[derive(Clone, Debug)]
 pub struct OptionArgs<G> {
     given: GivenOptions,
@@ -28,22 +28,22 @@ pub struct OptionArgs<G> {
     group: PhantomData<G>,
 }
 
-/// Options that the command line has, defaults excluded, each with its words.
+/// Options on the command line, without defaults, each with its values.
 pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
 
-/// Reads `given` but for the option `left_out`.
+/// Parses `given` without the option `left_out`.
 pub fn settings_without(given: &GivenOptions, left_out: SettingKey) -> Option<ReplaySettings> {
     let others = given.iter().filter(|(key, _)| *key != left_out);
     ReplaySettings::read(others.map(|(key, words)| (*key, &words[..]))).ok()
 }
 
 impl<G> OptionArgs<G> {
-    /// Returns the options that were given.
+    /// Returns the options on the command line.
     pub fn given(&self) -> &GivenOptions {
         &self.given
     }
 
-    /// Returns what they come to.
+    /// Returns the parsed settings.
     pub fn settings(&self) -> &ReplaySettings {
         &self.settings
     }
@@ -55,7 +55,7 @@ impl<G: OptionGroup> OptionArgs<G> {
     }
 }
 
-/// Returns the name that clap has for an option.
+/// Returns clap's name of an option.
 fn id(key: SettingKey) -> String {
     flag_of(key).trim_start_matches('-').replace('-', "_")
 }
@@ -64,7 +64,7 @@ fn arg(option: &'static ReplayOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
-                // Clap keeps words for as long as the program runs.
+                // Clap keeps words until the program ends, so leaking them costs nothing.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
             });
             PossibleValuesParser::new(values).into()

@@ -1,6 +1,7 @@
-//! Help of all commands: options in groups, in two columns, within the terminal's width and 100 columns.
+//! Help of all commands: options in groups and in two columns, at most as wide as the terminal and 100 columns.
 //!
-//! `-h` leaves out rare options, those with `hide_short_help`; `--help` has all, and the meanings of their values.
+//! `-h` leaves out rare options, which have `hide_short_help`. `--help` has all options and the meanings of their
+//! values.
 
 use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
@@ -9,24 +10,24 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use textwrap::Options;
 
-/// Widest line, and the least width that lines are wrapped to.
+/// Maximum and minimum width of lines.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
-/// Column at which the texts of options begin; in lines shorter than [`WIDE`] there is no room for two columns.
+/// Column at which the texts of options begin. Lines shorter than [`WIDE`] have no space for two columns.
 const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
 
-/// Amount of options that help shows.
+/// How many options help shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpLength {
-    /// The common ones.
+    /// Common options.
     Short,
-    /// All.
+    /// All options.
     Long,
 }
 
-/// Returns how much help `arguments` ask for; `None` where they ask for none.
+/// Returns which help `arguments` request; `None` if they request none.
 pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     let words = arguments.iter().skip(1).take_while(|word| *word != "--");
     let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));
@@ -38,12 +39,12 @@ pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     }
 }
 
-/// Returns `command` with the help of all commands.
+/// Replaces the help of `command` and all its subcommands.
 pub fn prepared(command: Command, length: HelpLength) -> Command {
     rendered(command, length, width())
 }
 
-/// Returns the width of lines: that of the terminal, or `COLUMNS`, and at most [`WIDTH`].
+/// Returns the width of lines: `COLUMNS` or the terminal's width, at most [`WIDTH`].
 fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let columns = columns.or_else(|| {
@@ -75,7 +76,7 @@ fn with_help(mut command: Command, length: HelpLength, width: usize) -> Command 
     command.override_help(StyledStr::from(page.text))
 }
 
-/// Help of a command while it is written.
+/// Help page of one command, while it is written.
 struct HelpPage {
     text: String,
     width: usize,
@@ -117,7 +118,7 @@ impl HelpPage {
         }
         let options = command.get_arguments().filter(shown);
         let mut ordered: Vec<&Arg> = options.filter(|arg| !arg.is_positional()).collect();
-        // Help and version end the general options.
+        // Help and version are the last of the general options.
         ordered.sort_by_key(|arg| matches!(arg.get_id().as_str(), "help" | "version"));
         let mut headings: Vec<Option<&str>> = vec![None];
         for arg in &ordered {
@@ -126,7 +127,7 @@ impl HelpPage {
                 headings.push(heading);
             }
         }
-        // Those of several commands come after those of one.
+        // Headings that several commands share come after the command's own.
         let shared = [given::MODEL, output::REPORT, super::GENERAL];
         headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
         for heading in headings {
@@ -170,8 +171,8 @@ impl HelpPage {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes a command, over several lines as a shell takes them where one is too short. What it is for stands behind
-    /// it or, as a comment, above it.
+    /// Writes a command. If it is too long, it continues over several lines as a shell accepts them. Its purpose
+    /// follows on the same line or precedes it as a comment.
     fn example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -198,7 +199,7 @@ impl HelpPage {
         self.text += &format!("\n{style}{text}:{style:#}\n");
     }
 
-    /// Writes `text` behind `lead`; further lines are indented by `next`.
+    /// Writes `text` after `lead`, and indents further lines by `next`.
     fn paragraph(&mut self, text: &str, lead: &str, next: &str) {
         let options = Options::new(self.width)
             .initial_indent(lead)
@@ -212,7 +213,7 @@ impl HelpPage {
         }
     }
 
-    /// Writes `name` and, from column `column` on, `text`: on lines of its own where the name is too long.
+    /// Writes `name`, and `text` from column `column` on. If the name is too long, the text begins on the next line.
     fn row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
@@ -231,7 +232,7 @@ impl HelpPage {
         }
         let at = self.text.len();
         self.paragraph(text, &pad, &pad);
-        // The first line stands behind the name.
+        // The first line of the text goes on the line of the name.
         self.text.replace_range(at..at + used, "");
     }
 
@@ -278,7 +279,7 @@ impl HelpPage {
         if takes && told {
             let widest = values.iter().map(|value| value.get_name().len()).max();
             let aligned = column + 4 + widest.unwrap_or(0);
-            // Texts in less than 20 columns are towers of words.
+            // Texts in less than 20 columns would have one word per line.
             let texts = if aligned + 20 > self.width {
                 column + 6
             } else {
@@ -295,7 +296,7 @@ impl HelpPage {
     }
 }
 
-/// Returns the text of an argument, with its other names.
+/// Returns the help text of an argument with its aliases.
 pub fn described(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for alias in arg.get_visible_aliases().unwrap_or_default() {
@@ -304,22 +305,22 @@ pub fn described(arg: &Arg) -> String {
     text
 }
 
-/// A part of the text that closes a command's help.
+/// A part of the text at the end of a command's help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClosingPart {
     Blank,
-    /// A heading, or sentences, whose source has line breaks of its own.
+    /// A heading or sentences. Line breaks of the source are not kept.
     Paragraph(String),
-    /// A command line, perhaps followed by its purpose.
+    /// A command line, optionally with its purpose.
     Command(String),
-    /// An entry of a list: its name, and its text.
+    /// An entry of a list: name and text.
     Entry(String, String),
-    /// Another line of the last entry.
+    /// Another line of the previous entry.
     MoreOfEntry(String),
 }
 
-/// Splits a closing text: lines that are not indented are of paragraphs; indented lines are commands, or entries of lists
-/// where a colon ends the first word.
+/// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list if its
+/// first word ends with a colon, and a command otherwise.
 pub fn closing_parts(text: &str) -> Vec<ClosingPart> {
     let mut parts = Vec::new();
     let mut lines = text.lines();

@@ -1,4 +1,4 @@
-//! `chakram inspect`: contents of a trace or a job.
+//! `chakram inspect`: shows the contents of a trace or a job.
 
 use super::flags::choices;
 use super::load::{StepArg, VerifyArg};
@@ -24,12 +24,12 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Heading of help.
+/// Help heading of the filters.
 const FILTERS: &str = "Filters";
 
 mod list;
 
-/// Options that show what a text leaves out.
+/// Options that show the details which the text omits.
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
@@ -50,10 +50,10 @@ Examples:
   chakram inspect job --rank 3 --node 4711 --format dot | dot -Tsvg > near.svg
   chakram inspect job --critical-path                 what the recorded run spent its time on
 
-Times are those of the recorded run: exact where traces have delays, as `chakram convert` writes them;
-estimates from durations otherwise. Damaged files are shown as far as they can be read.
+Times are from the recorded run: exact if traces have delays, as `chakram convert` writes them;
+otherwise estimated from durations. The readable part of damaged files is shown.
 
-Exit codes: 0 done, 2 bad input, or nothing could be read")]
+Exit codes: 0 done, 2 bad input, or no file could be read")]
 pub struct InspectArgs {
     /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
@@ -61,37 +61,37 @@ pub struct InspectArgs {
     /// Only these ranks: 0,4-7
     #[arg(long, help_heading = FILTERS, value_name = "RANKS")]
     rank: Option<RankSet>,
-    /// Only nodes whose name contains this, or matches a pattern with *, ? or [; repeatable
+    /// Only nodes whose name contains this text or matches this pattern with *, ? or [; repeatable
     #[arg(long, help_heading = FILTERS, value_name = "PATTERN")]
     name: Vec<NamePattern>,
     /// Only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
     #[arg(help_heading = FILTERS, long = "type", value_name = "TYPES")]
     types: Vec<ClassFilter>,
-    /// Only collectives of this process group; `all` for all ranks
+    /// Only collectives of this process group; `all` is the group of all ranks
     #[arg(long, help_heading = FILTERS, value_name = "GROUP")]
     group: Vec<String>,
-    /// Only nodes on this lane (stream or thread): its name or a pattern
+    /// Only nodes on this lane (stream or thread); a name or a pattern
     #[arg(long, help_heading = FILTERS, value_name = "LANE")]
     lane: Vec<NamePattern>,
-    /// Only nodes with this attribute value: phase=backward; repeatable
+    /// Only nodes with this attribute, such as phase=backward; repeatable
     #[arg(long, help_heading = FILTERS, value_name = "NAME=VALUE")]
     label: Vec<AttributeFilter>,
-    /// Only nodes that run after this time: 10ms
+    /// Only nodes that run after this time, such as 10ms
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = parse_time)]
     from: Option<Time>,
     /// Only nodes that run before this time
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = parse_time)]
     to: Option<Time>,
-    /// List the nodes, one per line, by rank and start; with --critical-path all nodes of the path
+    /// List nodes, one per line, by rank and start; with --critical-path, all nodes of the path
     #[arg(long)]
     list: bool,
-    /// Number of nodes listed; 100 by default, all in JSON and CSV
+    /// Maximum number of listed nodes; by default 100 in text, all in JSON and CSV
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Show the node with this id in full, with its dependencies and dependents
+    /// Show all attributes of the node with this id, its dependencies and its dependents
     #[arg(long, value_name = "ID", conflicts_with_all = ["list", "critical_path", "name", "types", "group", "lane", "label", "from", "to"])]
     node: Option<u64>,
-    /// Distance of the neighbours that --node shows, in dependencies
+    /// Maximum distance of the neighbours that --node shows, in dependencies
     #[arg(
         long,
         value_name = "N",
@@ -106,17 +106,17 @@ pub struct InspectArgs {
     /// Format of the output
     #[arg(long, value_enum, default_value_t = InspectFormatArg::Text, value_name = "FORMAT")]
     format: InspectFormatArg,
-    /// Table that --format csv prints; types by default
+    /// Table for --format csv; types by default
     #[arg(long, value_parser = choices::<InspectTable>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
     table: Option<InspectTable>,
-    /// Print names whole, which tables cut to 120 columns or those of the terminal
+    /// Print long names whole; by default they are cut to the terminal's width or 120 columns
     #[arg(long)]
     details: bool,
     #[command(flatten)]
     verify: VerifyArg,
     #[command(flatten)]
     step: StepArg,
-    /// Number of ranks read at once; all cores by default
+    /// Ranks read at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Write to this file; - is standard output
@@ -124,7 +124,7 @@ pub struct InspectArgs {
     output: PathBuf,
 }
 
-/// Format of the output.
+/// Output format of `inspect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum InspectFormatArg {
     /// Text for reading
@@ -133,11 +133,11 @@ enum InspectFormatArg {
     Json,
     /// One table as comma-separated values
     Csv,
-    /// A drawing for Graphviz, with --node
+    /// Graphviz drawing, with --node
     Dot,
 }
 
-/// Number of nodes that are listed as text by default.
+/// Default maximum number of nodes in a listing as text.
 const LISTED: usize = 100;
 
 fn parse_time(text: &str) -> Result<Time, String> {
@@ -151,8 +151,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 ///
 /// # Errors
 ///
-/// Files that are not there or of which nothing can be read, options that do not go together, and output that
-/// cannot be written.
+/// Fails if a file is missing or unreadable, options do not fit together, or output cannot be written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
     let found = job::find(&args.traces, args.verify.policy())?;
@@ -168,7 +167,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = job::name_of(&args.traces, &files);
-    // Listings are streamed, and bypass the destination that holds a whole text.
+    // A listing is streamed, so it bypasses the destination, which collects a whole text.
     if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }
@@ -193,7 +192,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns on standard error that files are broken.
+/// Warns on standard error if files have `faults`.
 fn warn(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
@@ -248,7 +247,7 @@ impl InspectArgs {
         }
     }
 
-    /// Returns the filter's options as they were given.
+    /// Returns the filter options on the command line.
     fn options(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut words = Vec::new();
         let mut say = |name, values: Vec<String>| {
@@ -270,7 +269,7 @@ impl InspectArgs {
         words
     }
 
-    /// Formats the filter as text, without the ranks; empty if there is none.
+    /// Formats the filter as text, without the ranks; empty without a filter.
     fn filter_words(&self) -> String {
         let options = self
             .options()
@@ -287,7 +286,7 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Returns the limit that was given, or the default of the format.
+    /// Returns the limit on the command line, or the default of the format.
     fn limit(&self) -> usize {
         let default = match self.format {
             InspectFormatArg::Text => LISTED,
@@ -314,7 +313,7 @@ impl InspectArgs {
         let trace =
             InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
         let limit = match self.format {
-            // A drawing of everything is unreadable, whatever the format's default.
+            // A drawing of all nodes is unreadable, so the limit also applies here.
             InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
             _ => self.limit(),
         };
@@ -359,7 +358,7 @@ impl InspectArgs {
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };
-        // A missing rank may hold a part of the path, so here every file has to be readable.
+        // The path may pass through any rank, so every file must be readable.
         in_order(
             files,
             self.threads(),

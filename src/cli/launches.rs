@@ -1,4 +1,4 @@
-//! `--repeat`, `--starts` and `--with`: a job that is launched several times, and jobs that share a machine.
+//! `--repeat`, `--starts` and `--with`: a job that runs several times, and jobs that share a machine.
 
 use super::load;
 use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
@@ -20,31 +20,31 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Heading of help.
+/// Help heading of the options for launches.
 const LAUNCHES: &str = "Launches";
 
-/// Most launches of one job, each of which has a row in the report.
+/// Maximum number of launches of one job. Each has a row in the report.
 const MOST: usize = 1_000_000;
 
-/// Options of launches.
+/// Options for several launches and several jobs.
 #[derive(Debug, Args)]
 pub struct LaunchArgs {
-    /// Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
+    /// Replay the traces N times in a row; each rank begins a step when its previous one ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
-    /// Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
-    /// launch before begins as soon as it has
+    /// Replay the traces at each time in this file, with one time per line, such as 10 ms; a rank that is still busy
+    /// begins when its previous launch ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "FILE")]
     starts: Option<PathBuf>,
-    /// Another job on the same machine, which is replayed once, beside the traces; repeatable
+    /// Also replay this job once on the same machine; repeatable
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "TRACES", requires = "on")]
     with: Vec<PathBuf>,
-    /// NPUs of ranks 0, 1, … of the job that --with names, for example 4-7; one for each --with
+    /// NPUs of ranks 0, 1, … of the --with job, such as 4-7; once per --with
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "NPUS", requires = "with", value_parser = parse_placement)]
     on: Vec<RankMapArg>,
 }
 
-/// A job beside the traces, as documents have it.
+/// A job of `--with`, in JSON.
 #[derive(Serialize)]
 struct JobBeside<'a> {
     job: &'a str,
@@ -52,12 +52,12 @@ struct JobBeside<'a> {
 }
 
 impl LaunchArgs {
-    /// Whether there may be more than one launch.
+    /// Returns whether the options can cause more than one launch.
     pub fn are_given(&self) -> bool {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
     }
 
-    /// Refuses combinations that mean nothing.
+    /// Rejects combinations that have no meaning. `several` is set if there are several machines.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.with.len() != self.on.len() {
             return Err(format!(
@@ -75,19 +75,20 @@ impl LaunchArgs {
         Ok(())
     }
 
-    /// Finds the files of the jobs beside the traces.
+    /// Finds the files of the `--with` jobs.
     pub fn find(&self, verify: VerifyLevel) -> Result<Vec<FoundTraces>, TraceError> {
         let found = self.with.iter();
         found.map(|path| job::find([path], verify)).collect()
     }
 
-    /// Tells `outputs` which files these options read, those `found` of jobs beside the traces included.
+    /// Protects the files that these options read from being overwritten by `outputs`. `found` has the files of
+    /// `--with` jobs.
     pub fn reads(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
         self.starts.iter().for_each(|path| outputs.reads(path));
         found.iter().for_each(|of| job::mark_read(outputs, of));
     }
 
-    /// Returns these options as documents have them.
+    /// Returns these options as JSON. `names` are the names of the `--with` jobs.
     fn options_json(&self, names: &[String]) -> Map<String, Value> {
         let mut options = Map::new();
         if let Some(times) = self.repeat {
@@ -108,7 +109,7 @@ impl LaunchArgs {
         options
     }
 
-    /// The times at which the job is launched.
+    /// Returns the times at which the job starts.
     fn starts(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
@@ -116,7 +117,7 @@ impl LaunchArgs {
         }
     }
 
-    /// Loads the jobs beside the traces; their files join `inputs`, if those are hashed.
+    /// Loads the `--with` jobs. Adds their files to `inputs` if these are hashed.
     pub fn load(
         &self,
         found: &[FoundTraces],
@@ -125,7 +126,8 @@ impl LaunchArgs {
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
-            // What says how traces are read holds for it, and what is about this job's ranks and groups does not.
+            // Options about reading traces apply to all jobs; options about ranks and groups apply only to the main
+            // job.
             let loading = JobOptions {
                 groups: None,
                 ranks: None,
@@ -142,7 +144,7 @@ impl LaunchArgs {
         Ok(jobs)
     }
 
-    /// Replays `job` on `machine` as often as asked for, beside `others`, and prints the report.
+    /// Replays all launches of `job` together with `others` on `machine`, and prints the report.
     #[allow(
         clippy::too_many_arguments,
         reason = "each is one thing that a report says"
@@ -203,7 +205,7 @@ impl LaunchArgs {
     }
 }
 
-/// Refuses jobs that share an NPU: each would have the whole of it.
+/// Rejects jobs that share an NPU, since each would use all of it.
 fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {
@@ -222,7 +224,7 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     }
 }
 
-/// Reads times, one a line; empty lines and what follows `#` are left out.
+/// Reads start times, one per line. Ignores empty lines and everything after `#`.
 fn read_starts(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
     let shown = path.display();
     let text = job::read_text(path)?;

@@ -1,7 +1,7 @@
-//! The command line: parse, dispatch, print, and turn errors into exit codes.
+//! The command line: parses arguments, runs the command, prints the result, and turns errors into exit codes.
 //!
-//! Exit codes: 0 done, 1 stuck, 2 bad input or usage, or output that cannot be written, 3 a threshold exceeded or a
-//! leak found. 0 means that every node of every rank completed.
+//! Exit codes: 0 done, 1 stuck, 2 bad input, bad usage or failed output, 3 a threshold exceeded or a leak found. 0
+//! means that every node of every rank completed.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -89,22 +89,22 @@ struct Cli {
     bounds: LimitArgs,
 }
 
-/// Heading of the options that every command has.
+/// Help heading of the options that every command has.
 const GENERAL: &str = "General options";
 
-/// Bounds on what inputs may take, of every command.
+/// Limits on the resources of a command, and how much it prints.
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Fail rather than use more memory; three quarters of the machine's or container's by default
+    /// Fail instead of using more memory; by default three quarters of the memory of the machine or container
     #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "SIZE")]
     max_memory: Option<Bytes>,
-    /// Refuse compressed inputs that unpack to more than 16 MiB and this many times their size
+    /// Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
     #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "N", default_value_t = bounds::RATIO)]
     max_ratio: u64,
-    /// Print errors only: no progress, no notes
+    /// Print only errors: no progress and no notes
     #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print what was read and simulated, and how long it took
+    /// Print what was read and simulated, and the time it took
     #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL)]
     verbose: bool,
 }
@@ -134,28 +134,28 @@ enum CliCommand {
     Calibrate(DeferredArgs<calibrate::CalibrateArgs>),
     Sweep(DeferredArgs<sweep::SweepArgs>),
     AstraSim(DeferredArgs<astra_sim::AstraSimArgs>),
-    /// Print the completion script of a shell, for presets, files and options
+    /// Print a shell's completion script for presets, files and options
     #[command(
         after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
     )]
     Completions {
-        /// Shell
+        /// Shell to complete in
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a folder
     #[command(after_help = "Example:\n  chakram man ~/.local/share/man/man1")]
     Man {
-        /// Folder for chakram.1, chakram-replay.1, …
+        /// Folder for the pages chakram.1, chakram-replay.1, …
         folder: PathBuf,
     },
 }
 
-/// Arguments of a command that are made when it is asked for: to make those of all commands takes as long as to do what
-/// many lines ask for.
+/// Builds the arguments of a command only if the command is used: building all of them takes as long as many commands
+/// run.
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 
-/// Whether those of all commands are made at once, as help, completion and the manual take them.
+/// Whether to build the arguments of all commands at once. Help, completion and the manual need them.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
 impl<A: Args> Args for DeferredArgs<A> {
@@ -182,33 +182,33 @@ impl<A: FromArgMatches> FromArgMatches for DeferredArgs<A> {
     }
 }
 
-/// Returns the commands with all their arguments.
+/// Returns all commands with all their arguments.
 fn whole_command() -> Command {
     WHOLE.store(true, Ordering::Relaxed);
     Cli::command()
 }
 
-/// Returns the same, and what completes them.
+/// Returns all commands with their shell completers.
 fn command_line() -> Command {
     completion::completed(whole_command())
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // Completers are for shells only.
+    // Only shells need completers.
     let mut command = match help::asked(&arguments) {
         Some(length) => help::prepared(whole_command(), length),
         None => Cli::command(),
     };
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
-    // Dropping its thousands of parts takes as long as parsing a short line, and the program ends soon enough.
+    // Dropping the command's thousands of parts would take as long as parsing a short line, and the program ends soon.
     std::mem::forget(command);
     Cli::from_arg_matches(&matches)
 }
 
-/// Parses a command line; returns its words, too, as the parser got them.
+/// Parses a command line. Also returns its words as the parser received them.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
-    // Before parsing, because the original accepts what our parser refuses.
+    // Rewritten before parsing, because ASTRA-sim accepts arguments that clap rejects.
     let arguments = astra_sim::arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {
@@ -225,9 +225,9 @@ pub fn main() -> ExitCode {
     main_with(env::args_os().collect())
 }
 
-/// Runs the program with these arguments, the first of which is its name, and returns its exit code.
+/// Runs the program with `arguments`, whose first word is its name, and returns its exit code.
 pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    // Shells ask for the rest of a line with a variable set.
+    // For completion a shell runs the program with an environment variable set.
     let folder = env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command_line)
         .try_complete(arguments.iter().cloned(), folder.as_deref());
@@ -236,7 +236,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    // First of all: a signal may come at any time, and temporary files have to go.
+    // Must come first: a signal may arrive at any time, and temporary files must be removed.
     signals::watch();
     progress::started();
     setting::name_as(flags::write_flag);
@@ -244,7 +244,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Help that cannot be written is no help: clap's own exit does not tell.
+            // Report failures to print help; clap's own exit ignores them.
             return match error.print().and_then(|()| io::stdout().flush()) {
                 Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
                 Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -260,7 +260,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let mut out = terminal::EscapingWriter::standard_output();
     let result = dispatch(&cli.command, &mut out);
     let result = result.and_then(|code| {
-        // Buffered output fails here at the latest, and not silently when it is dropped.
+        // Flush here, because a failure during drop would be silent.
         out.flush()?;
         Ok(code)
     });
@@ -277,7 +277,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Runs a command, which writes to `out`.
+/// Runs `command`, which writes to `out`.
 fn dispatch(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match command {
         CliCommand::Convert(DeferredArgs(args)) => convert::run(args, out),
@@ -308,7 +308,7 @@ fn dispatch(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<d
     }
 }
 
-/// Returns the inputs that a command reads.
+/// Returns the kinds of inputs that a command reads.
 fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     match command {
         CliCommand::Convert(DeferredArgs(args)) => match args.source() {
@@ -321,7 +321,7 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     }
 }
 
-/// Returns whether an error is a closed pipe: a reader such as `head` that has seen enough is no failure.
+/// Returns whether the error is a closed pipe. A reader such as `head` may stop early, which is not a failure.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();
@@ -339,7 +339,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     kind(error) == Some(io::ErrorKind::BrokenPipe) || error.source().is_some_and(is_closed_pipe)
 }
 
-/// Returns 1 for a replay that deadlocked, 2 for bad input and for output that could not be written.
+/// Returns 1 for a replay that deadlocked or never ends, 2 for all other errors.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use chakram_engine::ReplayError;
     let replay = match error.downcast_ref::<compare::FailedReplays>() {
@@ -352,7 +352,7 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     }
 }
 
-/// Reads a number of things of which there is at least one.
+/// Parses a number of at least 1.
 fn parse_number(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .map_err(|_| "expected a whole number, 1 or more".to_owned())
@@ -362,13 +362,13 @@ fn print_chain(error: &(dyn Error + 'static)) {
     print_error(&error_text(error));
 }
 
-/// The text of an error with what caused it, and what to try at its end.
+/// Returns the text of an error: message, causes, then what to try.
 fn error_text(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // Errors of writing a file and of the command that asked for it may have the same text.
+        // A failed write and the command that requested it may have the same text; print it once.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {words}");
@@ -376,7 +376,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
         last = words;
         cause = inner.source();
     }
-    // What to try stands last.
+    // Move the suggestion after the causes.
     if let Some((head, rest)) = own.split_once("\n  try: ") {
         text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
     } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {
@@ -385,7 +385,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// What to try after an error that does not say it.
+/// Suggests what to try after an error that has no suggestion.
 fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let of_job = match error.downcast_ref() {
         Some(JobError::Trace(error)) => Some(error),

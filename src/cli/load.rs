@@ -1,4 +1,4 @@
-//! Options of a job's traces, and progress while they are loaded.
+//! Options about a job's traces, and progress while they load.
 
 use super::given::{OptionArgs, OptionGroup, TRACES};
 use super::progress::Progress;
@@ -11,16 +11,16 @@ use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
 
-/// Whether traces are held against what their job's file says.
+/// Whether to check traces against their job's file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerifyArg {
-    /// Read traces that differ from what the job's file, PREFIX.job.json, says
+    /// Accept traces that differ from their job's file, PREFIX.job.json
     #[arg(long, help_heading = TRACES, hide_short_help = true)]
     pub no_verify: bool,
 }
 
 impl VerifyArg {
-    /// Returns the checks on the way into a replay.
+    /// Returns the checks before a replay: lengths only, which costs little.
     pub fn policy(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -29,7 +29,7 @@ impl VerifyArg {
         }
     }
 
-    /// Returns the checks where there is time.
+    /// Returns the checks of commands that read every byte anyway: hashes.
     pub fn thorough(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -39,15 +39,15 @@ impl VerifyArg {
     }
 }
 
-/// Choice of one profiled step, of commands that replay nothing.
+/// Choice of one profiled step, for commands without a replay.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct StepArg {
-    /// Only the profiled step with this number, cut out as `chakram slice` does
+    /// Only this profiled step, cut out as `chakram slice` does
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N")]
     pub step: Option<u64>,
 }
 
-/// What says how a job's traces are read.
+/// The options that set how a job's traces are read.
 #[derive(Clone, Debug)]
 pub struct TraceOptions;
 
@@ -57,12 +57,12 @@ impl OptionGroup for TraceOptions {
     }
 }
 
-/// Options of a job's traces.
+/// Options about a job's traces on the command line.
 pub type JobArgs = OptionArgs<TraceOptions>;
 
 impl JobArgs {
-    /// The size of a mirrored job that does not say its own, on machines of this many NPUs: that of the
-    /// machine, which must be one.
+    /// Returns the size of a mirrored job without `--ranks`: the machines' number of NPUs. Fails if the machines
+    /// differ.
     pub fn npus(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
@@ -78,7 +78,7 @@ impl JobArgs {
     }
 }
 
-/// Loads the job in `found`, with progress on a terminal.
+/// Loads the job in `found`, and shows progress on a terminal.
 pub fn load(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
     let start = Instant::now();
     let job = with_progress(|progress| job::load(found, name, options, progress))?;
@@ -87,7 +87,7 @@ pub fn load(found: &FoundTraces, name: String, options: &JobOptions) -> Result<J
     Ok(job)
 }
 
-/// Does `work` beside a counter of the files that it reads, on a terminal.
+/// Runs `work`, and shows on a terminal how many files it has read.
 pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {

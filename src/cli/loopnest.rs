@@ -1,4 +1,4 @@
-//! `chakram loopnest`: the best mapping of a layer on a systolic accelerator.
+//! `chakram loopnest`: finds the best mapping of a layer on a systolic accelerator.
 
 use chakram_hardware::compute::{
     FoundMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Search the best mapping of a layer on an accelerator
+/// Search for the best mapping of a layer on an accelerator
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,19 +23,19 @@ Examples:
   chakram loopnest gemmini-16,scratchpad=32MB --layer K=64,C=64,P=56,Q=56,R=3,S=3
   chakram loopnest gemmini-8 --product 2500x32x32 --mappings 10000 --seed 1 --format json")]
 pub struct LoopnestArgs {
-    /// gemmini-N with N rows and columns, and what differs: `array`, `scratchpad`, `accumulator`, `bandwidth`, `clock`
+    /// gemmini-N with N rows and columns, then changes to `array`, `scratchpad`, `accumulator`, `bandwidth` or `clock`
     #[arg(value_name = "ACCELERATOR", value_parser = parse_loop_nest)]
     accelerator: LoopNestModel,
-    /// A product of an M x K and a K x N matrix
+    /// Matrix product: M x K times K x N
     #[arg(long, value_name = "MxNxK", value_parser = parse_product)]
     product: Option<LayerShape>,
-    /// Sizes of the loops N, K, C, P, Q, R and S, 1 where not said, and the distances stride and dilation of windows
+    /// Sizes of the loops N, K, C, P, Q, R and S, 1 by default, and stride and dilation of the windows
     #[arg(long, value_name = "LOOP=SIZE,…", value_parser = parse_layer, conflicts_with = "product", required_unless_present = "product")]
     layer: Option<LayerShape>,
-    /// Mappings that are drawn
+    /// Number of random mappings to try
     #[arg(long, value_name = "N")]
     mappings: Option<u32>,
-    /// Seed of what is drawn
+    /// Seed of the random mappings
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Format of the output
@@ -43,12 +43,12 @@ pub struct LoopnestArgs {
     format: LoopnestFormat,
 }
 
-/// Format of a mapping.
+/// Output format of `loopnest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LoopnestFormat {
-    /// For people
+    /// Text for reading
     Text,
-    /// Everything, as one document
+    /// JSON with all values
     Json,
 }
 
@@ -90,11 +90,11 @@ fn parse_layer(text: &str) -> Result<LayerShape, String> {
     })
 }
 
-/// Does what `args` ask for and prints to `out`.
+/// Searches the best mapping and prints it to `out`.
 ///
 /// # Errors
 ///
-/// If no mapping can be, or output cannot be written.
+/// Fails if no mapping is possible or output cannot be written.
 pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut model = args.accelerator;
     if let Some(mappings) = args.mappings {
@@ -116,7 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Cycles that no mapping is below: of multiplications on all units, and of words, each once, from memory.
+/// Returns two lower bounds in cycles: all units multiply all the time, and each word is read from or written to memory
+/// once.
 fn bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
@@ -200,7 +201,7 @@ fn text(
     Ok(())
 }
 
-/// Document of a search.
+/// JSON document of a search.
 #[derive(Serialize)]
 struct MappingDocument {
     accelerator: String,
@@ -215,7 +216,7 @@ struct MappingDocument {
     levels: Vec<LevelRow>,
 }
 
-/// Cycles that no mapping can do without.
+/// Lower bounds in cycles.
 #[derive(Serialize)]
 struct LeastCycles {
     multiplications: u64,
@@ -229,16 +230,16 @@ struct MappingCounts {
     best: u32,
 }
 
-/// Dimension and bound of a loop.
+/// Dimension of a loop, and its number of iterations.
 type LoopBound = (&'static str, u64);
 
 #[derive(Serialize)]
 struct LevelRow {
     name: String,
-    /// Outermost first.
+    /// Loops, outermost first.
     loops: Vec<LoopBound>,
     bytes: u64,
-    /// By tensor.
+    /// Words that each tensor moves.
     words: BTreeMap<&'static str, WordCounts>,
 }
 

@@ -1,4 +1,4 @@
-//! `chakram machine`: lists the built-in machines, shows one, checks files.
+//! `chakram machine`: lists, shows, checks, creates and imports machines.
 
 use crate::recognition::{ReadableInputs, recognized};
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
@@ -21,7 +21,7 @@ mod tile_ratios;
 use json::{MachineDetails, MachineList, MachineSummary, OneMachine};
 use tile_ratios::TileRatios;
 
-/// List, show and check machines
+/// List, show, check and create machines
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,15 +42,15 @@ enum MachineCommand {
         #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
         format: MachineFormatArg,
     },
-    /// Print a machine's file, a template for your own
+    /// Print a machine's file, as a template for your own
     #[command(after_help = "\
 Examples:
   chakram machine show dgx-h100 > my.toml    comments give the source of every number
   chakram machine show dgx-h100x4            the same with four nodes")]
     Show {
-        /// Preset, NAMExN for N nodes of it, or a file (a name with a / or ending in .toml; - is standard input)
+        /// Preset, NAMExN for N of its nodes, or a file (a name with a / or ending in .toml; - is standard input)
         name: String,
-        /// Text: the file as written; JSON: everything in base units
+        /// Text: the file as written; JSON: all values in base units
         #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
         format: MachineFormatArg,
     },
@@ -61,14 +61,14 @@ Examples:
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
-    /// Write the file of a machine that is like another, with numbers of its datasheet
+    /// Write a machine file based on another machine and values of a datasheet
     #[command(after_help = "\
 Examples:
   chakram machine new h200 --from h100 --memory 141GB --bandwidth 4.8TB/s -o h200.toml
   chakram machine new next --from b200 --peak bf16=2.5PFLOP/s,fp8=5PFLOP/s --link 3.6TB/s --price 6
 
-Curves of kernels and collectives are those of the other machine, which go with the rates; their errors are wider
-where rates differ, since no time was measured. Comments of the file say where each number comes from.")]
+Curves of kernels and collectives come from the other machine and scale with the rates. Their errors are wider
+where rates differ, since no time was measured. Comments in the file give the source of each number.")]
     New(new::NewMachineArgs),
     /// Write a machine file from ASTRA-sim's network, system and memory files
     #[command(after_help = "\
@@ -76,8 +76,8 @@ Examples:
   chakram machine import network.yml system.json memory.json -o my.toml
   chakram machine import network.yml                    NPUs stay unknown
 
-What the files say and a machine file cannot is noted, and is in comments of the file: `chakram astra-sim` is
-ASTRA-sim to the nanosecond, a machine goes by this program's own models.")]
+Settings that a machine file cannot express are noted, and are in comments of the file. For ASTRA-sim's times to
+the nanosecond use `chakram astra-sim`; a machine file uses this program's own models.")]
     Import {
         /// ASTRA-sim's files: the network, and optionally the system and the remote memory, in any order
         #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
@@ -95,7 +95,7 @@ impl MachineArgs {
     }
 }
 
-/// Format of results.
+/// Output format of `machine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MachineFormatArg {
     /// Text for reading
@@ -104,11 +104,11 @@ enum MachineFormatArg {
     Json,
 }
 
-/// Runs the command and prints to `out`. The exit code is 2 when a checked file is refused.
+/// Runs the command and prints to `out`. Returns exit code 2 if a checked file is invalid.
 ///
 /// # Errors
 ///
-/// Fails if a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
+/// Fails if a machine to show does not exist or is invalid (a [`MachineError`]), or if output cannot be written.
 pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
         MachineCommand::List { format } => list(*format, out)?,
@@ -120,7 +120,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Width of the list.
+/// Width of the list in columns.
 const WIDTH: u16 = 100;
 
 fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
@@ -160,7 +160,7 @@ fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(),
         MachineFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
             if let Some(ratios) = TileRatios::of(&machine) {
-                // A comment, since this is a machine file.
+                // Printed as a comment, because the text is a machine file.
                 write!(out, "\n{}", ratios.comment(machine.name()))?;
             }
         }
@@ -198,7 +198,7 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(code)
 }
 
-/// Formats the number of NPUs: `512`, or `8 x N` where the outermost dimension may have any size.
+/// Formats the number of NPUs: `512`, or `8 x N` if the outermost dimension has no fixed size.
 fn npus(machine: &Machine) -> String {
     let npus = machine.topology().npus();
     match (machine.scalable(), machine.topology().dimensions()) {
@@ -207,7 +207,7 @@ fn npus(machine: &Machine) -> String {
     }
 }
 
-/// Formats each dimension: `switch 8 @ 450 GB/s`, or the links of its own: `clos 4x4 @ 12.5 GB/s`.
+/// Formats each dimension as `switch 8 @ 450 GB/s`, or a topology of individual links as `clos 4x4 @ 12.5 GB/s`.
 fn dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().graph();
     let dimensions = machine.topology().dimensions();

@@ -1,4 +1,4 @@
-//! `chakram model`: lists the models that come with the program, and shows one with its counts.
+//! `chakram model`: lists the built-in models, and shows a model with its parameters, MACs and activations.
 
 use super::output::ReportDestination;
 use crate::terminal::plain_style;
@@ -64,7 +64,7 @@ Examples:
 struct ShowModelArgs {
     /// Preset, or a file (a name with a / or ending in .toml; - is standard input)
     name: String,
-    /// Sequence length in tokens; the model's own by default
+    /// Sequence length in tokens; by default the model's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     tokens: Option<u64>,
     /// Bytes per element of saved activations
@@ -101,11 +101,12 @@ enum ModelShowFormat {
     Json,
 }
 
-/// Does what `args` ask for and prints it to `out`.
+/// Prints the list or the model to `out`.
 ///
 /// # Errors
 ///
-/// Fails if a model to show does not exist or is refused (a [`chakram_workloads::model::ModelError`]), or what is written fails.
+/// Fails if a model to show does not exist or is invalid (a [`chakram_workloads::model::ModelError`]), or if output
+/// cannot be written.
 pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
         ModelCommand::List { format, output } => (list(*format)?, output),
@@ -135,7 +136,7 @@ fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// Counts the layers of a model that are blocks.
+/// Counts the layers that are transformer blocks.
 fn blocks(model: &ModelDefinition) -> usize {
     let layers = model.model.layers.iter();
     layers
@@ -156,7 +157,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
     .indented(0);
     for found in models {
         let model = &found.model;
-        // The authors and the year; all of it is in the model's file.
+        // Only authors and year; the model's file has the full reference.
         let source = model
             .source
             .split_once(", ")

@@ -40,10 +40,10 @@ pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFile};
 
-/// Heading of help.
+/// Help heading of options about the report.
 pub(super) const REPORT: &str = "Report";
 
-/// What the times of a replay depend on.
+/// The options that the times of a replay depend on.
 #[derive(Clone, Debug)]
 pub struct TimingOptions;
 
@@ -53,7 +53,7 @@ impl OptionGroup for TimingOptions {
     }
 }
 
-/// Options of a replay on which its times depend. Every command that replays has them all.
+/// The same options as arguments. Every command that replays has all of them.
 pub type TimingArgs = OptionArgs<TimingOptions>;
 
 /// Arguments of a replay and of its report.
@@ -64,72 +64,73 @@ pub struct RunArgs {
     pub timing: TimingArgs,
     #[command(flatten)]
     timeline: TimelineArgs,
-    /// Write the report as a self-contained page with charts, too
+    /// Also write the report as a self-contained page with charts
     #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Draw a machine of tiles, too: cores by stage, links and memory ports by load
+    /// Also draw a machine of tiles: cores by stage, links and memory ports by load
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "FILE.svg")]
     tile_map: Option<PathBuf>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
-    /// Print all rows, and names whole, instead of fewer than 60 lines
+    /// Print all rows, and names whole, instead of less than 60 lines
     #[arg(long, help_heading = REPORT)]
     details: bool,
-    /// Action when peak memory exceeds the NPU's capacity
+    /// Action if peak memory exceeds the NPU's capacity
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "ACTION")]
     pub fit: OnMemoryOverflow,
-    /// Report bytes and load of dimensions and links; collectives go message by message
+    /// Report bytes and load of dimensions and links; simulates collectives message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
-    /// Also find what would help most: what the run gains if kernels, collectives, the host, or rates and latencies of the
-    /// machine were faster, and how far that goes
+    /// Also report how much the run gains if kernels, collectives, the host, or the machine's rates and latencies are
+    /// faster, and where the gain ends
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     sensitivities: bool,
-    /// Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
+    /// Dollars per NPU hour, such as 2.50; by default from the machine's file
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_price)]
     price: Option<f64>,
-    /// Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
+    /// Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "TOKENS", value_parser = parse_token_count)]
     total_tokens: Option<u64>,
-    /// Table of --format csv
+    /// Table for --format csv
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
-    /// List the operators of every micro-batch, in JSON and the table of operators, instead of their sums, mb*/…
+    /// In JSON and the table of operators, list the operators of every micro-batch instead of their sums, mb*/…
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
-    /// Receiver of the table of nodes.
+    /// Gets the table of nodes, for a caller in this process.
     #[arg(skip)]
     pub nodes: NodeSink,
 }
 
-/// Job that is replayed and reported.
+/// A job to replay and report.
 #[derive(Clone, Copy)]
 pub struct ReplayedJob<'a> {
-    /// Its workload.
+    /// Its traces, groups and instances.
     pub workload: &'a Workload,
-    /// Its name.
+    /// Its name in reports.
     pub name: &'a str,
-    /// Makespan with the cost of the profiler that captured it if that is left out here, and without it else; if it has one.
+    /// Makespan with the profiler's cost if this replay leaves it out, otherwise without it; `None` if the profiler has
+    /// no known cost.
     pub other_profiler: Option<Span>,
-    /// The same step with fewer micro-batches, from which more are extrapolated.
+    /// Replays of the step with fewer micro-batches, from which the whole step is extrapolated.
     pub shorter: Option<ShorterReplays>,
-    /// What edits of it found and did.
+    /// What its edits matched and changed.
     pub edits: Option<&'a EditReport>,
-    /// What would help it most, if that was asked for.
+    /// Gains from faster parts, if requested.
     pub sensitivities: Option<&'a SensitivityReport>,
     /// The stack that was asked for, if one was.
     pub stack: Option<&'a StackReport>,
 }
 
-/// Parses dollars for an hour of an NPU.
+/// Parses a price in dollars per NPU hour.
 pub fn parse_price(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_start_matches('$').parse().ok();
     let price = number.filter(|price| *price > 0.0 && *price <= Machine::MAX_PRICE);
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
-/// A parsed `--map`, one value to the parser of arguments.
+/// A parsed `--map`. A type of its own, because clap treats a `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 
@@ -140,18 +141,18 @@ impl RankMapArg {
     }
 }
 
-/// Parses NPUs of ranks.
+/// Parses the list of the ranks' NPUs.
 pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
     job::parse_npus(text).map(RankMapArg)
 }
 
 impl RunArgs {
-    /// Whether the report names its inputs.
+    /// Returns whether the report has the hashes of its inputs.
     pub fn wants_hashes(&self) -> bool {
         self.format == ReportFormatArg::Json
     }
 
-    /// Refuses options that would do nothing, of a command that replays on several machines or on one.
+    /// Rejects options that have no effect. `several` is set if the command replays on several machines.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.compares() && !several {
             return Err(
@@ -217,7 +218,7 @@ impl RunArgs {
             .map_err(|refusal| refusal.to_string())
     }
 
-    /// Refuses options that show one launch of one job, where there are several, or jobs `beside` it.
+    /// Rejects options that show one launch of one job. `beside` is set if other jobs share the machine.
     pub fn check_launches(&self, beside: bool) -> Result<(), String> {
         let given = [
             (self.timeline.path().is_some(), "--timeline"),
@@ -242,7 +243,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Prints `report` as it is asked for.
+    /// Prints `report` in the requested format.
     pub fn print(
         &self,
         mut report: Report,
@@ -261,7 +262,7 @@ impl RunArgs {
         self.exit_code(beside.chain([&report]))
     }
 
-    /// The first option that was given and has no effect without a replay.
+    /// Returns the first option on the command line that has no effect without a replay.
     pub fn first_given(&self) -> Option<String> {
         let others = [
             (self.timeline.path().is_some(), "--timeline"),
@@ -286,7 +287,7 @@ impl RunArgs {
         first.map(|(key, _)| flag_of(*key)).or_else(other)
     }
 
-    /// Whether bytes over links are counted.
+    /// Returns whether the replay counts bytes per link.
     fn counts_links(&self) -> bool {
         self.links || self.table == Some(ReportTableArg::Links)
     }
@@ -314,7 +315,7 @@ impl RunArgs {
         let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
         let map = map.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
-        // With the launches of a host, where it has some.
+        // If the host is simulated, these nodes include its kernel launches.
         let progress = Progress::start("replaying", "nodes", prepared.workload().nodes());
         let observers = ((timeline, pictures), progress.observer());
         let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
@@ -366,17 +367,17 @@ impl RunArgs {
         self.print(report, name, options.missing_ranks, inputs, to)
     }
 
-    /// Whether a row for each node is wanted.
+    /// Returns whether the table of nodes is requested, as output or by the caller.
     fn wants_nodes(&self) -> bool {
         self.prints_nodes() || self.nodes.is_wanted()
     }
 
-    /// Whether these rows are printed in place of the report.
+    /// Returns whether the table of nodes is printed instead of the report.
     pub fn prints_nodes(&self) -> bool {
         self.table == Some(ReportTableArg::Nodes)
     }
 
-    /// States the money of `report`, at the price and for the tokens that were given.
+    /// Adds the cost to `report`, with the price and number of tokens on the command line.
     pub fn state_cost(&self, report: &mut Report) {
         let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
         report.state_cost(self.price.or(own), self.total_tokens);
@@ -389,7 +390,7 @@ impl RunArgs {
         }
     }
 
-    /// Finds what would help `workload` on a machine most, if that is asked for.
+    /// Finds how much `workload` gains from faster parts, if requested.
     pub fn find_sensitivities(
         &self,
         workload: &Workload,
@@ -407,7 +408,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// Returns the file of the page, if one is asked for.
+    /// Creates the file of the page, if requested.
     pub fn create_page(
         &self,
         to: &mut ReportDestination<'_>,
@@ -417,7 +418,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// Prints warnings on standard error where nobody sees them in a text.
+    /// Prints warnings and notes to standard error if the format does not show them.
     pub fn warn(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_nodes() {
             for warning in &report.warnings {
@@ -430,7 +431,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Refuses to look whether `workload` fits where nothing is known of its memory.
+    /// Rejects `--fit require` if `workload` contains no memory sizes.
     pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
@@ -444,8 +445,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Returns the exit code after these replays were completed; what does not fit and must is printed on
-    /// standard error.
+    /// Returns the exit code of completed replays. With `--fit require`, prints to standard error which replays do not
+    /// fit.
     pub fn exit_code<'r>(
         &self,
         reports: impl IntoIterator<Item = &'r Report>,
@@ -460,7 +461,7 @@ impl RunArgs {
         Ok(code)
     }
 
-    /// Tells `outputs` which files these options read.
+    /// Protects the files that these options read from being overwritten by `outputs`.
     pub fn reads(&self, outputs: &mut OutputSet) {
         for arg in &self.timing.settings().custom {
             custom_algorithm::mark_read(arg, outputs);
@@ -475,8 +476,8 @@ impl RunArgs {
         })
     }
 
-    /// Returns the engine's options to replay `workload` on each of `machines`, all of which must be such that every option
-    /// has an effect. Files that they take join `inputs`, if their hashes are wanted.
+    /// Returns the engine's options to replay `workload` on each of `machines`. Fails if an option has no effect on one
+    /// of them. Adds the files that the options name to `inputs`, if hashes are requested.
     pub fn options(
         &self,
         absent: MissingRankPolicy,
@@ -499,12 +500,12 @@ impl RunArgs {
         Ok(options)
     }
 
-    /// The NPU of each rank, where they are said.
+    /// Returns the NPU of each rank, if `--map` gives it.
     pub fn map(&self) -> Option<&[Npu]> {
         self.timing.settings().replay().map.as_deref()
     }
 
-    /// Whether the table that compares machines is asked for.
+    /// Returns whether the table that compares machines is requested.
     pub fn compares(&self) -> bool {
         self.table == Some(ReportTableArg::Compare)
     }

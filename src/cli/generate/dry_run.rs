@@ -1,4 +1,4 @@
-//! `chakram generate MODEL --dry-run`: what a plan comes to, as text and as JSON.
+//! `chakram generate MODEL --dry-run`: work, memory and placement of a plan, as text and as JSON.
 
 mod group_locations;
 mod json;
@@ -23,11 +23,11 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Contents of the report.
+/// Facts that the text and the JSON document show.
 struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,
-    /// The machine's name, and where groups lie on it.
+    /// The machine's name, and the locations of groups on it.
     on: Option<(&'r str, Vec<GroupLocation>)>,
     room: StageMemory,
     stack: Option<&'r StackReport>,
@@ -44,7 +44,7 @@ fn phase(phase: Option<TrainingPhase>) -> &'static str {
     }
 }
 
-/// The core of each rank, where the plan says it.
+/// Returns the NPU of each rank, if the plan names cores and the machine has tiles.
 fn cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
     match (&plan.tiles, machine.topology().tiles()) {
         (CorePlacement::Cores(cores), Some(tiles)) => {
@@ -54,7 +54,7 @@ fn cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
     }
 }
 
-/// Prints what `asked` comes to, and where it lies on `machine` if there is one.
+/// Prints the work, memory and communication of `asked`, and its placement on `machine` if there is one.
 pub fn run(
     asked: TrainingRequest,
     machine: Option<&Machine>,

@@ -1,4 +1,4 @@
-//! A generated job that is edited before it is written or replayed, as `chakram edit` does with files.
+//! Edits of a generated job before it is written or replayed, as `chakram edit` does with files.
 
 use super::files::trace_metadata;
 use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits that say what an option of the plan says, with the option.
+/// Edits that only repeat an option of the plan, with that option.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -30,10 +30,10 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("schedule", "--schedule"),
 ];
 
-/// Bytes of a node in a trace, at least.
+/// Minimum size of a node in a trace, in bytes.
 const NODE_BYTES: u64 = 64;
 
-/// Reads edits of a job that is generated.
+/// Parses edits, and rejects those that an option of the plan replaces.
 pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {
@@ -52,7 +52,7 @@ pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     Ok(edits)
 }
 
-/// Traces of a generated job, by their hashes.
+/// Traces of a generated job in memory, by hash.
 struct GeneratedStore(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl TraceStore for GeneratedStore {
@@ -114,7 +114,7 @@ fn generate(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error
     })
 }
 
-/// A generated job with edits.
+/// A generated job with edits to apply.
 pub struct EditedGeneration {
     found: FoundTraces,
     edits: Vec<JobEdit>,
@@ -122,7 +122,7 @@ pub struct EditedGeneration {
 }
 
 impl EditedGeneration {
-    /// Generates `job`, which is called `name`.
+    /// Generates the traces of `job` under the name `name`.
     pub fn new(
         job: &GeneratedJob,
         name: &str,
@@ -135,7 +135,7 @@ impl EditedGeneration {
         })
     }
 
-    /// Edits the job and writes it; returns the names of its files, with the edited job.
+    /// Edits the job and writes it. Returns the names of its files, and the edited job.
     pub fn write(
         &self,
         job: &GeneratedJob,
@@ -170,7 +170,7 @@ impl EditedGeneration {
         Ok((names, edited))
     }
 
-    /// Edits the job and loads it for a replay.
+    /// Edits the job and loads it for a replay, without files.
     pub fn load(&self) -> Result<Job, Box<dyn Error>> {
         let options = JobOptions {
             edits: self.edits.clone(),

@@ -1,4 +1,4 @@
-//! Traces of all ranks as a job on disk.
+//! Writes the traces of all ranks as a job.
 
 use crate::progress::{CountedSink, Progress};
 use crate::{terminal, traces};
@@ -17,19 +17,20 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Nodes above which files are said to become large before they are written.
+/// Number of nodes above which a note warns of large files before they are written.
 const MANY: u64 = 20_000_000;
 
-/// Sharing of files among ranks.
+/// Which ranks share a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharing {
-    /// Whether ranks that are alike have one file under several names, where the file system has that, and copies otherwise.
+    /// Whether identical ranks share one file by hard links. Without it, and on file systems without hard links, they
+    /// get copies.
     pub link: bool,
-    /// Whether ranks are alike that differ in their peers, groups and cores alone.
+    /// Whether ranks that differ only in their peers, groups and cores also share a file.
     pub members: bool,
 }
 
-/// Returns what the trace of a rank says of the whole job, and of its core.
+/// Returns the metadata in the trace of `rank`: facts about the whole job, and the rank's core.
 pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str, String)> {
     let roles = job.roles().to_string();
     let mut metadata = Vec::new();
@@ -45,7 +46,8 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
     metadata
 }
 
-/// Writes all ranks, and says what their files are called. `machine` is what the job was made for.
+/// Writes the traces of all ranks, and returns their names for the user. `machine` is the machine that the job was made
+/// for.
 pub fn write(
     job: &GeneratedJob,
     output: &Path,
@@ -56,7 +58,7 @@ pub fn write(
     let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
-    // By rank, the members of the trace that stands for it.
+    // For each rank, the members that share one trace with it.
     let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
     if sharing.members {
         for of in job.members()?.into_iter().map(Rc::new) {
@@ -67,7 +69,7 @@ pub fn write(
         Some(of) => (true, of.ranks[0]),
         None => (false, job.class_of(rank)),
     };
-    // Ranks that are alike are written once, as far as files can be shared.
+    // Each class of identical ranks is generated once, if its files can be shared.
     let classes: BTreeMap<_, u32> = (0..job.ranks()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
     job.check_traces()?;
@@ -77,7 +79,7 @@ pub fn write(
             counted(nodes, "node")
         ))?;
     }
-    // Links take no time; copies do.
+    // Hard links take no time, copies do.
     let all = match link {
         true => nodes,
         false => (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
@@ -108,7 +110,7 @@ pub fn write(
         let nodes = job.nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;
-        // Where files cannot be shared others of the class have been written for themselves.
+        // If files could not be shared, later ranks of the class wrote their own; keep the first.
         written.entry(class).or_insert(done);
     }
     let groups = job.groups();

@@ -1,4 +1,4 @@
-//! Arguments of patterns: one subcommand each.
+//! Arguments of patterns, with one subcommand per pattern.
 
 use super::TargetArgs;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -24,25 +24,25 @@ pub(super) enum PatternArgs {
         /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
-        /// Process group, in this order: 0,2,4; all ranks by default
+        /// Members of the process group in order, such as 0,2,4; all ranks by default
         #[arg(long, value_name = "RANKS", value_delimiter = ',')]
         group: Option<Vec<u32>>,
         /// Number of calls
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
-        /// Make each call depend on the one before
+        /// Make each call depend on the previous one
         #[arg(long)]
         chained: bool,
-        /// Rank of the root
+        /// Root of the collective
         #[arg(long, value_name = "RANK")]
         root: Option<u32>,
-        /// Dimensions of the machine, innermost 0: 0,2; all by default
+        /// Dimensions of the machine to use, such as 0,2 (0 is the innermost); all by default
         #[arg(long, value_name = "DIMENSIONS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..32))]
         dimensions: Option<Vec<u32>>,
-        /// Compute time of every member before the collective
+        /// Compute time of each member before the collective
         #[arg(long, default_value = "0", value_name = "TIME")]
         before: Span,
-        /// Additional compute time of rank r: r times this
+        /// Extra compute time per rank index: rank r computes r times this longer
         #[arg(long, default_value = "0", value_name = "TIME")]
         skew: Span,
         #[command(flatten)]
@@ -65,10 +65,10 @@ pub(super) enum PatternArgs {
         /// Number of rounds
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
-        /// Distance for stride: rank r sends to r + N
+        /// Distance for `stride`: rank r sends to rank r + N
         #[arg(long, default_value_t = 1, value_name = "N")]
         stride: u32,
-        /// Seed of the permutation for random
+        /// Seed of the permutation for `random`
         #[arg(long, default_value_t = 0, value_name = "N")]
         seed: u64,
         #[command(flatten)]
@@ -85,7 +85,7 @@ pub(super) enum PatternArgs {
         /// Kernels per rank
         #[arg(long, value_name = "N")]
         nodes: u32,
-        /// Independent chains per rank, each on its own lane
+        /// Independent chains per rank, each on a separate lane
         #[arg(long, default_value_t = 1, value_name = "N")]
         chains: u32,
         /// Recorded duration of a kernel
@@ -112,7 +112,7 @@ Examples:
         /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
-        /// Size of a load or store; with --in-switch that of one rank
+        /// Size of a load or store; with --in-switch, the share of one rank
         #[arg(long, value_name = "SIZE")]
         bytes: Bytes,
         /// Loads per rank
@@ -121,19 +121,19 @@ Examples:
         /// Duration of the kernel after each load; no kernel by default
         #[arg(long, default_value = "0", value_name = "TIME")]
         duration: Span,
-        /// Store as much after each
+        /// Store the same size after each load and kernel
         #[arg(long)]
         store: bool,
-        /// Issue loads ahead, independent of kernels and stores
+        /// Issue loads without waiting for kernels and stores
         #[arg(long)]
         prefetch: bool,
         /// Gather loads and reduce stores in the switches
         #[arg(long, conflicts_with = "local")]
         in_switch: bool,
-        /// The NPU's own memory; that beyond it by default
+        /// Use the NPU's own memory; by default the memory beyond the NPU
         #[arg(long)]
         local: bool,
-        /// The memory beyond the NPU that the machine has under this name, [remote_memories.NAME]
+        /// Use the memory beyond the NPU that the machine file calls [remote_memories.NAME]
         #[arg(long, value_name = "NAME", conflicts_with = "local")]
         memory: Option<String>,
         #[command(flatten)]
@@ -154,10 +154,10 @@ Examples:
         /// Hidden size
         #[arg(long, default_value_t = 4096, value_name = "N")]
         hidden: u32,
-        /// Tokens per rank and step
+        /// Tokens per rank in each step
         #[arg(long, default_value_t = 4096, value_name = "N")]
         tokens: u32,
-        /// Sequence length; all tokens of a rank by default
+        /// Sequence length in tokens; by default all tokens of a rank
         #[arg(long, value_name = "N")]
         sequence: Option<u32>,
         /// Data type of weights and gradients
@@ -166,28 +166,28 @@ Examples:
         /// Training steps
         #[arg(long, default_value_t = 1, value_name = "N")]
         steps: u32,
-        /// Peak FLOP/s of the NPU for which durations are recorded
+        /// Peak FLOP/s of the reference NPU, from which durations are recorded
         #[arg(long, default_value = "312 TFLOP/s", value_name = "RATE")]
         reference_flops: FlopRate,
-        /// Memory bandwidth of the NPU for which durations are recorded
+        /// Memory bandwidth of the reference NPU, from which durations are recorded
         #[arg(long, default_value = "2.039 TB/s", value_name = "BANDWIDTH")]
         reference_bandwidth: Bandwidth,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// A transformer on a wafer by the rules of PALM's public code, to compare with what was published with it
+    /// A transformer on a wafer by the rules of PALM's public code, for comparison with its publication
     #[command(after_help = "\
 Examples:
   chakram generate palm t-76b --machine wafer-5x4-published
   chakram generate palm t-145b --tensor 4 --machine wafer-5x4-published --format json")]
     Palm {
-        /// Model of Table VII
+        /// Model in PALM's Table VII
         #[arg(value_enum)]
         model: PublishedModelArg,
-        /// Members of a tensor group; the rest of a stage's 16 cores is replicas
+        /// Tensor group size; the stage's 16 cores are divided into replicas of this size
         #[arg(long, default_value_t = 8, value_name = "N")]
         tensor: u32,
-        /// Samples of a micro-batch, all replicas together; a 20th of the batch by default
+        /// Samples per micro-batch of all replicas together; a 20th of the batch by default
         #[arg(long, value_name = "N")]
         micro_batch: Option<u32>,
         #[command(flatten)]
@@ -209,7 +209,7 @@ impl PatternArgs {
     }
 }
 
-/// Model of PALM's Table VII.
+/// A model in PALM's Table VII.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PublishedModelArg {
     /// 18 billion parameters: 40 layers of 6144, batch 1024
@@ -226,17 +226,17 @@ pub(super) enum PublishedModelArg {
 /// Traffic pattern of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TrafficArg {
-    /// Rank 0 and the last rank, to and fro
+    /// Between rank 0 and the last rank, back and forth
     PingPong,
-    /// Every rank to the next
+    /// From every rank to the next
     Ring,
-    /// Every rank r to r + --stride
+    /// From every rank r to rank r + --stride
     Stride,
-    /// Every rank to rank 0
+    /// From every rank to rank 0
     Incast,
-    /// Ranks 0 and 1 to each other, 2 and 3, …
+    /// Between ranks 0 and 1, 2 and 3, …
     Pairs,
-    /// A random permutation, from --seed
+    /// By a random permutation with the seed --seed
     Random,
 }
 
@@ -255,7 +255,7 @@ fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
         .map(|chosen| Dtype::from_name(&chosen).expect("the parser admits these names only"))
 }
 
-/// The names of all.
+/// Returns the names of all patterns.
 pub(super) fn names() -> Vec<String> {
     let command = PatternArgs::augment_subcommands(clap::Command::new("generate"));
     let names = command.get_subcommands().map(clap::Command::get_name);

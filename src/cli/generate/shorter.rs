@@ -1,4 +1,4 @@
-//! `--extrapolate`: the same step with fewer micro-batches.
+//! `--extrapolate`: simulates a step with fewer micro-batches.
 
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -8,7 +8,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A step of which some micro-batches are simulated.
+/// A step in which only some micro-batches are simulated.
 pub struct ShortenedStep {
     whole: TrainingPattern,
     simulated: u32,
@@ -16,11 +16,13 @@ pub struct ShortenedStep {
     turn: u32,
 }
 
-/// Turns whose replays are compared: those simulated in full, one less and two less.
+/// Number of replays to compare: all simulated micro-batches, one turn fewer, and two turns fewer. A turn is the
+/// smallest number of micro-batches after which the schedule repeats.
 const TURNS: u32 = 3;
 
 impl ShortenedStep {
-    /// Of the step of `whole`, with `simulated` micro-batches.
+    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if these do not fill the pipeline or are not
+    /// whole turns.
     pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
         let Some((turn, fill)) = plan.schedule.period(plan.pipeline) else {
@@ -30,7 +32,7 @@ impl ShortenedStep {
         };
         let at_once = u64::from(plan.data).saturating_mul(plan.micro_batch);
         let micro_batches = (plan.batch / at_once.max(1)).min(u32::MAX.into());
-        // The shortest replay fills the pipeline.
+        // The shortest of the replays must still fill the pipeline.
         let least = u64::from(TURNS - 1) * u64::from(turn) + u64::from(fill.max(turn));
         let is_sound = (least..micro_batches).contains(&simulated.into())
             && simulated.is_multiple_of(turn)
@@ -54,7 +56,7 @@ impl ShortenedStep {
         })
     }
 
-    /// The job with the micro-batches that are simulated in full, `less` turns left out.
+    /// Returns the job with the simulated micro-batches, minus `less` turns.
     pub fn job(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
@@ -63,7 +65,7 @@ impl ShortenedStep {
         GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern)))
     }
 
-    /// Replays the step with one turn less and two less.
+    /// Replays the step with one turn fewer and with two turns fewer.
     pub fn replay(
         &self,
         machine: &Machine,

@@ -1,4 +1,4 @@
-//! `chakram generate MODEL`: a model under a plan.
+//! `chakram generate MODEL`: the training step of a model under a plan.
 
 use crate::output::RunArgs;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
@@ -15,22 +15,22 @@ use flags::PlanFlags;
 use request::PlanSource;
 pub use request::TrainingRequest;
 
-/// A model, a plan, and what becomes of the traces.
+/// A model, a plan, and the destination of the traces.
 #[derive(Debug, Args)]
 pub struct TrainingArgs {
     /// Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
     #[arg(value_name = "MODEL", required = true)]
     model: Option<String>,
-    /// Sequence length in tokens; the model's own by default
+    /// Sequence length in tokens; by default the model's own
     #[arg(long, visible_alias = "sequence", value_name = "N")]
     tokens: Option<u64>,
-    /// Print FLOPs, memory, communication and placement of the plan without a replay, as text or JSON
+    /// Print FLOPs, memory, communication and placement of the plan as text or JSON, without a replay
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(short, long, value_name = "PREFIX")]
     pub output: Option<PathBuf>,
-    /// Write a file per rank instead of hard links for identical ranks
+    /// Write one file per rank instead of hard links for identical ranks
     #[arg(long, hide_short_help = true, requires = "output")]
     pub no_links: bool,
     /// Replay on this machine: preset (`chakram machine list`) or file
@@ -47,13 +47,13 @@ pub struct TrainingArgs {
     pub edit: Vec<String>,
     #[command(flatten)]
     pub run: RunArgs,
-    // Last, for its heading goes on.
+    // Must be last, because its help heading applies to all later options.
     #[command(flatten)]
     plan: PlanArgs,
 }
 
 impl TrainingArgs {
-    /// The files that may be read.
+    /// Returns the files that the command may read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let model = self.model.as_deref().map(Path::new);
         let plan = [self.plan.plan.as_deref(), self.plan.pass_orders.as_deref()];
@@ -63,13 +63,13 @@ impl TrainingArgs {
     }
 }
 
-/// A plan: a file, options, or options in place of what a file says.
+/// A plan from a file, from options, or from a file with options that override it.
 #[derive(Debug, Args)]
 struct PlanArgs {
     /// Read the plan from this file; options override it
     #[arg(long, help_heading = "Parallelism and batch", value_name = "FILE.toml")]
     plan: Option<PathBuf>,
-    /// Take the order of passes from this file, a line for each stage as PyTorch writes them: 0F0,0F1,0B0,…
+    /// Read the order of passes from this file, with a line per stage in PyTorch's form: 0F0,0F1,0B0,…
     #[arg(
         long,
         help_heading = "Parallelism and batch",
@@ -82,7 +82,7 @@ struct PlanArgs {
     flags: PlanFlags,
 }
 
-/// The orders of passes in a file.
+/// Reads the orders of passes from a file.
 fn orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
     let name = path.display();
     let text = chakram_base::config::read(path)
@@ -92,7 +92,7 @@ fn orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
 }
 
 impl PlanArgs {
-    /// The plan without the option called `left_out`, and where it comes from.
+    /// Returns the plan without the option `left_out`, and its source.
     fn plan(
         &self,
         left_out: Option<&str>,

@@ -1,4 +1,4 @@
-//! Widths and lengths of the help of every command.
+//! Tests of the width and length of every command's help.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
             for (name, page) in pages(&command, length, width) {
                 for line in page.lines() {
                     let columns = line.chars().count();
-                    // One word may be longer, such as a flag of ASTRA-sim's in an example.
+                    // A single word may be longer, such as a flag of ASTRA-sim in an example.
                     let one_word = !line.trim_end_matches(" \\").trim_start().contains(' ');
                     assert!(columns <= width || one_word, "{name} at {width}: {line}");
                 }
@@ -60,8 +60,8 @@ fn short_help_is_short_and_long_help_has_every_option() {
     assert!(page("chakram replay").contains("contention-free"));
 }
 
-/// Indented lines of a closing text are commands or entries, and every line that is not indented is filled: the word that
-/// follows it had no room. So nothing is broken where its source is, and no sentence hangs.
+/// In closing texts indented lines are commands or entries. All other lines are filled: the first word of the next line
+/// would not have fitted. So lines are never broken where the source breaks them.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::command_line();
@@ -72,7 +72,7 @@ fn closing_paragraphs_are_wrapped_once() {
             let options = lines
                 .iter()
                 .rposition(|line| line.starts_with("  -") || line.starts_with("      --"));
-            // `chakram help` has neither options nor a closing text.
+            // `chakram help` has no options and no closing text.
             let Some(options) = options else { continue };
             let closing = &lines[options..];
             let plain = |line: &str| !line.is_empty() && !line.starts_with(' ');
@@ -95,7 +95,7 @@ fn closing_paragraphs_are_wrapped_once() {
     assert!(filled > 100, "{filled} pairs of lines");
 }
 
-/// Lines of a source are joined, whatever their length, and commands over several lines are one.
+/// Lines of the source are joined, and a command over several lines becomes one command.
 #[test]
 fn closing_texts_are_paragraphs_commands_and_entries() {
     use ClosingPart::*;
@@ -114,7 +114,7 @@ fn closing_texts_are_paragraphs_commands_and_entries() {
     );
 }
 
-/// All commands with their subcommands.
+/// Returns all commands and subcommands.
 fn all_commands() -> Vec<Command> {
     let mut command = crate::command_line();
     command.build();
@@ -147,7 +147,7 @@ fn m_is_the_machine_in_every_command_that_takes_one() {
     assert!(machines > 12, "{machines} commands");
 }
 
-/// What `-h` and `--help` do not show of an argument nobody reads: a second paragraph of its comment.
+/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so there must be none.
 #[test]
 fn texts_of_arguments_are_one_paragraph() {
     for command in all_commands() {

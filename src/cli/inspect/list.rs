@@ -1,4 +1,4 @@
-//! Listing of nodes, one a line.
+//! Listing of nodes, one per line.
 
 use crate::progress::Progress;
 use chakram_analysis::inspect::render::NodeList;
@@ -10,33 +10,33 @@ use std::io::Write;
 
 /// Options of a listing.
 pub struct NodeListing {
-    /// Filter of the nodes.
+    /// Nodes to list.
     pub filter: NodeFilter,
-    /// Form.
+    /// Columns and format.
     pub list: NodeList,
-    /// Maximum number of nodes.
+    /// Maximum number of nodes over all ranks.
     pub limit: usize,
-    /// Number of ranks that are read at once.
+    /// Number of ranks to read at the same time.
     pub threads: usize,
 }
 
-/// Listing of a rank.
+/// The listing of one rank.
 struct RankListing {
-    /// Lines, one after another.
+    /// All lines of the rank.
     text: String,
-    /// End offset of each line.
+    /// End offset of each line in `text`.
     ends: Vec<usize>,
-    /// Nodes that fit the filter.
+    /// Number of nodes that match the filter.
     fit: u64,
     faults: u64,
 }
 
 impl NodeListing {
-    /// Writes the nodes of `files` into `out`, by rank and start. Returns how many faults the files have.
+    /// Writes the nodes of `files` to `out`, by rank and start. Returns the number of faults in the files.
     ///
     /// # Errors
     ///
-    /// A file of which nothing can be read, if there is none of which anything can, and errors of `out`.
+    /// Fails if no file can be read, with the first file's error, or if `out` fails.
     pub fn write(&self, files: &[RankFile], out: &mut dyn Write) -> Result<u64, Box<dyn Error>> {
         out.write_all(self.list.head().as_bytes())?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
@@ -53,7 +53,7 @@ impl NodeListing {
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
-                    // A broken rank does not hide the others; its error counts if none can be read.
+                    // One unreadable rank does not hide the others. Its error is returned only if no rank can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);
@@ -63,7 +63,7 @@ impl NodeListing {
                 read += 1;
                 fit += listed.fit;
                 faults += listed.faults;
-                // Ranks come in order, so the limit cuts the same lines whatever the number of threads.
+                // Ranks arrive in order, so the limit cuts the same lines with any number of threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
                     if self.list == NodeList::Json {
@@ -71,7 +71,7 @@ impl NodeListing {
                     }
                     let end = listed.ends[lines - 1];
                     let text = &listed.text[..end];
-                    // In JSON a comma stands between nodes, and none after the last.
+                    // JSON has a comma between nodes and none after the last.
                     let text = text.strip_suffix(",\n").unwrap_or(text);
                     out.write_all(text.as_bytes())?;
                     written += lines;

@@ -1,4 +1,4 @@
-//! `chakram machine import`: a machine file from ASTRA-sim's inputs.
+//! `chakram machine import`: creates a machine file from ASTRA-sim's inputs.
 
 use crate::terminal;
 use chakram_astra_sim::{AstraInputKind, InputText, machine_file};
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the machine of `files`, which are told apart by their keys, to `output` or `out`.
+/// Writes the machine of `files` to `output` or `out`. The keys in a file show whether it is network, system or memory.
 pub fn run(
     files: &[PathBuf],
     output: Option<&Path>,

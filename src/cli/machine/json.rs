@@ -12,21 +12,21 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// A list of machines.
+/// JSON document of `machine list`.
 #[derive(Serialize)]
 pub(super) struct MachineList<'a> {
     /// The machines.
     pub machines: Vec<MachineSummary<'a>>,
 }
 
-/// One machine.
+/// JSON document of `machine show`.
 #[derive(Serialize)]
 pub(super) struct OneMachine<'a> {
     /// The machine.
     pub machine: MachineDetails<'a>,
 }
 
-/// A machine as the list has it.
+/// A machine in the list.
 #[derive(Serialize)]
 pub(super) struct MachineSummary<'a> {
     name: &'a str,
@@ -41,7 +41,7 @@ pub(super) struct MachineSummary<'a> {
 struct DimensionDocument<'a> {
     name: &'a str,
     shape: String,
-    /// Links of its own, where it has some: a Clos network or a graph.
+    /// Kind of a topology of individual links: a Clos network or a graph.
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<&'a str>,
     size: u32,
@@ -50,7 +50,7 @@ struct DimensionDocument<'a> {
     algorithm: &'static str,
 }
 
-/// All of a machine.
+/// All properties of a machine.
 #[derive(Serialize)]
 pub(super) struct MachineDetails<'a> {
     #[serde(flatten)]
@@ -65,7 +65,7 @@ pub(super) struct MachineDetails<'a> {
     tiles: Option<TilesDocument>,
 }
 
-/// Dies and cores of a machine of tiles; places of cores are x and y.
+/// Dies and cores of a machine of tiles. A core is given by x and y.
 #[derive(Serialize)]
 struct TilesDocument {
     dies: [u32; 2],
@@ -77,9 +77,9 @@ struct TilesDocument {
     half_duplex: bool,
     barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
-    /// The lower end, and the dimension.
+    /// Core at the lower end of the link, and the link's dimension.
     faulty_links: Vec<([u32; 2], usize)>,
-    /// The core of each port of the memory at the edges.
+    /// Core at each port of the memory at the edges.
     memory_ports: Vec<[u32; 2]>,
     #[serde(flatten)]
     ratios: Option<TileRatios>,
@@ -89,7 +89,7 @@ struct TilesDocument {
 struct ClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// Null where the machine does not say it.
+    /// Null if the machine file does not give it.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -106,7 +106,7 @@ struct ClassRunDocument {
 
 #[derive(Serialize)]
 struct CollectivesDocument {
-    /// `null` if the number follows from each collective.
+    /// Null if each collective chooses the number.
     chunks: Option<u32>,
     active: u32,
     schedule: &'static str,
@@ -118,11 +118,11 @@ struct RemoteDocument<'a> {
     attachment: &'static str,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
-    /// Null where it is unknown.
+    /// Null if unknown.
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
-    /// NPUs of its ports, where they have no places on tiles.
+    /// NPUs of its ports, if the ports are not at tiles.
     #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
     at: &'a [Npu],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,7 +252,7 @@ impl<'a> RemoteDocument<'a> {
     }
 }
 
-/// Returns the name that machine files give `value`.
+/// Returns the name of `value` in machine files.
 fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // Pools have a chunk of their own; one for a channel stands beside the dimension.
+        // A memory pool has its own chunk size; a single channel has it as a value of its dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::preset("hiermem").unwrap();

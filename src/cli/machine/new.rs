@@ -1,4 +1,4 @@
-//! `chakram machine new`: a machine file from numbers of a datasheet and a machine that is like it.
+//! `chakram machine new`: creates a machine file from values of a datasheet and a similar machine.
 
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -15,10 +15,10 @@ pub struct NewMachineArgs {
     /// Name of the machine and of its NPU: letters, digits, - and _
     #[arg(value_name = "NAME", value_parser = parse_name)]
     name: String,
-    /// Machine that it is like: a preset, the NPU of one such as h100, or a file
+    /// Similar machine: a preset, the NPU of a preset such as h100, or a file
     #[arg(long, value_name = "MACHINE")]
     from: String,
-    /// Dense peak rates by number format, such as bf16=989TFLOP/s, with commas between several
+    /// Dense peak rate of a number format, such as bf16=989TFLOP/s; comma-separated
     #[arg(long, value_name = "FORMAT=RATE", value_delimiter = ',', value_parser = parse_peak)]
     peak: Vec<(Dtype, FlopRate)>,
     /// Capacity of an NPU's memory, such as 141GB
@@ -27,22 +27,22 @@ pub struct NewMachineArgs {
     /// Bandwidth of that memory, such as 4.8TB/s
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
-    /// Links of an NPU inside a node, both directions together as datasheets have it, such as 900GB/s
+    /// Bandwidth of an NPU inside a node, both directions together as in datasheets, such as 900GB/s
     #[arg(long, value_name = "RATE")]
     link: Option<Bandwidth>,
     /// Latency of one of these links, such as 400ns
     #[arg(long, value_name = "TIME")]
     link_latency: Option<Span>,
-    /// Port of an NPU between nodes, in each direction, such as 400Gbit/s
+    /// Bandwidth of an NPU's port between nodes, per direction, such as 400Gbit/s
     #[arg(long, value_name = "RATE")]
     nic: Option<Bandwidth>,
-    /// NPUs of a node
+    /// NPUs per node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     npus_per_node: Option<u32>,
-    /// Multiprocessors of an NPU
+    /// Multiprocessors per NPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     multiprocessors: Option<u32>,
-    /// Dollars for an hour of an NPU
+    /// Dollars per NPU hour
     #[arg(long, value_name = "DOLLARS", value_parser = crate::output::parse_price)]
     price: Option<f64>,
     /// Write to this file; standard output by default
@@ -50,7 +50,7 @@ pub struct NewMachineArgs {
     output: Option<PathBuf>,
 }
 
-/// Parses a name that TOML takes without quotes.
+/// Parses a name that needs no quotes in TOML.
 fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     match !text.is_empty() && text.len() <= 80 && text.bytes().all(is_plain) {
@@ -59,7 +59,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Writes the machine file.
+/// Creates the machine file and writes it.
 pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let twice = args
         .peak

@@ -1,11 +1,11 @@
-//! The ratios by which Table I of PALM compares machines of tiles.
+//! The ratios that Table I of PALM uses to compare machines of tiles.
 
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::MemoryAttachment;
 use chakram_trace::format::Dtype;
 use serde::Serialize;
 
-/// Table I: SRAM in MB for each TFLOP/s of fp16, the most hops to DRAM, and a link's bandwidth over that of DRAM.
+/// Table I: SRAM in MB per TFLOP/s of fp16, maximum hops to DRAM, and bandwidth of a link divided by bandwidth of DRAM.
 const PUBLISHED: [(&str, [f64; 3]); 3] = [
     ("grayskull", [1.304, 5.0, 1.9]),
     ("dojo-tile", [1.215, 25.0, 2.275]),
@@ -15,18 +15,18 @@ const PUBLISHED: [(&str, [f64; 3]); 3] = [
 /// Ratios of a machine of tiles with memory at its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct TileRatios {
-    /// MB of SRAM for each TFLOP/s of fp16.
+    /// MB of SRAM per TFLOP/s of fp16.
     sram_mb_per_tflop_per_s: f64,
-    /// The most links between a core and the port that it uses.
+    /// Maximum number of links between a core and its port.
     hops_to_dram: u32,
-    /// Bandwidth of a link on a die over that of a port.
+    /// Bandwidth of a link on a die divided by the bandwidth of one port.
     link_to_dram_port: f64,
-    /// Bandwidth of a link on a die over that of all ports together.
+    /// Bandwidth of a link on a die divided by the bandwidth of all ports together.
     link_to_dram: f64,
 }
 
 impl TileRatios {
-    /// The ratios of `machine`; `None` if it has no tiles, no edge DRAM or no peak of fp16.
+    /// Computes the ratios of `machine`; `None` if it has no tiles, no edge DRAM or no fp16 peak.
     pub(super) fn of(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         topology.tiles()?;
@@ -45,7 +45,7 @@ impl TileRatios {
         })
     }
 
-    /// The ratios as comments of a machine file, beside those that are published for `name`.
+    /// Formats the ratios as comments of a machine file, with the published ratios of `name` if there are some.
     pub(super) fn comment(&self, name: &str) -> String {
         let published = PUBLISHED.iter().find(|(known, _)| *known == name);
         let beside = |index: usize| {
@@ -74,8 +74,8 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// Table VI: 3.75 MB / 16 TFLOP/s = 0.234; 1024 / 256 = 4 of one of 80 ports. Within a die of 4 x 4 with ports at rows
-    /// 1 and 2 of both sides, (1, 0) and its like are 2 links away.
+    /// Table VI: 3.75 MB / 16 TFLOP/s = 0.234; a link has 1024 / 256 = 4 times the bandwidth of one of 80 ports. In a
+    /// die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
         let ratios = TileRatios::of(&Machine::preset("wafer-5x4").unwrap()).unwrap();
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(ratios.link_to_dram, 4.0 / 80.0);
     }
 
-    /// Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9; 40.8 GB / 15 PFLOP/s = 2.727 with 850,000 cores of 48 kB,
-    /// where the table has 40 GB.
+    /// Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB have 40.8 GB / 15 PFLOP/s =
+    /// 2.727; the table has 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| TileRatios::of(&Machine::preset(name).unwrap()).unwrap();

@@ -6,21 +6,21 @@ use chakram_workloads::model::{
 };
 use serde::Serialize;
 
-/// A list of models.
+/// JSON document of `model list`.
 #[derive(Serialize)]
 pub(super) struct ModelList<'a> {
     /// The models.
     pub models: Vec<ModelSummary<'a>>,
 }
 
-/// One model.
+/// JSON document of `model show`.
 #[derive(Serialize)]
 pub(super) struct OneModel<'a> {
     /// The model.
     pub model: ModelDetails<'a>,
 }
 
-/// A model as the list has it.
+/// A model in the list.
 #[derive(Serialize)]
 pub(super) struct ModelSummary<'a> {
     name: &'a str,
@@ -33,7 +33,7 @@ pub(super) struct ModelSummary<'a> {
     tokens: u64,
 }
 
-/// All of a model.
+/// All properties of a model.
 #[derive(Serialize)]
 pub(super) struct ModelDetails<'a> {
     #[serde(flatten)]
@@ -48,7 +48,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<LayersDocument<'a>>,
 }
 
-/// Layers that are alike; counts are those of one.
+/// A run of identical layers. Counts are per layer.
 #[derive(Serialize)]
 struct LayersDocument<'a> {
     first: &'a str,
@@ -94,7 +94,7 @@ impl<'a> ModelSummary<'a> {
 }
 
 impl<'a> ModelDetails<'a> {
-    /// Describes `found`, with `element` bytes per element of saved activations.
+    /// Describes `found`. A saved activation takes `element` bytes per element.
     pub(super) fn of(found: &'a ModelDefinition, element: u64) -> Self {
         let model = &found.model;
         Self {

@@ -1,4 +1,4 @@
-//! Tables, text and JSON of models as people and programs read them.
+//! Tests of the tables, text and JSON of models.
 
 use super::*;
 use clap::Parser;
@@ -64,7 +64,7 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("1,557,611,200") && text.contains("1,753,351,782,400 per sample"),
         "{text}"
     );
-    // Two FLOPs each, and three times as many with a backward pass.
+    // Two FLOPs per multiplication, and three times the FLOPs with a backward pass.
     assert!(
         text.contains("3.5067e12 per sample, forward; 1.0520e13 with backward"),
         "{text}"
@@ -77,7 +77,7 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("attention 25 heads x 64, causal, dropout"),
         "{text}"
     );
-    // 20 lines: a head, 3 layers, 3 + 10 + 3 operators; before them 2, 6 of totals, 2 empty.
+    // 20 lines of layers: 1 heading, 3 layers, 3 + 10 + 3 operators. Before them 2 lines, 6 totals and 2 empty lines.
     assert_eq!(text.lines().count(), 20 + 10, "{text}");
     let text = output(&["show", "resnet-18"]).unwrap();
     assert!(
@@ -100,7 +100,7 @@ fn json_has_every_number() {
     assert_eq!(core["sizes"]["kv_heads"], 8);
     // 2 x 32 heads x 16 x 16 tokens x 128.
     assert_eq!(core["macs"], 2_097_152);
-    // The parts add up to the whole.
+    // The layers add up to the model's totals.
     let layers = model["layers"].as_array().unwrap();
     for key in [
         "parameters",

@@ -1,11 +1,11 @@
-//! Values of replay options.
+//! Values of report options.
 
 use chakram_report::NodeTable;
 use chakram_report::report_csv::CsvTable;
 use clap::ValueEnum;
 use std::sync::{Arc, OnceLock};
 
-/// Format of reports.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormatArg {
     /// Text for reading
@@ -16,31 +16,31 @@ pub enum ReportFormatArg {
     Csv,
 }
 
-/// Receiver of the table of nodes, for callers in this process.
+/// Gets the table of nodes, for callers in this process.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSink(Option<Arc<OnceLock<NodeTable>>>);
 
 impl NodeSink {
-    /// Puts the table into `place`.
+    /// Creates a sink that stores the table in `place`.
     pub fn into(place: Arc<OnceLock<NodeTable>>) -> Self {
         Self(Some(place))
     }
 
-    /// Whether anybody receives it.
+    /// Returns whether a caller requested the table.
     pub(super) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Hands over the table of the first replay.
+    /// Stores the table of the first replay.
     pub(super) fn fill(&self, table: NodeTable) {
         if let Some(place) = &self.0 {
-            // A call replays once.
+            // A call replays once, so the place is empty.
             let _ = place.set(table);
         }
     }
 }
 
-/// Policy for a replay that does not fit into the memory of the NPUs.
+/// Action if a replay does not fit into the memory of the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnMemoryOverflow {
     /// Warn in the report
@@ -65,23 +65,23 @@ pub enum ReportTableArg {
     Modules,
     /// Peak memory of each NPU by tensor class
     Memory,
-    /// Bytes and load of each link, which are counted if this is asked for
+    /// Bytes and load of each link; requesting it counts them
     Links,
-    /// Facts that the traces leave unsaid, and how their nodes were timed
+    /// Facts that the traces do not give, and how nodes without them were timed
     Unknown,
-    /// Settings that were given and change nothing, with the reason
+    /// Given settings that have no effect, with the reason
     Settings,
-    /// What would help most
+    /// Gains from faster parts
     Sensitivities,
-    /// Tokens per second and money, in one row
+    /// Tokens per second and cost, in one row
     Cost,
-    /// When each node ran, and what it waited for
+    /// Start and end of each node, and what it waited for
     Nodes,
-    /// A row per machine; the default of several machines
+    /// One row per machine; the default with several machines
     Compare,
 }
 impl ReportTableArg {
-    /// The table of single reports that this is.
+    /// Returns the equivalent table of a single report, if there is one.
     pub(super) fn single(self) -> Option<CsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,

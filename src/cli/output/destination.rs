@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Destination of a report, among the outputs of a command.
+/// Destination of a report: standard output or a file. Also has the other outputs of the command.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -18,7 +18,7 @@ pub struct ReportDestination<'a> {
 }
 
 impl<'a> ReportDestination<'a> {
-    /// To standard output, through this.
+    /// Creates a destination that writes to standard output, through `out`.
     pub fn standard_output(out: &'a mut dyn Write, outputs: OutputSet) -> Self {
         Self {
             out,
@@ -28,9 +28,10 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Into the file `path`, which appears when the report is complete; to standard output if it is `-`.
+    /// Creates a destination that writes to the file `path`, which appears when the report is complete. `-` is standard
+    /// output.
     ///
-    /// Fails where no file can be, or one that the command reads.
+    /// Fails if no file can be created there, or if the command reads that file.
     pub fn claim(
         out: &'a mut dyn Write,
         path: &Path,
@@ -46,13 +47,13 @@ impl<'a> ReportDestination<'a> {
         })
     }
 
-    /// The outputs that the command has beside.
+    /// Returns the other outputs of the command.
     pub fn outputs(&mut self) -> &mut OutputSet {
         &mut self.outputs
     }
 
-    /// Returns where a file beside the report goes that `option` names `path`: `-` is standard output, unless the report
-    /// is there.
+    /// Returns the path of an additional file, which `option` gives as `path`. `-` is standard output; this fails if
+    /// the report goes there.
     pub fn beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),
@@ -64,7 +65,7 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Makes the file beside the report that `option` names `path`.
+    /// Creates an additional file, which `option` gives as `path`.
     pub fn create_beside(
         &mut self,
         option: &str,
@@ -74,23 +75,23 @@ impl<'a> ReportDestination<'a> {
         Ok(self.outputs.create(&path)?)
     }
 
-    /// Returns the text style that suits it.
+    /// Returns the text style for this destination.
     pub fn style(&self) -> TextStyle {
         terminal::text_style(self.file.is_none())
     }
 
-    /// Whether people see it as it is written.
+    /// Returns whether the report goes to a terminal.
     pub fn is_terminal(&self) -> bool {
         self.file.is_none() && io::stdout().is_terminal()
     }
 
-    /// Writes all of a report.
+    /// Writes a complete report.
     pub fn write(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
         self.fill(|out| out.write_all(text.as_bytes()))
     }
 
-    /// Writes what `write` writes, each time that it flushes: a file appears with the first flush, and holds what was
-    /// flushed if the command is interrupted.
+    /// Writes the output of `write` at every flush. A file appears with the first flush, and keeps what was flushed if
+    /// the command is interrupted.
     pub fn grow(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -108,7 +109,7 @@ impl<'a> ReportDestination<'a> {
         Ok(())
     }
 
-    /// Writes a table of nodes, as the name of the file asks for.
+    /// Writes a table of nodes as CSV, or as Parquet if the file's name ends with `.parquet`.
     pub fn fill_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
         let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
             return self.fill(|out| table.write_csv(out));
@@ -119,7 +120,7 @@ impl<'a> ReportDestination<'a> {
         Ok(file.commit()?)
     }
 
-    /// Writes what `write` writes.
+    /// Writes the output of `write`.
     pub fn fill(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -142,12 +143,12 @@ impl<'a> ReportDestination<'a> {
     }
 }
 
-/// Whether the name of a file asks for Parquet.
+/// Returns whether a file's name ends with `.parquet`.
 pub fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "parquet")
 }
 
-/// A file that is made when something is written into it.
+/// A file that is created at the first write.
 struct GrowingFile<'a> {
     claim: &'a OutputClaim,
     file: Option<EscapingWriter<BufWriter<OutputFile>>>,
@@ -181,7 +182,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let claim = |out| ReportDestination::claim(out, &path, OutputSet::default()).unwrap();
-        // Nothing was written: no file.
+        // Without a write there is no file.
         let mut out = Vec::new();
         claim(&mut out).grow(|_| Ok(())).unwrap();
         assert!(!path.exists());

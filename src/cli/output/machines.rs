@@ -1,4 +1,4 @@
-//! Machines that arguments name.
+//! Loads the machines that arguments name.
 
 use super::RunArgs;
 use chakram_base::config::value_at;
@@ -14,28 +14,28 @@ use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::path::Path;
 
-/// A machine, and what is known of how it was named.
+/// A machine with its source and the changes to it.
 #[derive(Debug)]
 pub struct LoadedMachine {
     /// The machine.
     pub machine: Machine,
-    /// The text of its file, with keys that were set.
+    /// Text of its file, with changed keys.
     pub text: String,
-    /// What errors call it.
+    /// Name of the file in errors.
     pub file: String,
-    /// Its input description, if wanted.
+    /// Name and hash of the input, if requested.
     pub input: Option<HashedInput>,
-    /// Changes of its file against the preset whose name it has.
+    /// Differences between its file and the preset of the same name.
     pub edits: Vec<MachineEdit>,
-    /// The machine whose jobs leave some NPUs of each rack free, if all are to be used.
+    /// The machine without `--fill-domains`: its jobs leave some NPUs of each rack unused.
     pub unfilled: Option<Machine>,
-    /// The machine of the file, where keys were given other values.
+    /// The machine of the unchanged file, if keys were changed.
     pub unchanged: Option<Machine>,
-    /// Keys that were given other values.
+    /// Keys that were changed.
     pub changes: Vec<EditRow>,
 }
 
-/// Returns what a new value of a key of the machine `text` changes.
+/// Describes the effect of a new value for a key in the machine file `text`.
 fn set_row(set: &MachineValue, text: &str) -> EditRow {
     let before = value_at(text, &set.path);
     let is_same = before.as_deref() == Some(&set.value.quoted());
@@ -85,7 +85,7 @@ impl LoadedMachine {
 }
 
 impl RunArgs {
-    /// Loads a machine as these arguments use it, with its input description if wanted.
+    /// Loads a machine and applies these arguments to it. Hashes its input if requested.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
         let MachineFile {
             text,
@@ -98,7 +98,7 @@ impl RunArgs {
         let mut loaded = match settings.machine_values() {
             [] => LoadedMachine {
                 input,
-                // A preset as it is has no edits, and need not be taken apart again to see that.
+                // An unchanged preset has no edits, so it is not parsed again to find them.
                 edits: match is_named {
                     true => Vec::new(),
                     false => edits_of(&machine, &text, &file),
@@ -140,7 +140,7 @@ impl RunArgs {
     }
 }
 
-/// Loads a machine, with its input description if wanted.
+/// Loads a machine. With `hash`, also returns its name and hash.
 pub fn load_machine(
     name: &str,
     hash: bool,
@@ -150,11 +150,11 @@ pub fn load_machine(
     Ok((Machine::parse(&text, &file)?, input))
 }
 
-/// Text of a machine, and what errors call it.
+/// Text of a machine file, and its name in errors.
 struct MachineFile {
     text: String,
     file: String,
-    /// Whether it is a preset, or made of its name, and no file.
+    /// Whether it is a preset or a variant of one, and not a file.
     is_named: bool,
 }
 

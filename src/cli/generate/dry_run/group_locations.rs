@@ -1,4 +1,4 @@
-//! Locations of groups on a machine's dimensions.
+//! Locations of a plan's groups on the machine's dimensions.
 
 use chakram_base::ids::Npu;
 use chakram_hardware::group::GroupExtent;
@@ -7,33 +7,34 @@ use chakram_hardware::topology::Topology;
 use chakram_workloads::generate::training::PlanSummary;
 use std::collections::BTreeMap;
 
-/// Groups of a family that lie alike.
+/// Groups of one family that have the same extent.
 pub struct GroupLocation {
-    /// Their family.
+    /// Family of the groups, such as tensor or data.
     pub family: &'static str,
     /// Number of groups.
     pub groups: u32,
-    /// Their extent.
+    /// Extent of each group.
     pub extent: SharedExtent,
-    /// Ways from members to the next, on a machine of tiles.
+    /// Hops from members to their next members; only on machines of tiles.
     pub neighbours: Option<NeighbourHops>,
 }
 
-/// Links from each member of groups to the next, and of a ring from the last to the first.
+/// Routes from each member of a group to the next one and, in a ring, from the last member to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourHops {
-    /// Number of such ways.
+    /// Number of routes.
     pub ways: u32,
-    /// Links of all of them.
+    /// Total number of links of all routes.
     pub links: u32,
-    /// Those of the longest.
+    /// Number of links of the longest route.
     pub most: u32,
-    /// Ways that leave a die.
+    /// Number of routes that leave a die.
     pub between_dies: u32,
 }
 
 impl NeighbourHops {
-    /// Counts the ways of a group; `closes` if its last member has the first behind it.
+    /// Adds the routes of a group. `closes` adds the route from the last member to the first, in groups of more than
+    /// two.
     fn count(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
         let Some(tiles) = topology.tiles() else {
             return;
@@ -49,40 +50,41 @@ impl NeighbourHops {
         }
     }
 
-    /// Links of a way.
+    /// Mean number of links per route.
     pub fn mean(&self) -> f64 {
         f64::from(self.links) / f64::from(self.ways.max(1))
     }
 }
 
-/// Extent that groups which lie alike share.
+/// Extent of groups with the same location, up to translation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// Whether members are all combinations of some coordinates; else a collective among them is one line over all.
+    /// Whether the members form a grid: all combinations of their coordinates. A collective of other groups is one ring
+    /// over all members.
     pub regular: bool,
-    /// The dimensions in which members differ, innermost first.
+    /// Dimensions in which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,
 }
 
-/// Members along a dimension.
+/// Coordinates of a group's members in one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DimensionMembers {
-    /// Its index, innermost 0.
+    /// Index of the dimension, innermost 0.
     pub dimension: usize,
-    /// Its name on the machine.
+    /// Name of the dimension on the machine.
     pub name: String,
-    /// NPUs of it.
+    /// Number of NPUs in the dimension.
     pub size: u32,
-    /// Number of its coordinates that members have.
+    /// Number of different coordinates of the members.
     pub members: u32,
-    /// Distance between neighbours, if it is the same for all.
+    /// Distance between neighbours, if all distances are equal.
     pub apart: Option<u32>,
 }
 
-/// The family of the ranks of a pipeline.
+/// Family name of the ranks of one pipeline.
 const STAGES: &str = "stages";
 
-/// Locates all groups, and the ranks of each pipeline if there are stages. `npus` are those of the ranks.
+/// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` has the NPU of each rank.
 pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> Vec<GroupLocation> {
     let topology = machine.topology();
     let families = summary
@@ -97,7 +99,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(extent(&at, topology)).or_default();
             *count += 1;
-            // A pipeline ends with its last stage.
+            // A pipeline does not close: its last stage sends nothing to the first.
             hops.count(&at, family != STAGES, topology);
         }
         let tiled = topology.tiles().is_some();
@@ -155,8 +157,8 @@ mod tests {
         }
     }
 
-    /// On the wafer, of dies of 4 x 4: (0,0), (1,0), (1,1), (0,1) are a ring of neighbours; in the order 0, 2, 1, 3 ways
-    /// are 2, 1, 2 and 1 links long. From (3,0) to (4,0) is another die.
+    /// The wafer has dies of 4 x 4 tiles. (0,0), (1,0), (1,1), (0,1) form a ring of neighbours. In the order 0, 2, 1, 3
+    /// the routes have 2, 1, 2 and 1 links. (3,0) and (4,0) are on different dies.
     #[test]
     fn neighbours_on_tiles_are_links_apart() {
         let machine = Machine::preset("wafer-5x4").unwrap();
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(count(&[0, 1, 21, 20], false), (3, 3, 1, 0));
     }
 
-    /// Nodes of 8: NPU n is number n % 8 of node n / 8.
+    /// With nodes of 8 NPUs, NPU n has index n % 8 in node n / 8.
     #[test]
     fn members_are_found_along_each_dimension() {
         let machine = Machine::preset("dgx-a100x4").unwrap();
@@ -183,10 +185,10 @@ mod tests {
         };
         assert_eq!(at(&[0, 1, 2, 3]), (true, vec![along(0, 8, 4, Some(1))]));
         assert_eq!(at(&[0, 4, 1, 2]), (true, vec![along(0, 8, 4, None)]));
-        // Numbers 0 and 4 of nodes 0 and 2.
+        // Indices 0 and 4 of nodes 0 and 2.
         let both = vec![along(0, 8, 2, Some(4)), along(1, 4, 2, Some(2))];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
-        // Three of those four are no grid.
+        // Three of these four NPUs do not form a grid.
         assert_eq!(at(&[0, 4, 16]), (false, both));
         assert_eq!(at(&[9]), (true, vec![]));
     }

@@ -1,4 +1,4 @@
-//! A plan for programs.
+//! The plan as JSON.
 
 use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
@@ -10,7 +10,7 @@ use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The plan for programs.
+/// Renders the plan as JSON.
 pub fn render(dry: &DryRunReport<'_>) -> String {
     VersionedDocument::new("chakram.plan.1", PlanDocument::of(dry)).text()
 }
@@ -58,7 +58,7 @@ struct FamilyDocument<'a> {
     neighbours: Option<NeighbourDocument>,
 }
 
-/// Links from a member to the next, on tiles.
+/// Links from a member to the next, on a machine of tiles.
 #[derive(Serialize)]
 struct NeighbourDocument {
     mean_links: f64,

@@ -1,4 +1,4 @@
-//! Memory needs of a plan against capacities, and suggestions where it does not fit.
+//! Compares the memory that a plan needs with the NPUs' capacities, and suggests changes.
 
 use chakram_base::ids::Npu;
 use chakram_base::units::Bytes;
@@ -9,27 +9,27 @@ use chakram_workloads::generate::plan::{RankMemory, RankPeak, RecomputePolicy, Z
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
-/// Memory that stages need and have.
+/// Memory that stages need, and capacities of their NPUs.
 pub struct StageMemory {
-    /// Capacity of an NPU of each stage, if known; of several NPUs the least.
+    /// Capacity of an NPU of each stage in bytes; `None` if unknown. If NPUs differ, the smallest.
     pub capacities: Vec<Option<u64>>,
-    /// Stages that need more, and why.
+    /// Stages that need more than their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,
-    /// The stage that needs most of what it has.
+    /// The stage whose need is the largest share of its capacity.
     pub fullest: Option<usize>,
-    /// Suggestion where something does not fit.
+    /// What to try if something does not fit.
     pub hint: String,
 }
 
 impl StageMemory {
-    /// Holds what stages need against `capacity`, or else against what the NPUs of their ranks have.
+    /// Compares the needs of stages with `capacity` or, if that is `None`, with the capacities of their ranks' NPUs.
     pub fn new(
         summary: &PlanSummary,
         plan: &ParallelismPlan,
         capacity: Option<u64>,
         on: Option<(&Machine, &[Npu])>,
     ) -> Self {
-        // Of several NPUs the least.
+        // If the NPUs of a stage differ, the smallest limits it.
         let of_npus = |stage: usize| {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
@@ -48,7 +48,7 @@ impl StageMemory {
             .map(|((_, stage), own)| own.map(|own| memory(own).capacity(stage.streams)))
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // The rest is remote, of stages with more memory less.
+            // The bytes above a stage's own capacity go to remote memory, so stages with more memory use less of that.
             let peak = RankPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
@@ -61,7 +61,7 @@ impl StageMemory {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
             (is_beyond && !fits).then(|| (i, needs(i, stage, capacity.unwrap_or(0))))
         });
-        // By share: peaks times the other's capacity.
+        // Compare peak / capacity without division, by multiplying each peak with the other capacity.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
@@ -76,12 +76,12 @@ impl StageMemory {
         }
     }
 
-    /// Whether anything is known of what NPUs have.
+    /// Returns whether the capacity of any stage is known.
     pub fn is_known(&self) -> bool {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// Returns what does not fit, in one line.
+    /// Describes in one line the stages that do not fit; `None` if all fit.
     pub fn exceeded(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
@@ -94,7 +94,7 @@ impl StageMemory {
     }
 }
 
-/// ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
+/// Formats ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
 fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);
@@ -109,7 +109,7 @@ fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
     )
 }
 
-/// Suggests changes to a plan that make it smaller.
+/// Suggests changes to a plan that save memory.
 fn hint(plan: &ParallelismPlan) -> String {
     let mut try_: Vec<String> = Vec::new();
     if plan.trains()

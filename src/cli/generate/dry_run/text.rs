@@ -1,4 +1,4 @@
-//! A plan for people.
+//! The plan as text.
 
 use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
@@ -10,13 +10,13 @@ use chakram_report::text::{TextStyle, paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
-/// Lines on what does not fit; JSON has all.
+/// Maximum number of lines about stages that do not fit; JSON has all.
 const STAGES: usize = 8;
 
-/// Width of the list of layers of a stage.
+/// Maximum width of a stage's list of layers.
 const LAYERS: usize = 46;
 
-/// The plan for people.
+/// Renders the plan as text.
 pub fn render(dry: &DryRunReport<'_>, style: TextStyle) -> String {
     let mut out = String::new();
     write(&mut out, dry, style).expect("a string grows as needed");
@@ -147,7 +147,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextSt
             };
             format!("; {mean:.2} links to the next member, at most {most}{crossing}")
         });
-        // On tiles every group is one ring.
+        // On tiles every group is one ring, so it is never uneven.
         let uneven = if lies.neighbours.is_some() {
             ""
         } else {
@@ -162,7 +162,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextSt
     )
 }
 
-/// `2 of 8 nvlink, 4 apart`.
+/// Formats `2 of 8 nvlink, stride 4`.
 fn along(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
@@ -252,7 +252,7 @@ fn communication(out: &mut String, stages: &[StageSummary], style: TextStyle) ->
     ]);
     table.heading(out, style)?;
     let mut first = 0;
-    // Stages that do the same are told of once.
+    // Stages with equal communication share a line.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {
         let last = first + alike.len() - 1;
         let which = if last > first {

@@ -1,4 +1,4 @@
-//! The pattern that arguments ask for.
+//! Turns arguments into a pattern.
 
 use super::super::TargetArgs;
 use super::{PatternArgs, PublishedModelArg, TrafficArg};

@@ -1,4 +1,4 @@
-//! Flags of a plan, one for each of its options.
+//! Command-line flags of the plan's options.
 
 use crate::flags::with_flags;
 use chakram_workloads::generate::plan::{
@@ -8,12 +8,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::error::Error;
 
-/// Options of a plan that were given, with the words behind their flags.
+/// The options of the plan on the command line, each with its values.
 #[derive(Debug)]
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Returns `plan` with the options that were given, but for that called `left_out`, in place of its own.
+    /// Returns `plan` with the given options, except `left_out`, in place of its own values.
     pub(super) fn over(
         &self,
         plan: ParallelismPlan,
@@ -28,14 +28,14 @@ impl PlanFlags {
         Ok(draft.finish()?)
     }
 
-    /// The options that were given, by key, with their words.
+    /// Returns the key and the values of each option on the command line.
     pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, String)> {
         let given = self.0.iter();
         given.map(|(option, words)| (option.key, words.join(",")))
     }
 }
 
-/// The options that have flags.
+/// Returns the options that have flags.
 fn options() -> impl Iterator<Item = &'static PlanOption> {
     OPTIONS.iter().filter(|option| !option.value.is_empty())
 }
@@ -49,7 +49,7 @@ fn arg(option: &'static PlanOption) -> Arg {
             ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
         }
     };
-    // Clap keeps names for as long as the program runs.
+    // Clap keeps names until the program ends, so leaking them costs nothing.
     let flag: &'static str = option.key.replace('_', "-").leak();
     let mut arg = Arg::new(option.key)
         .long(flag)

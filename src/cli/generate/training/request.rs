@@ -1,4 +1,4 @@
-//! Training requests from arguments: a model and its plan, on a machine if there is one.
+//! Training requests from arguments: a model and its plan, with a machine or without.
 
 use super::TrainingArgs;
 use chakram_base::config::nearest;
@@ -10,7 +10,7 @@ use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPatter
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
 
-/// Key of the length of samples.
+/// Key of the sequence length in the settings of a report.
 pub(super) const TOKENS: &str = "tokens";
 
 /// Key of the software stack.
@@ -18,23 +18,23 @@ pub(super) const STACK: &str = "stack";
 
 /// Training run that arguments request.
 pub struct TrainingRequest {
-    /// The model and its plan; its capacity is that of the machine's NPUs if it has none of its own.
+    /// The model and its plan. If the plan has no capacity, it gets the capacity of the machine's NPUs.
     pub training: TrainingPattern,
-    /// Name of the model as given.
+    /// Name of the model on the command line.
     pub name: String,
-    /// The plan's own capacity.
+    /// Capacity in the plan itself, in bytes.
     pub capacity: Option<u64>,
-    /// Source of its plan.
+    /// Where the plan comes from.
     pub origin: PlanSource,
     /// Options of the plan that the stack decided, if one was asked for.
     pub stack: Option<StackReport>,
 }
 
-/// The text of a plan's file and its name, if it has one.
+/// Text and name of the plan's file, if it has one.
 pub struct PlanSource(pub(super) Option<[String; 2]>);
 
 impl PlanSource {
-    /// A refusal of the plan by key and line, where the file has what is refused.
+    /// Adds key and line of the plan's file to `error`, if it is about a value in that file.
     pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::blame(text, name, &error)) {
@@ -45,7 +45,7 @@ impl PlanSource {
 }
 
 impl TrainingArgs {
-    /// Resolves the request, on `machine` if there is one.
+    /// Resolves the model and the plan, on `machine` if there is one.
     pub fn asked(
         &self,
         machine: Option<&Machine>,
@@ -54,7 +54,7 @@ impl TrainingArgs {
         self.asked_without(None, machine, patterns)
     }
 
-    /// Resolves the request without the option called `left_out`, `tokens` or one of the plan.
+    /// Does the same without the option `left_out`, which is `tokens` or an option of the plan.
     pub(super) fn asked_without(
         &self,
         left_out: Option<&str>,

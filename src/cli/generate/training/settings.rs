@@ -1,4 +1,4 @@
-//! Options of a plan that were given, each with the job without it; and jobs that depend on keys of a machine.
+//! The plan's options as settings, each with the job without it, to find those without effect.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
@@ -10,7 +10,7 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use std::borrow::Cow;
 
 impl TrainingArgs {
-    /// Returns the options of the plan that were given; the job that all of them make on `machine` is `workload`.
+    /// Returns the given options of the plan as settings. With all of them the job on `machine` is `workload`.
     pub fn settings<'a>(
         &'a self,
         machine: &'a Machine,
@@ -105,7 +105,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training`, if it has as many ranks and nodes as `workload`: otherwise it is clear that results differ.
+    /// Returns the job of `training` if it has the ranks and nodes of `workload`; `None` otherwise, since the results
+    /// clearly differ.
     fn job(&self, training: TrainingPattern, workload: &Workload) -> Option<RunWithout<'static>> {
         let job = match self.extrapolate {
             Some(simulated) => ShortenedStep::new(training, simulated).ok()?.job(0),
