@@ -20,7 +20,7 @@ pub struct VerifyArg {
 }
 
 impl VerifyArg {
-    /// Returns the checks before a replay: lengths only, which costs little.
+    /// Returns the checks before a replay: lengths, and hashes of small jobs.
     pub fn policy(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -29,7 +29,7 @@ impl VerifyArg {
         }
     }
 
-    /// Returns the checks of commands that read every byte anyway: hashes.
+    /// Returns the checks of commands that read every byte anyway: lengths and hashes.
     pub fn thorough(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing

@@ -1,4 +1,4 @@
-//! `chakram platform`: lists the platforms for serving, shows one, and makes one of measurements.
+//! `chakram platform`: lists and shows platforms for serving, and creates them from measurements.
 
 use super::output::ReportDestination;
 use crate::terminal::plain_style;
@@ -29,13 +29,13 @@ enum PlatformCommand {
     /// List the built-in platforms
     #[command(after_help = "Example:\n  chakram platform list")]
     List,
-    /// Print a platform's file, a template for your own
+    /// Print a platform's file, as a template for your own
     #[command(after_help = "Example:\n  chakram platform show a100 > my.toml")]
     Show {
         /// Preset, or a file (a name with a / or ending in .toml; - is standard input)
         name: String,
     },
-    /// Make a platform's file of measurements: CSV of Triton's performance analyzer, or any table
+    /// Make a platform's file from measurements: CSV of Triton's performance analyzer, or any table
     #[command(after_help = "\
 Examples:
   chakram platform import perf_analyzer.csv --name t4 --model vgg-16 -o t4.toml
@@ -43,19 +43,19 @@ Examples:
     Import(ImportArgs),
 }
 
-/// A table to import, and the names that it lacks.
+/// A table to import, and the names that it does not contain.
 #[derive(Debug, Args)]
 struct ImportArgs {
     /// The table, with a line of headings
     #[arg(value_name = "FILE.csv")]
     table: PathBuf,
-    /// Name of the platform; of rows with a column `platform`, those of this one
+    /// Name of the platform; if the table has a column `platform`, only rows with this name are read
     #[arg(long)]
     name: String,
-    /// Model of all rows, where no column names it
+    /// Model of all rows, if no column gives it
     #[arg(long)]
     model: Option<String>,
-    /// Inferences of a request in all rows, where no column says it
+    /// Inferences per request in all rows, if no column gives them
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     batch: Option<u32>,
     /// Write to this file; standard output by default
@@ -63,11 +63,11 @@ struct ImportArgs {
     output: Option<PathBuf>,
 }
 
-/// Does what `args` ask for and prints it to `out`.
+/// Prints the list or the platform to `out`, or imports the table.
 ///
 /// # Errors
 ///
-/// If there is no such platform, a table is refused, or output cannot be written.
+/// Fails if a platform does not exist, a table is invalid, or output cannot be written.
 pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     let (text, path) = match &args.action {

@@ -1,7 +1,7 @@
-//! Progress of runs that take more than a second: on standard error, where that is a terminal.
+//! Progress of runs that take more than a second, on standard error if that is a terminal.
 //!
-//! Work stores how far it is in an atomic number; a thread draws it, so loops ask no clock. The second counts from the start
-//! of the program, so that of several short pieces of work those after it are shown.
+//! Work stores its position in an atomic number, and a thread draws it, so loops read no clock. The second counts from
+//! the start of the program: if several short pieces of work take longer together, the later ones are shown.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -21,14 +21,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time before anything is shown.
+/// Time before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two drawings.
+/// Time between two updates of the line.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Start of the program.
 static STARTED: OnceLock<Instant> = OnceLock::new();
-/// Whether a bar stands in the last line of the terminal.
+/// Whether the last line of the terminal is a progress bar.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// Marks the start of the program.
@@ -36,12 +36,12 @@ pub fn started() {
     STARTED.get_or_init(Instant::now);
 }
 
-/// Returns whether a bar stands in the last line of the terminal.
+/// Returns whether the last line of the terminal is a progress bar.
 pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 
-/// Counter of finished work, which is drawn until it is dropped.
+/// Counter of finished work. It is shown until it is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<EndSignal>,
@@ -49,13 +49,13 @@ pub struct Progress {
     drawing: Option<JoinHandle<()>>,
 }
 
-/// Does `work`, whose parts are not counted: its time is shown.
+/// Runs `work` and shows only its time.
 pub fn shown<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
     let _progress = Progress::start(doing, "", 0);
     work()
 }
 
-/// Wakes the thread that draws when the work has ended.
+/// Notifies the drawing thread that the work has ended.
 #[derive(Default)]
 struct EndSignal {
     ended: Mutex<bool>,
@@ -67,7 +67,7 @@ impl EndSignal {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for `time` and returns whether the work has ended.
+    /// Waits up to `time` and returns whether the work has ended.
     fn wait(&self, time: Duration) -> bool {
         let ended = self.lock();
         let waited = self.woken.wait_timeout_while(ended, time, |ended| !*ended);
@@ -76,7 +76,7 @@ impl EndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` things called `unit`, or an unknown number if it is 0; `doing` names the work, such as
+    /// Starts counting `total` things called `unit`; 0 means that the total is unknown. `doing` names the work, such as
     /// `replaying`.
     pub fn start(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (Arc::new(AtomicU64::new(0)), Arc::<EndSignal>::default());
@@ -94,34 +94,34 @@ impl Progress {
         }
     }
 
-    /// Returns whether anybody sees it.
+    /// Returns whether progress is drawn on a terminal.
     pub fn is_shown(&self) -> bool {
         self.drawing.is_some()
     }
 
-    /// Sets the number of things that are done.
+    /// Sets the number of finished things.
     pub fn set(&self, done: u64) {
         self.done.store(done, Ordering::Relaxed);
     }
 
-    /// Sets what is said of the work in front of the bar.
+    /// Sets a note about the work, printed before the bar.
     pub fn say(&self, note: String) {
         if self.is_shown() {
             *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
         }
     }
 
-    /// Counts one more thing.
+    /// Counts one finished thing.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// Counts `more` things.
+    /// Counts `more` finished things.
     pub fn add(&self, more: u64) {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns an observer that counts the nodes that complete in a replay, if anybody sees the progress.
+    /// Returns an observer that counts completed nodes of a replay; `None` if progress is not shown.
     pub fn observer(&self) -> Option<NodeCounter<'_>> {
         self.is_shown().then_some(NodeCounter(self))
     }
@@ -132,7 +132,7 @@ impl Drop for Progress {
         *self.end.lock() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
-            // A thread that draws clears its line at last; if it panicked, nothing is to be cleared.
+            // The drawing thread clears its line at the end. If it panicked, there is nothing to clear.
             let _ = drawing.join();
         }
     }
@@ -152,7 +152,7 @@ fn draw(
         _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {left}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    // Hidden until it is worth a line, and yet drawn: the rate and the time left are those of all the work.
+    // The bar starts hidden but counts from the start, so that rate and time left are about all of the work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
     bar.set_style(style.with_key("rate", rate).with_key("left", left));
@@ -180,19 +180,19 @@ fn draw(
     DRAWN.store(false, Ordering::Relaxed);
 }
 
-/// Writes the time left; before anything is done it is unknown, and the time that has passed says more.
+/// Writes the time left. Before anything is finished, it writes the time so far instead.
 fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
-    // As below.
+    // Errors are ignored for the same reason as in `rate`.
     let _ = match state.pos() {
         0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
         _ => write!(out, "{:#} left", HumanDuration(state.eta())),
     };
 }
 
-/// Writes things per second: whole numbers where they are large.
+/// Writes the number of things per second, as a whole number from 10 on.
 fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
-    // A terminal that takes no more is no concern of the work.
+    // A terminal that accepts no output must not stop the work.
     let _ = match rate < 10.0 {
         true => write!(out, "{rate:.1}/s"),
         false => write!(out, "{}/s", HumanCount(rate as u64)),
@@ -213,7 +213,7 @@ impl Observer for NodeCounter<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Sink that counts nodes on their way into another.
+/// Sink that counts the nodes it passes on to another sink.
 pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
 impl<S: Sink> Sink for CountedSink<'_, S> {

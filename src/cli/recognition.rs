@@ -1,8 +1,7 @@
-//! Inputs of other tools given to a command that does not read them: what they are, and the command that reads them.
+//! Recognizes inputs of other tools, and names the command that reads them.
 //!
-//! Any command may be given any file, and each reader refuses it in words of its own format. So errors are explained
-//! here, after a command has failed: an error that names a path of the command line, whose contents are those of
-//! another tool, is replaced.
+//! Every command accepts any path, and its reader reports an error about its own format. So this runs after a command
+//! has failed: if the error names a path of the command line with another tool's content, a better error replaces it.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -15,27 +14,27 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command reads, which are not foreign to it.
+/// Inputs that a command can read; others are foreign to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
     /// Traces, machines, tables: chakram's own files.
     Own,
-    /// Files of ASTRA-sim too.
+    /// Also files of ASTRA-sim.
     AstraSim,
-    /// Files of one source.
+    /// Files of one trace source.
     Source(TraceSource),
-    /// Files of every source.
+    /// Files of every trace source.
     AnySource,
 }
 
-/// Returns the error to print in place of `error`, if it is about an input among `words`, the command line, that is not
-/// one of `readable`.
+/// Returns the error to print instead of `error`, if it is about an input on the command line `words` that is not
+/// `readable`.
 pub fn explained(
     error: &(dyn Error + 'static),
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
-    // An error about memory is not to become another one.
+    // Recognition needs memory, so an error about memory stays as it is.
     if bounds::remaining() < NEEDED {
         return None;
     }
@@ -62,20 +61,20 @@ pub fn explained(
     }
     let inputs = inputs(words);
     let named = inputs.iter().filter(|path| is_named(&text, path));
-    // The longest: a folder and a file in it may both be given.
+    // Choose the longest path, because a folder and a file in it may both be on the command line.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     recognized(path, readable)
 }
 
-/// How an error about a machine begins that nobody knows.
+/// Beginning of the error about an unknown machine.
 const MACHINE_UNKNOWN: &str = "no machine is called";
 
-/// Returns whether a word names machines with commas between them.
+/// Returns whether a word is a comma-separated list of machines.
 fn is_list_of_machines(word: &str) -> bool {
     word.contains(',') && word.split(',').all(chakram_hardware::machine::is_preset)
 }
 
-/// Returns what to do with a word that is an address of another computer.
+/// Returns the advice for a word that is an address of another computer.
 fn address(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let (scheme, _) = word.split_once("://")?;
@@ -98,10 +97,10 @@ fn address(word: &OsStr) -> Option<String> {
     ))
 }
 
-/// Memory that recognizing a file takes, bytes: its beginning, a few times over.
+/// Memory in bytes that recognition may need: several times the beginning of a file.
 const NEEDED: u64 = 32 << 20;
 
-/// Returns what `path` is and the command that reads it, unless that is one of `readable`.
+/// Returns the kind of `path` and the command that reads it; `None` if it is unknown or `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
@@ -124,7 +123,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     }
     let (noun, hint) = match RecognizedInput::of(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
-        // Its reader says what it lacks.
+        // The Nsight reader reports what is missing in the database.
         RecognizedInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
@@ -134,7 +133,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
         RecognizedInput::Source(source) => {
             let is_readable = match readable {
                 ReadableInputs::AnySource => true,
-                // Traces of messages are written as GOAL.
+                // The command also writes traces of messages as GOAL.
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::AstraSim => {
@@ -153,7 +152,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
 
 /// Returns the command that converts an input of `source`.
 fn conversion(source: TraceSource, input: &str) -> String {
-    // Options without a default; the reader of the file chooses their values.
+    // Options without a default. The user chooses their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),
@@ -166,7 +165,8 @@ fn conversion(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns whether `path` is a file that is called like a trace but for a rank. Parts of archives read as traces too.
+/// Returns whether the file has an ending of traces but no rank in its name. Entries of archives are traces too, but
+/// not files.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -176,7 +176,7 @@ fn is_misnamed_trace(path: &Path) -> bool {
     path.is_file() && rank_of(name).is_none() && endings.iter().any(|end| plain.ends_with(end))
 }
 
-/// Returns the paths among the words of a command line that exist, without those of outputs.
+/// Returns the existing paths on the command line, except outputs.
 fn inputs(words: &[OsString]) -> Vec<PathBuf> {
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     let mut is_output = false;
@@ -193,12 +193,12 @@ fn inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // An error about a file that is both is about its replacement.
+    // If a file is both, its error is about overwriting it.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }
 
-/// Returns the option in front of a value, if the word has both, and the value.
+/// Splits `--option=value` into option and value. Other words are only a value.
 fn value(word: &OsStr) -> (Option<&str>, &OsStr) {
     let both = word.to_str().and_then(|text| text.split_once('='));
     match both.filter(|(option, _)| option.starts_with("--")) {
@@ -211,14 +211,14 @@ fn is_output_option(word: &str) -> bool {
     matches!(word, "-o" | "--output" | "--timeline" | "--html" | "--save")
 }
 
-/// Returns whether `text` names `path` or a file inside it, and not a path that only begins or ends like it.
+/// Returns whether `text` names `path` or a file inside it. A longer path that contains `path` does not count.
 fn is_named(text: &str, path: &Path) -> bool {
     let name = path.to_string_lossy();
     let name = name.trim_end_matches('/');
     if name.is_empty() {
         return false;
     }
-    // Full stops are no names of folders.
+    // Dots also end sentences, so the folders `.` and `..` only count before a slash or colon.
     let is_dots = name == "." || name == "..";
     let is_of_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     text.match_indices(name).any(|(at, _)| {
@@ -234,7 +234,7 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Largest input file of ASTRA-sim that is recognized, bytes. People write them by hand.
+/// Maximum size in bytes of an ASTRA-sim input that is recognized. Such files are written by hand.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {

@@ -1,4 +1,4 @@
-//! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
+//! `chakram replay`: replays traces on a machine and reports, or compares several machines.
 
 use super::compare::{ComparedJob, FailedReplays, compare};
 use super::launches::LaunchArgs;
@@ -47,10 +47,11 @@ pub struct ReplayArgs {
     /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// Preset (`chakram machine list`) or file; machine.toml beside the traces by default; several are compared
+    /// Preset (`chakram machine list`) or file; by default machine.toml in the folder of the traces; several are
+    /// compared
     #[arg(short, long, value_name = "MACHINE")]
     machine: Vec<String>,
-    /// Number of machines replayed at once; all cores by default
+    /// Machines replayed at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Returns what the options of the replay come to, but for that called `left_out`.
+    /// Returns the settings of the replay without the option `left_out`.
     fn settings_without(
         &self,
         left_out: Option<SettingKey>,
@@ -80,7 +81,7 @@ impl ReplayArgs {
 ///
 /// # Errors
 ///
-/// Bad input, a replay that is stuck, or output that cannot be written.
+/// Fails on bad input, on a replay that deadlocks, or if output cannot be written.
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let several = args.machine.len() > 1;
     args.run.check(several || args.run.compares())?;
@@ -120,7 +121,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.run.reads(&mut outputs);
     let found_beside = args.launches.find(loading.verify)?;
     args.launches.reads(&found_beside, &mut outputs);
-    // Claimed before the replay, so that an output that cannot be written costs no time.
+    // The output is claimed before the replay, so that an unwritable file costs no time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
@@ -228,14 +229,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
-            // After the report, so that machines that completed are compared although others failed.
+            // Checked after the report, so that completed machines are compared even if others failed.
             FailedReplays::check(comparison)?;
             Ok(code)
         }
     }
 }
 
-/// Returns the options of traces that `args` have, each with the job in `found` without it.
+/// Returns the given options about traces as settings, each with the job in `found` without it.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -255,7 +256,7 @@ fn job_settings<'a>(
             if other == *loading {
                 return Some(RunWithout::default());
             }
-            // Loading takes as long as a replay.
+            // The job without the option must be loaded again, which takes as long as a replay.
             if workload.nodes() > job::MAX_REPEATED_NODES {
                 return Some(RunWithout {
                     is_too_large: true,
@@ -276,7 +277,7 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Returns what was changed of `job` and of its machine, beside the makespan without any change; nothing if nothing was.
+/// Describes the changes of `job` and its machine, with the makespan before them; `None` without changes.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -299,8 +300,8 @@ fn edit_report(
     }))
 }
 
-/// Returns the interval of the makespan of `job` where an edit added ranks without a trace: with these as the fastest, and as the
-/// slowest captured ranks of their roles.
+/// Returns the range of makespans of `job` if an edit added ranks without a trace. The added ranks copy the median, the
+/// fastest or the slowest captured ranks of their roles.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,
@@ -321,12 +322,13 @@ fn completed_interval(
         let other = job::load(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(makespan(other.workload(), machine, options)?);
     }
-    // Where no role has two ranks that differ, how far they may is unknown.
+    // If all captured ranks of each role are equal, the range is unknown.
     let interval = CompletedInterval::of(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
-/// Loads `job` without its edits; nothing where it has none, lacks ranks, or came through a pipe, which gives its bytes once.
+/// Loads `job` without its edits; `None` if it has no edits, lacks ranks, or was read from a pipe, which can be read
+/// only once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,
@@ -341,7 +343,7 @@ fn load_unedited(
         ..loading.clone()
     };
     match job::load(found, String::new(), &loading, &mut |_, _| {}) {
-        // An edit added the ranks without a trace, without which nothing runs.
+        // An edit added the missing ranks, so the job without it cannot run.
         Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),
     }
@@ -358,7 +360,7 @@ fn makespan(
     Ok(outcome.makespan)
 }
 
-/// Returns the machine of a case, beside its traces, or that for which the job was generated.
+/// Returns the machine of a case, in the folder of its traces, or the machine that the job was generated for.
 fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

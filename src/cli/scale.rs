@@ -1,4 +1,4 @@
-//! `chakram scale`: a job of more or fewer ranks.
+//! `chakram scale`: writes a job with more or fewer ranks.
 
 use super::flags::choices;
 use super::progress::Progress;
@@ -28,45 +28,45 @@ Examples:
   chakram scale run7/job --grid dp=8 --to dp=1 -o alone/job
 
 With dp=2,tp=4 rank 5 has coordinates dp 1 and tp 1. A new rank copies the old one at the same coordinate
-modulo the old size; process groups and peers follow. Recorded durations stay those of the old size, so
---comm recorded does not predict the new one. Identical ranks are hard links to one file: editing one in
+modulo the old size; process groups and peers follow. Recorded durations keep the old size's values, so
+--comm recorded does not predict the new size. Identical ranks are hard links to one file: editing one in
 place edits all.")]
 pub struct ScaleArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Dimensions of the ranks with their sizes, outermost first: dp=2,tp=4
+    /// Dimensions of the ranks and their sizes, outermost first: dp=2,tp=4
     #[arg(long, value_name = "GRID")]
     grid: String,
-    /// Dimension that changes, and its new size: dp=64
+    /// The dimension to change and its new size: dp=64
     #[arg(long, value_name = "DIMENSION")]
     to: String,
-    /// Size of sharded buffers that stays constant
+    /// Which size of sharded buffers stays constant
     #[arg(long, value_parser = choices::<ShardScaling>(), default_value = "keep-total", value_name = "WHAT")]
     sharded: ShardScaling,
-    /// Process groups, written scaled to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
+    /// Process groups as JSON, {"1": [0, 1], …}; written scaled to PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
-    /// Make independent copies where no collective and no message goes along the dimension
+    /// Allow independent copies if no collective and no message goes along the dimension
     #[arg(long)]
     side_by_side: bool,
-    /// Write a file per rank instead of hard links for identical ranks
+    /// Write one file per rank instead of hard links for identical ranks
     #[arg(long)]
     no_links: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Document of a scaled job.
+/// JSON summary of a scaled job.
 #[derive(Serialize)]
 struct ScaleDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
-    /// Whether ranks exchange anything along the dimension.
+    /// Whether collectives or messages go along the dimension.
     exchanges_along: bool,
 }
 
-/// Returns the machine of the scaled job: that of the job, in a size that holds `ranks` where it comes in sizes.
+/// Returns the machine of the scaled job: the job's machine, with enough nodes for `ranks` if it has several sizes.
 fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     let sized = name_for_ranks(name, ranks);
     match sized.as_deref() {
@@ -86,7 +86,7 @@ fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
 /// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
-///
+/// Fails if traces cannot be read or do not fit the grid, or if output cannot be written.
 /// Traces that cannot be read or do not fit the grid, and output that cannot be written.
 pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let grid = RankGrid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
@@ -125,7 +125,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
     }
-    // All traces are read once before the first is written: what is refused is refused before.
+    // All traces are read before the first is written, so that errors leave no output.
     scaling.check()?;
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.along();
@@ -139,13 +139,13 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files by the hash of their contents, and by the old rank that they stand for in every block.
+    // Written files by the hash of their contents, and by old rank if its trace is the same in every block.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.along().copies(rank);
-        // Shared without being written: the contents are the same in every block.
+        // Contents are the same in every block, so the file is shared without writing the trace again.
         if let Some(&known) = of_old.get(&old)
             && outputs.share(rank, known, link)?
         {
@@ -155,7 +155,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open(file)?;
         let trace = scaling.write(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.blame(e))?;
-        // Equal contents are found by hash, so that one trace at a time is in memory.
+        // Equal contents are found by hash, so that only one trace at a time is in memory.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share(rank, known, link)? => known,

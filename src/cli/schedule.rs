@@ -1,4 +1,5 @@
-//! `chakram schedule`: sub-layers of a model on chips, with what each step takes, over one topology or many.
+//! `chakram schedule`: schedules the sub-layers of a model on chips, and computes the times of each step on one or more
+//! topologies.
 
 mod args;
 mod document;
@@ -26,11 +27,11 @@ use work::{LayerPrices, TopologyRow};
 
 pub use args::{ScheduleArgs, ScheduleFormat};
 
-/// Does what `args` ask for and prints to `out`.
+/// Schedules the model or file on the topologies and prints the result to `out`.
 ///
 /// # Errors
 ///
-/// Models, files and topologies that are refused, and output that cannot be written.
+/// Fails if models, files or topologies are invalid, or output cannot be written.
 pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let table = args.cycles.as_ref().map(|path| {
         let name = path.display().to_string();
@@ -128,7 +129,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a trace for each chip.
+/// Writes one trace per chip.
 fn write_traces(
     row: &TopologyRow,
     prefix: &std::path::Path,

@@ -1,4 +1,4 @@
-//! `chakram score`: predictions against measured runs.
+//! `chakram score`: compares predictions with measured runs.
 
 use super::compute::ComputeArgs;
 use super::given::settings_without;
@@ -37,16 +37,16 @@ Examples:
   chakram score runs.csv --columns runs.toml --format csv > predicted.csv
   chakram score --pairs pairs.toml")]
 pub struct ScoreArgs {
-    /// The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
+    /// Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
     #[arg(value_name = "RUNS.csv", required_unless_present = "pairs")]
     runs: Vec<PathBuf>,
-    /// Which columns are which options of `chakram generate`, and what was measured; one for each table
+    /// File that maps columns to options of `chakram generate` and to measured values; one per table
     #[arg(long, value_name = "FILE.toml", required_unless_present = "pairs")]
     columns: Vec<PathBuf>,
-    /// Score changes of captured jobs instead: each pair has traces, edits of them, and the step that was measured
+    /// Score changes of captured jobs instead; each pair has traces, edits, and the measured step
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "scatter", "machine"])]
     pairs: Option<PathBuf>,
-    /// Replay the runs on this machine instead of the one that the file of columns names
+    /// Replay the runs on this machine, not on the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     /// Software stack of all runs, in place of what the file of columns says: preset or file
@@ -55,12 +55,12 @@ pub struct ScoreArgs {
     /// Set an option of all runs, in place of what the file of columns says; several times for several
     #[arg(long, value_name = "OPTION=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
-    /// Also score the runs of each value of this option by themselves
+    /// Also score the runs separately for each value of this option
     #[arg(long, value_name = "OPTION")]
     by: Option<String>,
-    /// Fit these constants of the machine to the runs, in folds: each run is predicted with what was fitted to runs that
-    /// differ from it in the options `folds`. Of launch, backward, collective, message, memory, softmax and
-    /// cross-entropy
+    /// Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs that
+    /// differ from it in the options `folds`. The constants are launch, backward, collective, message, memory, softmax
+    /// and cross-entropy
     #[arg(long, value_name = "CONSTANTS", value_delimiter = ',', value_parser = parse_constant)]
     fit: Vec<FittedConstant>,
     /// Number of folds
@@ -74,19 +74,19 @@ pub struct ScoreArgs {
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Draw what was predicted over what was measured, as SVG
+    /// Draw predicted against measured times, as SVG
     #[arg(long, value_name = "FILE.svg")]
     scatter: Option<PathBuf>,
 }
 
-/// Format of scores.
+/// Output format of `score`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ScoreFormat {
-    /// For people
+    /// Text for reading
     Text,
-    /// Everything, as one document
+    /// JSON with all values
     Json,
-    /// A row for each run
+    /// One row per run
     Csv,
 }
 
@@ -104,7 +104,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// A table of runs, or a file of columns.
+/// Name and text of a table of runs or a file of columns.
 struct ScoreFile {
     name: String,
     text: String,
@@ -136,7 +136,7 @@ impl ScoreFiles {
         pairs.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Makes the runs of all tables, with the settings of `args`.
+    /// Parses the runs of all tables, with the settings of `args`.
     fn table(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
         let mut tables = None;
         for [runs, file] in &self.0 {
@@ -161,8 +161,8 @@ impl ScoreFiles {
         Ok(tables.ok_or("there is no table")?)
     }
 
-    /// Returns the settings of `args`, each with the runs without it. Of one without which there are no runs nothing is said: it
-    /// has an effect.
+    /// Returns the settings of `args`, each with the runs without it. A setting is left out if no run can be made
+    /// without it; it clearly has an effect.
     fn settings(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {
@@ -209,11 +209,11 @@ impl ScoreFiles {
     }
 }
 
-/// Does what `args` ask for.
+/// Scores the runs and prints or writes the result.
 ///
 /// # Errors
 ///
-/// Files that cannot be read, runs that cannot be replayed, or output that cannot be written.
+/// Fails if files cannot be read, runs cannot be replayed, or output cannot be written.
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(path) = &args.pairs {
         return score_pairs(args, path, out);
@@ -242,7 +242,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Rows are written as they end, unless constants are fitted to all of them first.
+    // Rows are written as runs end. A fit needs all runs first.
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty();
     let answers = if grows {
         let (mut rows, mut answers) = (ScoreRows::new(&table), Vec::new());
@@ -318,7 +318,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Scores changes of captured jobs.
+/// Scores predicted changes of captured jobs.
 fn score_pairs(
     args: &ScoreArgs,
     path: &Path,
@@ -367,7 +367,7 @@ fn score_pairs(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Quotes a text of CSV where it has to be.
+/// Quotes a CSV field if it needs quotes.
 fn csv_text(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -425,7 +425,7 @@ fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> st
     )
 }
 
-/// The machine of the first run.
+/// Returns the machine of the first run; fails if no row can be predicted.
 fn first_machine(table: &RunTable) -> Result<&Machine, String> {
     let Some(run) = table.runs.first() else {
         let rows = table.refused.len();

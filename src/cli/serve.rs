@@ -1,4 +1,4 @@
-//! `chakram serve`: requests over time on processors that they share, and of language models on engines.
+//! `chakram serve`: simulates requests on shared processors, and requests to language models on engines.
 
 mod llm;
 
@@ -25,7 +25,7 @@ use llm::{LlmArgs, LlmInput, SloOption};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Most requests of a run that is made again to see what a setting does: a second or two.
+/// Maximum number of requests for which a run is repeated to find the effect of a setting; takes a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
 /// Serve requests over time: waiting, batching, latency percentiles
@@ -40,10 +40,10 @@ Examples:
   chakram serve llama3-70b --machine dgx-h100 --rate 4 --input 1024 --output 256 --slo ttft=500ms,tpot=30ms
   chakram serve llama3-8b --machine dgx-h100 --users 32 --input 512..1024 --output 128 --html serving.html")]
 pub struct ServeArgs {
-    /// The scenario: models, arrivals, end of the run and policy; or a language model, a preset or a file
+    /// A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to compare them
+    /// Platform to serve on: a preset of `chakram platform list`, a machine for traces, or a file; several are compared
     #[arg(
         short = 'm',
         short_alias = 'p',
@@ -52,25 +52,25 @@ pub struct ServeArgs {
         value_name = "PLATFORM"
     )]
     platforms: Vec<String>,
-    /// Seed of all random numbers, in place of the scenario's
+    /// Seed of all random numbers, overriding the scenario
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// Arrivals per second, in place of the scenario's
+    /// Arrivals per second, overriding the scenario
     #[arg(long, help_heading = LOAD, value_name = "RATE", allow_negative_numbers = true, value_parser = parse_rate)]
     rate: Option<f64>,
-    /// Number of requests, in place of the scenario's
+    /// Number of requests, overriding the scenario
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     requests: Option<u64>,
-    /// Run at each of these arrivals per second and show latency against load
+    /// Run at each of these arrivals per second, and show latency against load
     #[arg(long, help_heading = LOAD, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = parse_rate, conflicts_with_all = ["rate", "find_capacity"])]
     rates: Vec<f64>,
-    /// Find the highest arrivals per second at which enough requests are within their limit
+    /// Find the highest arrival rate at which enough requests meet their limit
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
-    /// Share of requests that is enough for --find-capacity and --plan
+    /// Share of requests that must meet their limits for --find-capacity and --plan
     #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share)]
     attain: f64,
-    /// Limit on serve times, for goodput and capacity, the models' deadlines by default; of a language model
+    /// Limit on serve times, for goodput and capacity; the models' deadlines by default; for a language model
     /// ttft=TIME,tpot=TIME,e2e=TIME
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
     slo: Option<SloOption>,
@@ -80,38 +80,38 @@ pub struct ServeArgs {
     /// Table that --format csv prints; requests of a language model also as JSON lines
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     table: Option<ServeTable>,
-    /// Draw requests and jobs over time into this file, for Perfetto or chrome://tracing
+    /// Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
     #[arg(long, help_heading = REPORT, value_name = "FILE.json")]
     timeline: Option<PathBuf>,
-    /// Write the report as a self-contained page with charts, too
+    /// Also write the report as a self-contained page with charts
     #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Write to this file, standard output by default; with a language model a number is the tokens of each answer
+    /// Write to this file, or to standard output by default; for a language model, a number is the tokens per answer
     #[arg(short, long, help_heading = REPORT, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
     llm: LlmArgs,
 }
 
-/// Format of a report.
+/// Output format of `serve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ServeFormat {
     /// Text for reading
     Text,
-    /// Everything, as one document
+    /// JSON with all values
     Json,
-    /// One table, as comma-separated values
+    /// One table as comma-separated values
     Csv,
 }
 
-/// A table of a report.
+/// A table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ServeTable {
-    /// A row for each model, each class and all
+    /// One row per model, per class, and for all requests
     Models,
-    /// A row for each request, in order of completion
+    /// One row per request, in order of completion
     Requests,
-    /// A row for each interval of time: requests in the queue and in the system
+    /// One row per time interval: requests in the queue and in the system
     Levels,
 }
 
@@ -128,19 +128,19 @@ fn parse_share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a share above 0 and at most 1, such as 0.99".to_owned())
 }
 
-/// Reports of a command as one document.
+/// JSON document of `serve`.
 #[derive(Serialize)]
 struct ServeDocument<'r> {
     reports: &'r [ServeReport],
-    /// Of one platform.
+    /// Rates of a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweep: Option<&'r RateSweep>,
-    /// Of several platforms, in their order.
+    /// Rates of several platforms, in the order of the command line.
     #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
     sweeps: &'r [RateSweep],
 }
 
-/// Writes what is asked for of each request.
+/// Writes the row and the timeline entry of each request, if requested.
 struct ServeWriters<'r, 'm, W> {
     rows: Option<&'r mut (dyn Write + 'r)>,
     models: Vec<&'m str>,
@@ -171,7 +171,7 @@ impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
 }
 
 impl ServeArgs {
-    /// Returns the outputs of the command, none of which may be one of its inputs, and the page if one is asked for.
+    /// Returns the command's outputs, which cannot overwrite its inputs, and the page if requested.
     fn claim_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputSet::default();
         outputs.reads(&self.scenario);
@@ -185,7 +185,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Refuses options that do nothing together.
+    /// Rejects options that have no effect together.
     fn check(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -213,7 +213,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Returns the scenario `own` with the settings that were given.
+    /// Returns the scenario `own` with the settings of the command line.
     fn with_settings(&self, own: &Scenario) -> Result<Scenario, String> {
         let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);
@@ -230,8 +230,8 @@ impl ServeArgs {
     }
 }
 
-/// Returns why the seed of `args` has no effect on the run of `scenario` on `platform` with this `report`, if it has none; `own` is
-/// the scenario without settings.
+/// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if it has one. `own` is the
+/// scenario without settings, `report` the report of the run.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -260,7 +260,7 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "nothing in this run is drawn")))
 }
 
-/// Returns why the number of requests and the rate of `args` have no effect on a run with this `report`, if they have none.
+/// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have one.
 fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
     let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
@@ -277,18 +277,18 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
     requests.into_iter().chain(rate).collect()
 }
 
-/// Why a setting has no effect that is the scenario's own.
+/// Reason if the scenario itself has the same value.
 const SAME: &str = "the scenario says the same";
 
 fn without_effect(option: &str, why: &str) -> String {
     format!("{option} has no effect: {why}")
 }
 
-/// Does what `args` ask for and prints it to `out`.
+/// Serves the scenario and prints the result to `out`.
 ///
 /// # Errors
 ///
-/// If the scenario or a platform is refused, or output cannot be written.
+/// Fails if the scenario or a platform is invalid, or output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
     if let Some(input) = LlmInput::of(&args.scenario) {
@@ -387,7 +387,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
     }
-    // Of several platforms each is a run of its own.
+    // Each platform has its own run, so a setting may affect only some.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
@@ -401,7 +401,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     written(page, &scenario.name, &reports, &[])
 }
 
-/// The platforms that runs are for; none where the scenario needs none.
+/// Returns the platforms to run on; a single `None` if no platform is given.
 fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
@@ -409,7 +409,7 @@ fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     }
 }
 
-/// Returns `error` with the platform that it is of, if it is one of several.
+/// Adds the platform's name to `error`, if there are several platforms.
 fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform]) -> ServeError {
     match (error, platform) {
         (ServeError::Unfit(why), Some(platform)) if all.len() > 1 => {
@@ -419,7 +419,7 @@ fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform])
     }
 }
 
-/// Runs `scenario` on `platform` at the rates that `args` ask for; `own` is the scenario without settings.
+/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario without settings.
 fn sweep_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -430,7 +430,7 @@ fn sweep_rates(
         true => find_capacity(scenario, platform, options, args.attain)?,
         false => sweep(scenario, platform, options, &args.rates)?,
     };
-    // Whether anything is drawn does not depend on the rate.
+    // A run draws random numbers at every rate or at none, so the first rate is enough.
     let mut seed = None;
     if let Some(point) = found.points.first() {
         let at_rate = scenario.at_rate(point.rate_per_s);
@@ -485,7 +485,7 @@ fn rendered(
     }
 }
 
-/// Writes the page, if one is wanted.
+/// Writes the page, if requested.
 fn written(
     page: Option<OutputClaim>,
     title: &str,

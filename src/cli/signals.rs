@@ -1,18 +1,19 @@
-//! Signal handlers: signals that end the program remove temporary files first, and a trace that is truncated while it
-//! is mapped is an error like any other.
+//! Signal handlers. Signals that end the program remove temporary files first; a trace that is truncated while it is
+//! mapped becomes an ordinary error.
 
-/// Installs the handlers. Signals that the parent process set to be ignored stay ignored.
+/// Installs the handlers. Signals that the parent process ignores stay ignored.
 #[cfg(unix)]
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         unix::handle(signal, unix::end as *const () as usize);
     }
-    // Where memory runs out the allocator ends the program, and destructors do not run.
-    // SAFETY: the function does what one may do in a handler of signals, and so at the end.
+    // If memory runs out, the allocator ends the program without running destructors, so temporary files are removed
+    // here.
+    // SAFETY: the function only does what is allowed in a signal handler, so it is also allowed at exit.
     unsafe { libc::atexit(unix::clean) };
     unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
-    // A file that may not grow further becomes an error of writing.
-    // SAFETY: nothing runs on this signal.
+    // Exceeding the limit on file sizes becomes a write error.
+    // SAFETY: the signal is ignored, so no code runs on it.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
@@ -28,11 +29,11 @@ mod unix {
     use std::mem::MaybeUninit;
     use std::ptr;
 
-    /// Installs `handler` for `signal`, unless that is ignored.
+    /// Installs `handler` for `signal`, unless the signal is ignored.
     pub fn handle(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: both structures are valid, and the handlers below do only what one may: they read lists without
-        // locks, and call what POSIX allows.
+        // SAFETY: both structures are valid. The handlers below only read lists without locks and call functions that
+        // POSIX allows in handlers.
         unsafe {
             if libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) != 0
                 || before.assume_init_ref().sa_sigaction == libc::SIG_IGN
@@ -52,20 +53,20 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files and ends the program by `signal`, as it would have ended without this.
+    /// Removes temporary files, then ends the program by `signal` as without a handler.
     pub extern "C" fn end(signal: i32, _: *const libc::siginfo_t, _: *const libc::c_void) {
         if defer_signal(signal) {
             return;
         }
         remove_temporaries();
-        // The line of a bar is cleared; a shell has put `^C` into any other.
+        // Clear the line of a progress bar. Otherwise end the line, in which the terminal shows `^C`.
         say(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         say(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die(signal);
     }
 
     fn die(signal: i32) {
-        // SAFETY: all of these may be called in a handler.
+        // SAFETY: POSIX allows all of these functions in a handler.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             let mut set = MaybeUninit::uninit();
@@ -77,9 +78,9 @@ mod unix {
         }
     }
 
-    /// Ends the program with an error if the unreadable memory is that of a trace: the file has become shorter.
+    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, whose file became shorter.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
-        // SAFETY: the system passes a valid description of the fault.
+        // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;
         remove_temporaries();
         let Some(name) = mapped_file(address) else {
@@ -88,12 +89,12 @@ mod unix {
         say(b"error: ");
         say(name.to_bytes());
         say(b": it became shorter, or could not be read, while it was being read\n  try: once more, when nobody writes it\n");
-        // SAFETY: this may be called in a handler.
+        // SAFETY: POSIX allows this function in a handler.
         unsafe { libc::_exit(2) };
     }
 
     fn say(text: &[u8]) {
-        // SAFETY: the bytes are there, and writing may be done in a handler.
+        // SAFETY: the bytes are valid, and POSIX allows writing in a handler.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }
 }

@@ -1,4 +1,4 @@
-//! `chakram slice`: a part of a job as a job.
+//! `chakram slice`: writes a part of a job as a job.
 
 use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Extract a step, or any part, of a job
+/// Extract a step or another part of a job
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,26 +32,26 @@ on removed nodes are rewired to the nearest kept ones, and every node starts whe
 pub struct SliceArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Keep what annotations of this name cover; * matches any text
+    /// Keep the nodes that annotations of this name cover; * matches any text
     #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to", "step"], conflicts_with_all = ["from", "to"])]
     annotation: Option<String>,
-    /// Keep nodes from this id on
+    /// Keep nodes with this id or a higher one
     #[arg(long, value_name = "ID")]
     from: Option<u64>,
-    /// Keep nodes up to this id
+    /// Keep nodes with this id or a lower one
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
-    /// Treatment of collectives and messages whose partner is outside the slice
+    /// What to do with collectives and messages whose partner is outside the slice
     #[arg(long, value_enum, default_value_t = UnmatchedArg::Refuse, value_name = "WHAT")]
     unmatched: UnmatchedArg,
-    /// Process groups: a JSON file {"1": [0, 1], …}
+    /// Process groups as JSON: {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// A slice, for programs.
+/// JSON summary of a slice.
 #[derive(Serialize)]
 struct SliceDocument {
     sliced_from_ps: u64,
@@ -59,7 +59,7 @@ struct SliceDocument {
     ranks: Vec<RankDocument>,
 }
 
-/// A rank of a slice.
+/// One rank of a slice.
 #[derive(Serialize)]
 struct RankDocument {
     rank: u32,
@@ -72,12 +72,12 @@ struct RankDocument {
     ends_ps: u64,
 }
 
-/// Treatment of communication whose partner is outside the slice.
+/// What to do with communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedArg {
-    /// Refuse the slice
+    /// Fail, and write nothing
     Refuse,
-    /// Remove them too
+    /// Remove it as well
     Cut,
 }
 
@@ -85,8 +85,7 @@ pub enum UnmatchedArg {
 ///
 /// # Errors
 ///
-/// Traces that cannot be read, cuts that keep nothing or part what belongs together, and output that
-/// cannot be written.
+/// Fails if traces cannot be read, the slice is empty or separates communication partners, or output cannot be written.
 pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let ids = args.from.is_some() || args.to.is_some();
     let (cut, traces) = match (&args.annotation, args.input.step.step) {
@@ -112,7 +111,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
-    // Known only when all ranks were read, so traces are opened twice.
+    // Unmatched partners are known only after all ranks are read, so traces are opened again for writing.
     let unmatched = matches.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
@@ -125,7 +124,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // One start for all ranks keeps their times relative to each other.
+    // All ranks have the same start, so their times stay aligned.
     let start = parts
         .iter()
         .map(RankSelection::first)

@@ -1,4 +1,4 @@
-//! Suggestions for unknown arguments and commands, where the parser has none.
+//! Suggestions for unknown arguments and commands, if clap has none.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -6,7 +6,7 @@ use clap::{Command, Error};
 use std::ffi::OsString;
 use strsim::damerau_levenshtein;
 
-/// Returns `error` with what `arguments` may have meant.
+/// Adds suggestions for the unknown word to `error`.
 pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let within = innermost(command, arguments);
     match error.kind() {
@@ -16,7 +16,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
                 Some(ContextValue::String(found)) => near(found, within),
                 _ => Vec::new(),
             };
-            // To pass it as a value is not what one who misspells wants.
+            // clap suggests passing the word as a value, which does not help with a misspelling.
             error.remove(ContextKind::Suggested);
             if !near.is_empty() {
                 error.remove(ContextKind::Usage);
@@ -24,7 +24,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
             }
         }
         ErrorKind::InvalidSubcommand => {
-            // Inner commands have words of their own.
+            // The words in `COMMANDS` only apply to the top level.
             let known = match within.get_name() == command.get_name() {
                 true => commands_meant(&error),
                 false => None,
@@ -45,7 +45,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
     error
 }
 
-/// Returns the command that `arguments` lead to.
+/// Returns the innermost subcommand in `arguments`.
 fn innermost<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
     let mut within = command;
     for word in arguments.iter().skip(1) {
@@ -58,7 +58,7 @@ fn innermost<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
     within
 }
 
-/// Words of other tools for commands: those that users try, and the commands that do it.
+/// Words that users of other tools try as commands, and the commands to use instead.
 const COMMANDS: [(&[&str], &str); 8] = [
     (
         &["list", "ls", "presets"],
@@ -105,7 +105,7 @@ const COMMANDS: [(&[&str], &str); 8] = [
     ),
 ];
 
-/// Returns what a command may have been meant by the unknown one of `error`.
+/// Returns the commands to use instead of the unknown command in `error`.
 fn commands_meant(error: &Error) -> Option<&'static str> {
     let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
@@ -116,7 +116,7 @@ fn commands_meant(error: &Error) -> Option<&'static str> {
     meant.map(|(_, meant)| *meant)
 }
 
-/// Words of other tools for options: those that users try, and the flag, with a value where the word states it.
+/// Words that users of other tools try as options, and the flag to use instead, with a value if the word implies it.
 const SYNONYMS: [(&[&str], &str); 10] = [
     (&["fsdp", "fsdp2", "zero3", "zero-3"], "zero 3"),
     (
@@ -153,8 +153,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean: other words for them, flags that are one or two edits away, or
-/// flags with a part of its name.
+/// Returns the flags of `command` that `found` may mean: a synonym, else flags within two edits, else flags that share
+/// a part of the name.
 fn near(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

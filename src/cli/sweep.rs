@@ -1,4 +1,4 @@
-//! `chakram sweep`: design-space exploration.
+//! `chakram sweep`: explores the design space of a study.
 
 use super::progress::Progress;
 use super::terminal;
@@ -34,38 +34,38 @@ Examples:
 pub struct SweepArgs {
     #[command(subcommand)]
     merge: Option<SweepCommand>,
-    /// The study: what all points have, axes, limits, objectives and strategies
+    /// The study: common settings of all points, axes, limits, objectives and strategies
     #[arg(value_name = "STUDY.toml", required = true)]
     study: Option<PathBuf>,
-    /// Keep a journal in this folder, and write the rows, the front and a page there
+    /// Write a journal, the rows, the front and a page into this folder
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Go on with what the folder has
+    /// Continue the study in the folder
     #[arg(long, requires = "output")]
     resume: bool,
-    /// Answer only the points whose number leaves remainder I when divided by N
+    /// Only compute the points whose number has remainder I when divided by N
     #[arg(long, value_name = "I/N", requires = "output", value_parser = parse_shard)]
     shard: Option<StudyShard>,
-    /// Print the full report of this row, and compare it to its neighbours
+    /// Print the full report of this row, and compare it with its neighbours
     #[arg(long, value_name = "ROW", conflicts_with = "shard")]
     explain: Option<u64>,
-    /// Number of points answered at once; all cores by default
+    /// Points computed at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
-    /// Number of rows printed as text
+    /// Maximum number of rows in text
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Format of what is printed
+    /// Output format
     #[arg(long, value_enum, default_value_t = SweepFormat::Text, conflicts_with = "explain", value_name = "FORMAT")]
     format: SweepFormat,
 }
 
-/// Format of the rows of a study.
+/// Output format of `sweep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SweepFormat {
     /// The best rows, for reading
     Text,
-    /// All rows and the front, as one document
+    /// JSON with all rows and the front
     Json,
     /// All rows as comma-separated values
     Csv,
@@ -76,20 +76,20 @@ enum SweepCommand {
     Merge(ShardMergeArgs),
 }
 
-/// Put the shards of a study together
+/// Merge the shards of a study
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  chakram sweep merge study.toml part0 part1 part2 -o results")]
 struct ShardMergeArgs {
     /// The study
     #[arg(value_name = "STUDY.toml")]
     study: PathBuf,
-    /// Folders of its shards
+    /// Folders of the shards
     #[arg(value_name = "FOLDER", required = true)]
     shards: Vec<PathBuf>,
     /// Write the rows, the front and the page into this folder
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
-    /// Number of rows printed
+    /// Maximum number of rows in text
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 }
@@ -103,11 +103,11 @@ fn parse_shard(text: &str) -> Result<StudyShard, String> {
     }
 }
 
-/// Does what `args` ask for.
+/// Explores the study, or merges its shards.
 ///
 /// # Errors
 ///
-/// A study that is refused, or output that cannot be written.
+/// Fails if the study is invalid or output cannot be written.
 pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(SweepCommand::Merge(args)) = &args.merge {
         return merge(args, out);
@@ -194,7 +194,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says on standard error how much was done, and how fast.
+/// Prints on standard error how many bounds and points were computed, and how fast.
 fn detail(start: Instant, done: WorkDone) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
@@ -211,7 +211,7 @@ fn detail(start: Instant, done: WorkDone) -> io::Result<()> {
     terminal::detail(start, format_args!("{bounded}; {replayed}"))
 }
 
-/// The command that explains a row.
+/// Returns the command that explains a row.
 fn own_command(args: &SweepArgs, number: u64) -> String {
     let study = args.study.as_deref().unwrap_or(Path::new("")).display();
     match &args.output {
@@ -223,7 +223,7 @@ fn own_command(args: &SweepArgs, number: u64) -> String {
     }
 }
 
-/// Writes the rows, the front and the page into `folder`, all or none.
+/// Writes the rows, the front and the page into `folder`: all of them or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     outputs.reads(study);
@@ -251,7 +251,7 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
     Ok(())
 }
 
-/// Puts shards together.
+/// Merges the shards of a study.
 fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (study, hash) = load(&args.study)?;
     let mut known: Vec<JournalEntry> = Vec::new();
@@ -266,7 +266,8 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let quiet = |_: &SweepStep<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // The journal last, so that the folder can be gone on with, and explains its rows.
+    // The journal comes after the run, so that a failed merge leaves none. With it the folder can be resumed and its
+    // rows explained.
     let mut table = SweepTable::new(&study, rows, explorer.turns());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create(&args.output, &hash)?;

@@ -1,4 +1,4 @@
-//! Output to terminals: text without characters that a terminal would interpret, and write errors with their target.
+//! Output to terminals: escapes control characters, and adds the target to write errors.
 
 use chakram_report::text::{TABLE_WIDTH, TextStyle};
 use chakram_trace::format::{TraceError, escaped_lines, json_escaped};
@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// Standard output, as bytes; its errors name it.
+/// Standard output as bytes. Its errors name it.
 pub struct StandardOutput(io::Stdout);
 
 /// Returns standard output for binary data.
@@ -35,28 +35,28 @@ impl Write for StandardOutput {
     }
 }
 
-/// Escaping of characters that a terminal would interpret.
+/// How to escape characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
-    /// All as `\u{1b}`.
+    /// Escape all of them, as `\u{1b}`.
     All,
-    /// The same, except for changes of colour.
+    /// The same, but keep colour changes.
     AllButColours,
-    /// As JSON escapes, since such characters occur in JSON strings alone.
+    /// As JSON escapes; in JSON such characters only occur in strings.
     Json,
 }
 
-/// Writer of text that escapes harmful characters as `\u{1b}`, except for ends of lines, tabs and, where there is
-/// colour, changes of colour.
+/// Writer of text that escapes control characters as `\u{1b}`, except line ends, tabs and, if colours are used, colour
+/// changes.
 pub struct EscapingWriter<W: Write> {
     out: W,
     escapes: EscapeStyle,
-    /// Bytes of an incomplete character.
+    /// Bytes of an incomplete UTF-8 character.
     begun: Vec<u8>,
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output.
+    /// Creates a writer to standard output. It keeps colours if that is a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours
@@ -84,7 +84,7 @@ impl<W: Write> EscapingWriter<W> {
         }
     }
 
-    /// Returns the writer behind it.
+    /// Returns the inner writer.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -108,7 +108,7 @@ impl<W: Write> Write for EscapingWriter<W> {
             let end = chunk.invalid().as_ptr_range().end == all.as_ptr_range().end;
             match chunk.invalid() {
                 [] => {}
-                // Up to three bytes may be the beginning of a character.
+                // The last one to three bytes may begin a character that continues in the next write.
                 begun
                     if end
                         && begun.len() < 4
@@ -127,7 +127,7 @@ impl<W: Write> Write for EscapingWriter<W> {
     }
 }
 
-/// Returns `text` with harmful characters escaped.
+/// Escapes control characters in `text`.
 fn safe(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     match escapes {
         EscapeStyle::All => escaped_lines(text),
@@ -150,7 +150,7 @@ fn safe(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     }
 }
 
-/// Returns the length of the change of colour that `text` begins with.
+/// Returns the length of the colour change at the start of `text`, if there is one.
 fn colour(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -158,11 +158,11 @@ fn colour(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Lines of standard error of a command that runs inside another program.
+    /// Captured lines of standard error, while a command runs inside another program.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and returns what it says on standard error, line by line, in place of printing it.
+/// Runs `work` and returns its lines for standard error instead of printing them.
 pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     let before = CAPTURED.replace(Some(Vec::new()));
     let result = work();
@@ -170,7 +170,7 @@ pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, lines.unwrap_or_default())
 }
 
-/// Prints a line on standard error.
+/// Prints a line to standard error, or captures it.
 pub fn say(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     let is_captured = CAPTURED.with_borrow_mut(|lines| {
@@ -185,7 +185,7 @@ pub fn say(words: Arguments<'_>) -> io::Result<()> {
     writeln!(anstream::stderr(), "{}", escaped_lines(&text))
 }
 
-/// Returns `text` as a word of a shell's command line.
+/// Quotes `text` as one word of a shell command, if it needs quotes.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:@=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -195,11 +195,11 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
-/// Columns that a narrow screen counts as at least.
+/// Minimum width; narrower terminals are treated as this wide.
 const MIN_COLUMNS: usize = 60;
 
-/// Returns the columns of a line of text: `COLUMNS` if that is set, those of the terminal if the text goes to standard
-/// output and that is one, else [`TABLE_WIDTH`].
+/// Returns the width of text in columns: `COLUMNS` if it is set, the terminal's width if the text goes to a terminal,
+/// [`TABLE_WIDTH`] otherwise.
 pub fn columns(is_standard_output: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.parse().ok());
@@ -213,7 +213,7 @@ pub fn columns(is_standard_output: bool) -> usize {
     columns.max(MIN_COLUMNS)
 }
 
-/// Returns the style of text that goes to standard output or to a file.
+/// Returns the text style for standard output or for a file.
 pub fn text_style(is_standard_output: bool) -> TextStyle {
     let style = match is_standard_output && io::stdout().is_terminal() {
         true => TextStyle::coloured(),
@@ -225,7 +225,7 @@ pub fn text_style(is_standard_output: bool) -> TextStyle {
     }
 }
 
-/// Returns the style of tables without colours on standard output.
+/// Returns the table style without colours, for standard output.
 pub fn plain_style() -> TextStyle {
     TextStyle {
         width: columns(true),
@@ -233,10 +233,10 @@ pub fn plain_style() -> TextStyle {
     }
 }
 
-/// Verbosity of standard error besides errors: nothing below 0, details above.
+/// How much is printed to standard error besides errors: below 0 nothing, above 0 details.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
-/// Sets how much is said on standard error besides errors.
+/// Sets how much is printed to standard error besides errors.
 pub fn set_verbosity(quiet: bool, verbose: bool) {
     VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
 }
@@ -247,12 +247,12 @@ pub fn shows_progress() -> bool {
     !is_captured && !is_quiet() && io::stderr().is_terminal()
 }
 
-/// Returns whether only errors are wanted.
+/// Returns whether only errors are printed.
 pub fn is_quiet() -> bool {
     VERBOSITY.load(Ordering::Relaxed) < 0
 }
 
-/// Prints a note on standard error, unless only errors are wanted.
+/// Prints a note to standard error, unless only errors are printed.
 pub fn note(words: Arguments<'_>) -> io::Result<()> {
     match is_quiet() {
         true => Ok(()),
@@ -260,7 +260,7 @@ pub fn note(words: Arguments<'_>) -> io::Result<()> {
     }
 }
 
-/// Prints a warning on standard error, unless only errors are wanted.
+/// Prints a warning to standard error, unless only errors are printed.
 pub fn warning(words: Arguments<'_>) -> io::Result<()> {
     match is_quiet() {
         true => Ok(()),
@@ -268,7 +268,7 @@ pub fn warning(words: Arguments<'_>) -> io::Result<()> {
     }
 }
 
-/// Prints a detail of the run, with the time since `start`, if details are wanted.
+/// Prints a detail of the run with the time since `start`, if details are requested.
 pub fn detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
     match VERBOSITY.load(Ordering::Relaxed) > 0 {
         true => say(format_args!(
@@ -308,7 +308,7 @@ mod tests {
             "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
         );
         assert_eq!(through(&["a\u{202e}b".as_bytes()], true), "a\\u{202e}b");
-        // A character in two pieces, half a one, and what is none.
+        // A character in two writes, an incomplete character, and invalid bytes.
         assert_eq!(
             through(
                 &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],

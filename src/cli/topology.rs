@@ -1,4 +1,4 @@
-//! `chakram topology`: graphs of chips, their numbers, and searches among them.
+//! `chakram topology`: shows graphs of chips, and searches for good ones.
 
 use super::flags::choices;
 use chakram_base::config;
@@ -39,33 +39,33 @@ enum TopologyCommand {
         graph: String,
         #[command(flatten)]
         technology: TechnologyArgs,
-        /// Print its links alone, as a machine file of shape graph takes them
+        /// Print only its links, in the form of machine files with shape graph
         #[arg(long)]
         links: bool,
         /// Write the graph as a topology file
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Print the best torus of two dimensions for each number of chips
+    /// Print the best two-dimensional torus for each number of chips
     #[command(after_help = "Example:\n  chakram topology tori --chips 36")]
     Tori {
-        /// The most chips
+        /// Maximum number of chips
         #[arg(long, value_name = "N", default_value_t = 36, value_parser = clap::value_parser!(u32).range(1..=1024))]
         chips: u32,
     },
-    /// Draw connected graphs, and print the best so far
+    /// Generate random connected graphs, and print each new best one
     #[command(after_help = "Example:\n  chakram topology random --draws 250 --below 50 --seed 1")]
     Random {
-        /// Number of graphs
+        /// Number of random graphs
         #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         draws: u32,
-        /// Fewer chips than this
+        /// Each graph has fewer chips than this
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=i64::from(MOST_CHIPS)))]
         below: u32,
-        /// As many chips in each graph; drawn from 2 on by default
+        /// Number of chips in each graph; random from 2 on by default
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=i64::from(MOST_CHIPS)))]
         chips: Option<u32>,
-        /// Seed of what is drawn
+        /// Seed of the random graphs
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
         #[command(flatten)]
@@ -79,11 +79,11 @@ enum TopologyCommand {
 /// Rates of links.
 #[derive(Clone, Debug, Args)]
 struct TechnologyArgs {
-    /// Rates of links by the number of links of a chip, in place of the table of TPU v4's level
+    /// Link rates by the number of links of a chip, instead of the default table (level of TPU v4)
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
     rates: Option<LinkTechnology>,
-    /// Rate of links whose number the table lacks, of TPU v4's level 2 and 4 to 11: unknown, that of the next larger
-    /// number, or between both on logarithmic scales
+    /// Rule for numbers of links that the table lacks (in the default table 2 and 4 to 11): unknown, the rate of the
+    /// next larger number, or between both on logarithmic scales
     #[arg(long, value_parser = choices::<LinkInterpolation>(), default_value = "log", value_name = "RULE")]
     interpolate: LinkInterpolation,
 }
@@ -103,7 +103,7 @@ impl TechnologyArgs {
 ///
 /// # Errors
 ///
-/// A graph that is refused, or output that cannot be written.
+/// Fails if a graph is invalid or output cannot be written.
 pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
         TopologyCommand::Show {
@@ -168,7 +168,8 @@ fn text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Seconds of 1 GB between two chips, the mean over all pairs: size times distance over the rate at the largest degree.
+/// Returns the mean time in seconds to send 1 GB between two chips, over all pairs: size times mean distance, divided
+/// by the link rate at the largest degree.
 fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
     Some(1e9 * summary.mean_distance / technology.rate(summary.degrees.1)?)
 }
@@ -216,7 +217,7 @@ fn tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Draws graphs and prints each that is better than those before: by the mean time of 1 GB between two chips.
+/// Generates random graphs and prints each that is better than all before, by the mean time of 1 GB between two chips.
 fn random(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkTechnology,
@@ -241,7 +242,7 @@ fn random(
         };
         let graph = ChipGraph::random(count, &mut || split_mix(&mut state));
         let summary = graph.summary();
-        // Chips of more links than the table has do not exist.
+        // The table has no rate for so many links per chip, so such chips do not exist.
         let Some(seconds) = mean_seconds(&summary, technology) else {
             continue;
         };

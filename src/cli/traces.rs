@@ -1,4 +1,4 @@
-//! Input and output of commands that transform traces.
+//! Inputs and outputs of commands that transform traces.
 
 use super::load::{StepArg, VerifyArg};
 use super::terminal;
@@ -12,10 +12,10 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Source of the traces.
+/// Arguments that name the input traces.
 #[derive(Debug, Args)]
 pub struct InputArgs {
-    /// Folder of traces, prefix of files named PREFIX.RANK.et, or files; - is one trace from standard input
+    /// Folder of traces, prefix of files named PREFIX.RANK.et, or files; - is one trace on standard input
     #[arg(required = true, value_name = "TRACES")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -24,10 +24,10 @@ pub struct InputArgs {
     pub(super) step: StepArg,
 }
 
-/// Destination of the traces.
+/// Arguments that name the output traces.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json; - is standard output, for one trace
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json; - is standard output, for a single trace
     #[arg(short, long, value_name = "PREFIX")]
     pub output: PathBuf,
     /// Compress the traces (ASTRA-sim reads uncompressed ones only)
@@ -56,10 +56,10 @@ pub enum SummaryFormatArg {
     Json,
 }
 
-/// File name that stands for a pipe.
+/// File name that means a pipe.
 pub const PIPE: &str = "-";
 
-/// Finds the files that `args` name, or reads the pipe, and keeps the step that is asked for.
+/// Finds the files that `args` name, or reads the pipe. Keeps only the requested step.
 pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(find_whole(args)?.at_step(args.step.step)?)
 }
@@ -85,16 +85,16 @@ pub fn ending(compress: Option<CompressArg>) -> &'static str {
     }
 }
 
-/// Output of a command: a job of files, or one trace for a pipe.
+/// Output of a command: a job in files, or one trace to a pipe.
 pub enum TraceTarget<'o> {
-    /// To standard output.
+    /// Standard output.
     Pipe(&'o OutputArgs),
-    /// Into files.
+    /// Files of a job.
     Files(Box<JobOutputs>),
 }
 
 impl<'o> TraceTarget<'o> {
-    /// Creates the output for `ranks` traces; `traces` and `beside` are the inputs.
+    /// Creates the output for `ranks` traces. `traces` and `beside` are inputs, which no output may overwrite.
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
@@ -111,7 +111,7 @@ impl<'o> TraceTarget<'o> {
             };
         }
         let mut files = OutputSet::default();
-        // Traces are read again while others are written, so no output may replace one.
+        // Traces are read again while others are written, so no output may overwrite one.
         job::mark_read(&mut files, &traces.found);
         beside
             .iter()
@@ -122,12 +122,12 @@ impl<'o> TraceTarget<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns whether the trace goes to standard output, so that nothing else may.
+    /// Returns whether the trace goes to standard output, where nothing else may be printed.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
 
-    /// Writes the trace of a rank, and returns a description if it went into a file.
+    /// Writes the trace of a rank; returns its handle if it went to a file.
     pub fn write(
         &mut self,
         rank: u32,
@@ -145,7 +145,7 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Reuses the `written` trace for `rank`, as a hard link if `link`; returns whether that was possible.
+    /// Uses the `written` trace for `rank` too, as a hard link if `link` is set. Returns whether that was possible.
     pub fn share(
         &mut self,
         rank: u32,
@@ -160,8 +160,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Writes groups beside the traces if there are any, and returns the file. A pipe has no place for groups that
-    /// were `asked` for.
+    /// Writes the groups to a file next to the traces, if there are any, and returns its path. Fails for a pipe if
+    /// groups were `asked` for.
     pub fn groups(
         &mut self,
         declared: &DeclaredGroups,
@@ -178,7 +178,7 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Commits all files, the job file with `about` last, and returns their names.
+    /// Commits all files, the job file with `about` last, and returns their names for the user.
     pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => saved(&outputs.commit(about)?),
@@ -187,13 +187,13 @@ impl<'o> TraceTarget<'o> {
     }
 }
 
-/// Says which traces are no part of the job, and returns the names of those that are.
+/// Notes which traces with the job's prefix do not belong to it, and returns the names of its traces.
 pub fn saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     note_others(&job.prefix, &job.others)?;
     Ok(first_to_last(&job.traces))
 }
 
-/// Names of files for people.
+/// Formats file names as the first and the last.
 fn first_to_last(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),
@@ -202,7 +202,7 @@ fn first_to_last(names: &[PathBuf]) -> String {
     }
 }
 
-/// Says which traces with the prefix of a job are no part of it.
+/// Notes which traces with the job's prefix do not belong to it.
 pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! `chakram validate`: defects of traces, before anything is replayed.
+//! `chakram validate`: finds defects of traces before a replay.
 
 use super::compare::parallel_map;
 use super::flags::choices;
@@ -38,29 +38,30 @@ Examples:
   chakram validate run7/job --machine dgx-h100x4      collectives over some dimensions of a machine
   chakram validate run7/job --strict --format json | jq '.defects[] | .kind, .count'
 
-Errors make a replay refuse the job or deadlock; warnings are repaired or assumed; notes are facts.
+Errors make a replay fail or deadlock; warnings are repaired or assumed; notes are facts.
+
 
 Exit codes: 0 sound, 2 unsound or bad input; with --strict warnings make a job unsound")]
 pub struct ValidateArgs {
     /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// Process groups: a JSON file {"1": [0, 1], …}
+    /// Process groups as JSON: {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
-    /// Dependencies that hold
+    /// Which dependencies to enforce
     #[arg(long, hide_short_help = true, value_parser = choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
     deps: DependencyPolicy,
-    /// Treatment of ranks without a trace
+    /// What to do with ranks without a trace
     #[arg(long, value_parser = choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
     absent: MissingRankPolicy,
     /// Number of ranks of the job, if more than the traces show
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     ranks: Option<u32>,
-    /// Machine whose dimensions collectives name: a preset or a file
+    /// Machine whose dimensions the collectives name: a preset or a file
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
-    /// Number of defects shown of each kind
+    /// Maximum number of printed defects of each kind
     #[arg(long, default_value_t = 5, value_name = "N")]
     show: usize,
     /// Treat warnings as errors
@@ -70,7 +71,7 @@ pub struct ValidateArgs {
     verify: VerifyArg,
     #[command(flatten)]
     step: StepArg,
-    /// Number of traces read at once; all cores by default
+    /// Traces read at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the report
@@ -81,16 +82,16 @@ pub struct ValidateArgs {
     output: PathBuf,
 }
 
-/// Format of the report.
+/// Output format of `validate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ValidateFormatArg {
-    /// For people
+    /// Text for reading
     Text,
-    /// For programs
+    /// JSON
     Json,
 }
 
-/// Unsound traces; their defects have been printed.
+/// Error for unsound traces, whose defects are already printed.
 #[derive(Debug)]
 struct UnsoundTraces(DefectCounts);
 
@@ -110,11 +111,11 @@ impl Error for UnsoundTraces {}
 ///
 /// # Errors
 ///
-/// Bad input, unsound traces, or output that cannot be written.
+/// Fails on bad input, on unsound traces, or if output cannot be written.
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
-    // All hashes are checked here; a replay checks those of small jobs only.
+    // All hashes are checked here. A replay only checks the hashes of small jobs.
     let found = job::find(&args.traces, args.verify.thorough())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = options(args, &found, hash, &mut inputs)?;
@@ -194,8 +195,8 @@ fn options(
 /// A trace, and the hash of its contents if requested.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`, and returns the index of each file's trace. A file under several names is read once, unless it is
-/// another trace under each.
+/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with several
+/// names is read once, unless each name is another member of it.
 fn read(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -212,7 +213,7 @@ fn read(
         let Some(key) = identity(&file.path) else {
             return new();
         };
-        // Names of one file may state different contents, of which only one can be right.
+        // Two names of one file may claim different contents, and only one claim can be right, so both are checked.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {
@@ -225,7 +226,7 @@ fn read(
             }
         }
     });
-    // Collected before the checks start, because it fills `distinct`.
+    // Collected before the checks start, because the iterator fills `distinct`.
     let of_file = of_file.collect();
     let traces = parallel_map(("checking", "traces"), distinct.len(), threads, |i| {
         check(distinct[i], options.dependencies, options.show, hash)
@@ -245,7 +246,7 @@ fn check(file: &RankFile, policy: DependencyPolicy, show: usize, hash: bool) -> 
     }
 }
 
-/// Returns the options for the report.
+/// Returns the options as JSON, for the report.
 fn options_json(args: &ValidateArgs) -> Value {
     let fields: [(&str, Value); 6] = [
         ("deps", args.deps.word().into()),

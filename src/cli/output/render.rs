@@ -1,4 +1,4 @@
-//! Reports as they are asked for, and what they say of the options that led to them.
+//! Renders reports in the requested format, with a description of the options that led to them.
 
 use super::RunArgs;
 use super::args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 
 impl RunArgs {
-    /// Returns what durations rest on, for people.
+    /// Describes where the durations of kernels and communication come from.
     fn basis_text(&self, kernels: &KernelBasis) -> String {
         let kernels = self.timing.text(kernels);
         match self.timing.settings().replay().comm {
@@ -23,7 +23,7 @@ impl RunArgs {
         }
     }
 
-    /// Writes the report as it is asked for.
+    /// Writes the report in the requested format.
     #[allow(
         clippy::too_many_arguments,
         reason = "each is one thing that a report says"
@@ -53,7 +53,7 @@ impl RunArgs {
             }
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
-                // Those of launches, which are of the command alone.
+                // Options of launches, which only the command knows.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
@@ -65,7 +65,7 @@ impl RunArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Returns what the report rests on, for people.
+    /// Describes where the durations come from, with the network model.
     fn whole_basis(&self, report: &Report) -> String {
         let mut basis = self.basis_text(&report.kernels);
         if let Some(model) = report.shared_network() {
@@ -74,7 +74,7 @@ impl RunArgs {
         basis
     }
 
-    /// Renders the page of a report, which shows what the JSON says.
+    /// Renders the HTML page of a report, with the same facts as its JSON.
     pub(super) fn page(
         &self,
         report: &Report,
@@ -90,14 +90,14 @@ impl RunArgs {
         report::html::render(&shown, name, &self.whole_basis(report))
     }
 
-    /// Whether a row of operators that are written stands for all micro-batches.
+    /// Returns whether each row of operators is a sum over all micro-batches.
     fn sums_micro_batches(&self) -> bool {
         let lists =
             self.format == ReportFormatArg::Json || self.table() == Some(CsvTable::Operators);
         lists && !self.all_operators
     }
 
-    /// Writes what several machines made of one job.
+    /// Writes the comparison of one job on several machines.
     pub fn render_comparison(
         &self,
         comparison: &mut MachineComparison<'_>,
@@ -126,7 +126,7 @@ impl RunArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Returns what durations on all machines rest on, for people.
+    /// Describes where the durations on all machines come from.
     fn common_basis(&self, comparison: &MachineComparison<'_>) -> String {
         let kernels = comparison.reference().map(|(_, report)| report.kernels);
         let mut basis = self.basis_text(&kernels.unwrap_or_default());
@@ -142,7 +142,7 @@ impl RunArgs {
         report::compare::html(comparison, &basis, &self.notes(comparison))
     }
 
-    /// Returns notes on what is the same on all machines by request.
+    /// Returns notes on times that are equal on all machines because of the options.
     fn notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference() else {
@@ -230,7 +230,7 @@ impl RunArgs {
         options
     }
 
-    /// The table of single reports that is asked for.
+    /// Returns the requested table of a single report.
     fn table(&self) -> Option<CsvTable> {
         self.table.and_then(ReportTableArg::single)
     }

@@ -1,4 +1,4 @@
-//! Options and machine keys that were given, each with the run without it.
+//! The given options and machine keys as settings, each with the run without it.
 
 use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;
@@ -8,7 +8,8 @@ use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithout};
 use std::borrow::Cow;
 
 impl RunArgs {
-    /// Returns what these arguments and the file of `loaded` set for a replay with `options`.
+    /// Returns the settings of a replay with `options`: the given options, and the differences of `loaded` from its
+    /// preset.
     pub fn settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,
@@ -31,7 +32,7 @@ impl RunArgs {
                         })
                     })))
                 }
-                // The answer is the same by what it is.
+                // Options that are exact never change the results, so they are not compared.
                 _ if ReplayOption::of(*key).is_some_and(|option| option.is_exact) => None,
                 _ => Some(setting(Box::new(move || {
                     self.run_without(*key, loaded, options)
@@ -42,7 +43,7 @@ impl RunArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`; `None` where another option needs it.
+    /// Returns the run without the option `key`; `None` if another option needs it.
     fn run_without(
         &self,
         key: SettingKey,
@@ -52,9 +53,9 @@ impl RunArgs {
         let settings = settings_without(self.timing.given(), key)?;
         let (now, other) = (self.timing.settings().replay(), settings.replay());
         let is_default = match key {
-            // A machine without its rates is none.
+            // Without its rates the machine would be incomplete.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
-            // Its keys are settings of the machine.
+            // The keys that `--set` changes are settings of the machine already.
             SettingKey::Set => return None,
             SettingKey::Network => now.network == Some(loaded.machine.network()),
             SettingKey::Comm => now.comm == other.comm,

@@ -1,4 +1,4 @@
-//! The file that a replay is drawn into, and the part of the replay that is drawn.
+//! The file of a timeline, and the part of the replay that it shows.
 
 use super::ReportDestination;
 use chakram_base::units::{Span, Time};
@@ -14,16 +14,16 @@ use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// Arguments of a timeline.
+/// Arguments about the timeline.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TimelineArgs {
-    /// Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in .gz
+    /// Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
     #[arg(long, help_heading = super::REPORT, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Ranks in the timeline, for example 0-3,8
+    /// Ranks in the timeline, such as 0-3,8
     #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "RANKS", requires = "timeline", value_parser = parse_ranks)]
     timeline_ranks: Option<RankRanges>,
-    /// Start of the timeline, for example 1.5ms
+    /// Start of the timeline, such as 1.5ms
     #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "TIME", requires = "timeline")]
     timeline_from: Option<Span>,
     /// End of the timeline
@@ -31,11 +31,11 @@ pub struct TimelineArgs {
     timeline_to: Option<Span>,
 }
 
-/// A parsed `--timeline-ranks`, one value to the parser of arguments.
+/// A parsed `--timeline-ranks`. A type of its own, because clap treats a `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 struct RankRanges(Vec<RangeInclusive<u32>>);
 
-/// Parses ranks and ranges of ranks, `0-3,8`.
+/// Parses ranks and ranges of ranks, such as `0-3,8`.
 fn parse_ranks(text: &str) -> Result<RankRanges, String> {
     let range = |part: &str| {
         let wrong =
@@ -56,12 +56,12 @@ fn parse_ranks(text: &str) -> Result<RankRanges, String> {
 }
 
 impl TimelineArgs {
-    /// The file, if a timeline is wanted.
+    /// Returns the file, if a timeline is requested.
     pub fn path(&self) -> Option<&Path> {
         self.timeline.as_deref()
     }
 
-    /// The part of `prepared` that is to be drawn.
+    /// Returns the part of `prepared` to draw.
     fn selection(&self, prepared: &CompiledReplay<'_>) -> Result<TimelineSelection, String> {
         let ranks = self
             .timeline_ranks
@@ -92,11 +92,11 @@ impl TimelineArgs {
     }
 }
 
-/// Timelines that go into files.
+/// Creates and completes timeline files.
 pub struct TimelineFile;
 
 impl TimelineFile {
-    /// Starts the timeline of `prepared` that will be a file beside the report, if one is wanted.
+    /// Starts the timeline of `prepared`, if one is requested.
     pub fn start<'a>(
         args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
@@ -112,7 +112,7 @@ impl TimelineFile {
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
-    /// Ends a timeline; the file appears.
+    /// Completes a timeline. Its file then appears under its name.
     pub fn finish(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,
@@ -126,10 +126,10 @@ impl TimelineFile {
     }
 }
 
-/// Endings of names of files in Perfetto's format.
+/// Endings of file names in Perfetto's format.
 const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
-/// The format that the name of a file asks for: Perfetto's by [its endings](PERFETTO), Chrome's for others.
+/// Returns the format for a file name: Perfetto's for [its endings](PERFETTO), Chrome's for all others.
 fn format_of(path: &Path) -> TimelineFormat {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -139,7 +139,7 @@ fn format_of(path: &Path) -> TimelineFormat {
     }
 }
 
-/// A timeline's file, compressed if its name says so.
+/// The file of a timeline, compressed if its name ends with `.gz`.
 pub struct TimelineSink(TimelineEncoding);
 
 enum TimelineEncoding {
@@ -158,7 +158,7 @@ impl TimelineSink {
         }))
     }
 
-    /// Everything written, not yet under its name.
+    /// Returns the complete file, which does not have its name yet.
     fn finish(self) -> io::Result<OutputFile> {
         let file = match self.0 {
             TimelineEncoding::Plain(file) => file,

@@ -18,90 +18,90 @@ Examples:
   chakram schedule --decoders 1 --topology ring:4:… -o schedule.txt --log
   chakram schedule schedule.txt --topology chips.topology --traces steps")]
 pub struct ScheduleArgs {
-    /// A schedule file, in place of a model
+    /// A schedule file, instead of a model
     #[arg(value_name = "SCHEDULE")]
     pub file: Option<PathBuf>,
-    /// Sizes of a model, in place of a file
+    /// Sizes of a model, instead of a file
     #[command(flatten)]
     pub model: ModelSizes,
-    /// torus:2x4, mesh:2x4, ring:8, a topology file, interfaces:8 without links; tori:36, the best torus of each number
-    /// of chips up to it; or random:250, that many graphs drawn. Several times for several
+    /// torus:2x4, mesh:2x4, ring:8, a topology file, or interfaces:8 (no links); tori:36, the best torus of each number
+    /// of chips up to 36; random:250, 250 random graphs; repeatable
     #[arg(long, value_name = "GRAPH", required = true)]
     pub topology: Vec<String>,
-    /// Chips of graphs that are drawn, fewer than this
+    /// Random graphs have fewer chips than this
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=256))]
     pub below: u32,
-    /// Seed of graphs that are drawn
+    /// Seed of the random graphs
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Rule that assigns sub-layers to chips
     #[arg(long, value_parser = choices::<ListRule>(), default_value = "steps", value_name = "RULE")]
     pub rule: ListRule,
-    /// Rates of links by the number of links of a chip, and perhaps of interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
+    /// Link rates by the number of links of a chip, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
     pub rates: Option<LinkTechnology>,
-    /// Rates of links for numbers of them that the table lacks
+    /// Rule for link rates that the table lacks
     #[arg(long, value_parser = choices::<LinkInterpolation>(), default_value = "none", value_name = "RULE")]
     pub interpolate: LinkInterpolation,
-    /// Memory of a chip; sub-layers that are larger are cut into more parts, and data leave for others
+    /// Memory of a chip; larger sub-layers are cut into more parts, and data are evicted
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-    /// Bandwidth of a chip's memory, which takes in all transfers of a stage
+    /// Bandwidth of a chip's memory, which limits all incoming transfers of a step together
     #[arg(long, value_name = "RATE")]
     pub memory_bandwidth: Option<Bandwidth>,
-    /// Watts of a connection while it transfers
+    /// Power of a connection during a transfer, in watts
     #[arg(long, value_name = "WATTS", default_value_t = 0.0)]
     pub power: f64,
-    /// Accelerator of a chip
+    /// Accelerator in each chip
     #[arg(long, value_name = "ACCELERATOR", default_value = "gemmini-16,scratchpad=32MB", value_parser = parse_loop_nest)]
     pub accelerator: LoopNestModel,
-    /// Accelerators of a chip, which share its memory and its connections
+    /// Accelerators per chip; they share its memory and its connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub accelerators: u16,
-    /// Time in which the host issues a command, of which each transfer and each sub-layer takes one
+    /// Time that the host needs to issue a command; each transfer and each sub-layer takes one
     #[arg(long, value_name = "TIME")]
     pub dispatch: Option<Span>,
-    /// Cycles of layers, as Timeloop or FireSim found them, in a CSV file; layers that it lacks are mapped
+    /// Cycles of layers from Timeloop or FireSim, as CSV; layers that it lacks are mapped by this program
     #[arg(long, value_name = "FILE")]
     pub cycles: Option<PathBuf>,
-    /// Print what each step takes; CSV then has this table
+    /// Print the times of each step; CSV then has this table
     #[arg(long)]
     pub steps: bool,
-    /// Print where the data of each step are; CSV then has this table
+    /// Print where the data of each step come from; CSV then has this table
     #[arg(long)]
     pub log: bool,
     /// Format of the output
     #[arg(long, value_enum, default_value_t = ScheduleFormat::Text, value_name = "FORMAT")]
     pub format: ScheduleFormat,
-    /// Write the schedule to this file, of one topology
+    /// Write the schedule to this file; needs a single topology
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write a trace for each chip, of one topology, with barriers around the sub-layers of each step
+    /// Write a trace for each chip, with barriers around the sub-layers of each step; needs a single topology
     #[arg(long, value_name = "PREFIX")]
     pub traces: Option<PathBuf>,
-    /// Leave out barriers in traces
+    /// Leave barriers out of the traces
     #[arg(long, requires = "traces")]
     pub without_barriers: bool,
 }
 
-/// Format of schedules.
+/// Output format of `schedule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScheduleFormat {
-    /// For people
+    /// Text for reading
     Text,
-    /// Everything, steps and log included, as one document; times in picoseconds
+    /// JSON with steps and log; times in picoseconds
     Json,
-    /// One table as comma-separated values: topologies, or what --steps or --log prints
+    /// One table as comma-separated values: topologies, or the table of --steps or --log
     Csv,
 }
 
 /// Sizes of a model.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ModelSizes {
-    /// Width of embeddings
+    /// Embedding width
     #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "file")]
     pub embedding: u64,
-    /// Width of the feed-forward part
+    /// Feed-forward width
     #[arg(
         long,
         value_name = "N",
@@ -109,7 +109,7 @@ pub struct ModelSizes {
         conflicts_with = "file"
     )]
     pub forward: u64,
-    /// Heads of attention
+    /// Attention heads
     #[arg(long, value_name = "N", default_value_t = 8, conflicts_with = "file")]
     pub heads: u64,
     /// Encoder layers
@@ -118,16 +118,16 @@ pub struct ModelSizes {
     /// Decoder layers
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "file")]
     pub decoders: u32,
-    /// Tokens that there are; 0 leaves out the product onto them
+    /// Number of tokens in the vocabulary; 0 leaves out the product with it
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "file")]
     pub vocabulary: u64,
-    /// Tokens of a sequence
+    /// Tokens per sequence
     #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "file")]
     pub sequence: u64,
-    /// Sequences, one after another
+    /// Number of sequences, which run one after another
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file")]
     pub micro_batches: u32,
-    /// Parts of each product
+    /// Number of parts into which each product is cut
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file")]
     pub tensor: u64,
     /// Rule that cuts products into parts
@@ -142,7 +142,7 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    /// The model in so many parts.
+    /// Returns the model with products cut into `parts`.
     pub fn model(&self, parts: u64) -> LanguageModel {
         LanguageModel {
             embedding: self.embedding,

@@ -1,4 +1,4 @@
-//! Schedules as JSON, and their tables as comma-separated values.
+//! Schedules as JSON, and their tables as CSV.
 
 use super::tables::CutProducts;
 use super::work::TopologyRow;
@@ -9,12 +9,12 @@ use chakram_studies::schedule::{DataName, DataPlace, StepCost, StepLog};
 use serde::Serialize;
 use std::fmt::Display;
 
-/// A command's answer.
+/// JSON document of `schedule`.
 #[derive(Debug, Serialize)]
 struct ScheduleDocument<'r> {
-    /// How products are cut, where a rule chose it.
+    /// How products are cut, if a rule chose it.
     partition: Option<&'r CutProducts>,
-    /// Layers that a table of cycles lacks, and that were mapped; `None` without a table.
+    /// Number of layers that are missing in the table of cycles and were mapped; `None` without a table.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyEntry<'r>>,
 }
@@ -25,7 +25,7 @@ struct TopologyEntry<'r> {
     chips: usize,
     accelerators_per_chip: usize,
     parts: u64,
-    /// Of two chips; `None` without links.
+    /// Mean distance between two chips; `None` without links.
     mean_distance: Option<f64>,
     #[serde(flatten)]
     times: StageTimes,
@@ -41,7 +41,7 @@ struct StageTimes {
     total_ps: u64,
     between_chips_bytes: u64,
     memory_bytes: u64,
-    /// `None` where a table of cycles lacks some.
+    /// `None` if the table of cycles lacks some energies.
     energy_pj: Option<f64>,
 }
 
@@ -63,21 +63,21 @@ struct SubLayerEntry<'r> {
     duration_ps: u64,
 }
 
-/// Data that a chip needed, or that left it.
+/// A piece of data that a chip needed or evicted.
 #[derive(Debug, Serialize)]
 struct LogEntry {
     step: u32,
     chip: u32,
     /// `weights`, `input` or `output`.
     data: &'static str,
-    /// Number of weights, of a part of the input, or of the sub-layer whose output it is.
+    /// Index of the weights or of the part of the input, or the sub-layer that has this output.
     number: u32,
-    /// Piece of an output that is taken in pieces.
+    /// Index of the piece, if an output is transferred in pieces.
     piece: Option<u32>,
     bytes: u64,
-    /// `own`, `chip` or `memory` of data that are needed, `dropped` or `written` of data that leave.
+    /// For needed data `own`, `chip` or `memory`; for evicted data `dropped` or `written`.
     place: &'static str,
-    /// The chip that it comes from.
+    /// The chip that sends the data.
     from_chip: Option<u32>,
     duration_ps: u64,
 }
@@ -87,7 +87,7 @@ fn picoseconds(seconds: f64) -> u64 {
 }
 
 impl StageTimes {
-    /// Times, bytes and energy of steps together.
+    /// Adds times, bytes and energy of `steps`.
     fn of(steps: &[StepCost]) -> Self {
         let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
         let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
@@ -187,7 +187,7 @@ fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEn
     })
 }
 
-/// Renders everything as one document.
+/// Renders all results as one JSON document.
 pub fn json(
     rows: &[TopologyRow],
     partition: Option<&CutProducts>,
@@ -205,7 +205,7 @@ fn optional(cell: Option<impl Display>) -> String {
     cell.map_or_else(String::new, |cell| cell.to_string())
 }
 
-/// Renders a row for each topology.
+/// Renders CSV with a row for each topology.
 pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     let header = "topology,chips,accelerators_per_chip,parts,mean_distance,steps";
     let mut csv = CsvRows::new(&format!("{header},{}", StageTimes::HEADER));
@@ -224,7 +224,7 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     csv.text()
 }
 
-/// Renders a row for each step of each topology.
+/// Renders CSV with a row for each step of each topology.
 pub fn csv_steps(rows: &[TopologyRow]) -> String {
     let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", StageTimes::HEADER));
     for row in rows {
@@ -237,7 +237,7 @@ pub fn csv_steps(rows: &[TopologyRow]) -> String {
     csv.text()
 }
 
-/// Renders a row for each entry of the log of each topology.
+/// Renders CSV with a row for each log entry of each topology.
 pub fn csv_log(rows: &[TopologyRow]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");

@@ -1,4 +1,4 @@
-//! Tables of topologies, of cuts of products, and of steps.
+//! Tables of topologies, of cut products, and of steps.
 
 use super::args::ModelSizes;
 use super::work::TopologyRow;
@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
-/// Formats joules, as `-` where they are not known.
+/// Formats joules as uJ, or `-` if unknown.
 fn energy(joules: Option<f64>) -> String {
     joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
 }
 
-/// Formats seconds.
+/// Formats seconds as us.
 fn time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
@@ -47,7 +47,8 @@ pub fn line(
     Ok(())
 }
 
-/// Cuts of products, and bytes that are moved under them and under cuts of one kind; a word is a byte here.
+/// How products are cut, and how many bytes that moves, compared with cutting all along columns or all along rows. A
+/// word is a byte here.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,
@@ -56,7 +57,7 @@ pub struct CutProducts {
     along_rows_bytes: Option<u64>,
 }
 
-/// Products of a name that are cut alike, each in a layer of its own.
+/// Products with the same name and cut, one in each of `layers`.
 #[derive(Debug, Serialize)]
 struct CutProduct {
     name: String,
@@ -75,7 +76,7 @@ impl CutProducts {
             Ok(model.partitioned()?)
         };
         let best = by(PartitionRule::Hierarchical)?;
-        // Layers are cut alike more often than not.
+        // Most layers have the same cut, so equal ones share an entry.
         let mut products: Vec<CutProduct> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
@@ -104,7 +105,7 @@ impl CutProducts {
     }
 }
 
-/// Prints how products are cut, and what that moves beside cuts of one kind.
+/// Prints how products are cut, and the bytes moved compared with other cuts.
 pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left("PRODUCT", 38),
@@ -129,7 +130,7 @@ pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn 
     Ok(())
 }
 
-/// Prints what each step takes.
+/// Prints the times of each step.
 pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left("STEP", 6),

@@ -1,4 +1,4 @@
-//! Topologies that options name: one each, the best torus of each number of chips, or random graphs.
+//! Topologies in options: a single one, the best torus of each number of chips, or random graphs.
 
 use super::args::ScheduleArgs;
 use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
@@ -9,7 +9,7 @@ use chakram_studies::schedule::StepError;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Schedules `work` on all topologies of `args`; `shown` is called with each row as soon as it is known.
+/// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as it is complete.
 pub fn rows(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,
@@ -45,7 +45,7 @@ pub fn rows(
                 let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
                 let graph = ChipGraph::random(chips, random);
                 let row = match on(args, work, Some(graph), chips as usize, prices) {
-                    // Chips of more links than the table has do not exist.
+                    // The table has no rate for so many links per chip, so such chips do not exist.
                     Err(error)
                         if error
                             .downcast_ref::<StepError>()
@@ -75,7 +75,7 @@ pub fn rows(
     Ok(rows)
 }
 
-/// The number behind `word`, if `name` begins with it.
+/// Parses the number after `word`, if `name` begins with it. Fails if it is not between 1 and `most`.
 fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
     let Some(number) = name.strip_prefix(word) else {
         return Ok(None);
@@ -86,7 +86,7 @@ fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, Strin
         .ok_or_else(|| format!("--topology {name}: expected {word}N with N from 1 to {most}"))
 }
 
-/// The graph called `name`, and the number of its chips.
+/// Returns the graph called `name` and the number of its chips.
 fn topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
     if let Some(chips) = number_behind(name, "interfaces:", 4096)? {
         return Ok((None, chips as usize));

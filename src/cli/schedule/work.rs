@@ -1,4 +1,4 @@
-//! Sub-layers with their costs, and their schedule on a topology.
+//! Sub-layers with their costs, scheduled on a topology.
 
 use super::args::ScheduleArgs;
 use chakram_base::config;
@@ -13,25 +13,25 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Sub-layers with what they cost, and a schedule if a file has one.
+/// Sub-layers with their costs, and the schedule if a file gives it.
 pub struct ScheduledWork {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
     pub given: Option<ChipSchedule>,
-    /// Parts of each product.
+    /// Number of parts of each product.
     pub parts: u64,
 }
 
-/// Answer on a topology.
+/// Result on one topology.
 pub struct TopologyRow {
     pub links: Option<ChipGraph>,
     pub name: String,
     pub schedule: ChipSchedule,
     pub totals: StepTotals,
     pub work: Rc<ScheduledWork>,
-    /// Accelerators of a chip.
+    /// Accelerators per chip.
     pub accelerators: usize,
-    /// Whether the host takes time.
+    /// Whether the host needs time to issue commands.
     pub has_host: bool,
 }
 
@@ -40,22 +40,22 @@ impl TopologyRow {
         self.schedule.chips.len().div_ceil(self.accelerators)
     }
 
-    /// Mean distance of two chips; `None` without links.
+    /// Returns the mean distance between two chips; `None` without links.
     pub fn mean_distance(&self) -> Option<f64> {
         let links = self.links.as_ref()?;
         Some(links.summary().mean_distance)
     }
 }
 
-/// Sizes, strides and dilations of a layer.
+/// Sizes, strides and dilations of a layer's loops.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, each found out once.
+/// Costs of layers. Each layer is looked up or mapped once.
 pub struct LayerPrices {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
-    /// Layers that the table lacks.
+    /// Number of layers that the table lacks.
     pub mapped: usize,
 }
 
@@ -89,7 +89,7 @@ impl LayerPrices {
     }
 }
 
-/// The sub-layers of the file, or of the model in so many parts.
+/// Returns the sub-layers of the file, or of the model with products cut into `parts`.
 pub fn work(
     args: &ScheduleArgs,
     parts: u64,
@@ -120,7 +120,8 @@ pub fn work(
     })
 }
 
-/// Follows the work on a topology; where a chip's memory is too small for a sub-layer, with products cut into more parts.
+/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, it doubles the parts of products
+/// and tries again.
 pub fn on(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,

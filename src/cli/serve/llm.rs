@@ -1,4 +1,4 @@
-//! `chakram serve` with a language model: from options to a scenario, and its answers.
+//! `chakram serve` with a language model: builds a scenario from the options and prints the result.
 
 use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeTable};
 use crate::output::ReportDestination;
@@ -24,45 +24,45 @@ use std::str::FromStr;
 
 const MODEL: &str = "Language models";
 
-/// Requests of a run that states no number.
+/// Default number of requests.
 const DEFAULT_REQUESTS: u64 = 1000;
 
-/// Options that a language model has.
+/// Options for language models.
 #[derive(Debug, Args)]
 pub struct LlmArgs {
-    /// Tokens of each prompt, with the name of a language model as SCENARIO: 1024, 512..1024 or 'lognormal 1024 0.6';
-    /// --output states those of each answer
+    /// Tokens per prompt, if SCENARIO is a language model: 1024, 512..1024 or 'lognormal 1024 0.6'; --output gives the
+    /// tokens per answer
     #[arg(long, help_heading = MODEL, value_name = "TOKENS")]
     input: Option<LengthDistribution>,
-    /// Users who ask again when they have their answer, in place of --rate
+    /// Number of users, who send a new request after each answer, instead of --rate
     #[arg(long, help_heading = MODEL, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     users: Option<u32>,
-    /// Requests of this file, in place of --rate, --input and --output: CSV of Azure or BurstGPT, JSON lines of Mooncake
+    /// File of requests, instead of --rate, --input and --output: CSV of Azure or BurstGPT, JSON lines of Mooncake
     #[arg(long, help_heading = MODEL, value_name = "FILE", conflicts_with_all = ["rate", "users", "input"])]
     pub(super) arrivals: Option<PathBuf>,
-    /// NPUs that an engine's layers are shared out to; the fewest that hold the model by default
+    /// NPUs that share the layers of an engine; by default the fewest whose memory the model fits
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     tensor: Option<u32>,
     /// Number of engines
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     replicas: Option<u32>,
-    /// Format of weights: bf16, fp16 or fp8
+    /// Number format of weights: bf16, fp16 or fp8
     #[arg(long, help_heading = MODEL, value_name = "FORMAT")]
     weights: Option<String>,
-    /// A key of [engine] and its value: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
+    /// Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
     #[arg(long = "engine", help_heading = MODEL, value_name = "KEY=VALUE")]
     engine: Vec<String>,
-    /// Find the fewest NPUs on which enough requests are within the limits of --slo, and the rate up to which they are
+    /// Find the fewest NPUs on which enough requests meet the limits of --slo, and their highest rate
     #[arg(long, help_heading = MODEL, conflicts_with_all = ["replicas", "find_capacity", "users", "arrivals", "html", "table"])]
     plan: bool,
 }
 
-/// Limits on times of requests as an option states them.
+/// Limits on request times, parsed from `--slo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloOption {
-    /// On serve times.
+    /// Limit on serve times.
     Serve(Span),
-    /// On times of a language model.
+    /// Limits for a language model.
     Tokens(LlmLimits),
 }
 
@@ -101,16 +101,16 @@ impl FromStr for SloOption {
     }
 }
 
-/// What SCENARIO names, if it is served token by token.
+/// The language model or scenario that SCENARIO names.
 pub enum LlmInput {
-    /// A model, from which and from options a scenario is made.
+    /// Name of a model. The options then describe the scenario.
     Model(String),
-    /// A scenario.
+    /// Text of a scenario.
     Scenario(String),
 }
 
 impl LlmInput {
-    /// Finds out what `path` names; `None` if it is neither a model nor a scenario of one.
+    /// Recognizes `path`; `None` if it is neither a language model nor a scenario of one.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
@@ -130,7 +130,7 @@ impl LlmInput {
     }
 }
 
-/// Writes requests as they are complete.
+/// Writes each request when it completes.
 struct RequestRows<'w> {
     out: &'w mut dyn Write,
     /// Whether each is an object on a line of its own.
@@ -155,7 +155,7 @@ struct LlmDocument<'r> {
 }
 
 impl LlmArgs {
-    /// Refuses options of language models where none is served.
+    /// Rejects options for language models if none is served.
     pub fn refuse_all(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
@@ -177,7 +177,7 @@ impl LlmArgs {
     }
 }
 
-/// A text in quotes, as TOML has it.
+/// Quotes a text for TOML.
 fn quote(text: &str) -> String {
     let escaped = text.chars().flat_map(|c| match c {
         '"' | '\\' => vec!['\\', c],
@@ -187,7 +187,7 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// The scenario that options describe for `model`, as a file would.
+/// Returns a scenario file for `model` with the given options.
 fn scenario_text(
     args: &ServeArgs,
     model: &str,
@@ -302,7 +302,7 @@ fn scenario_text(
     Ok(text)
 }
 
-/// Splits the values of --output into the tokens of answers and the file of the report.
+/// Splits the values of `--output` into tokens per answer and the file of the report.
 pub fn split_outputs(
     given: &[PathBuf],
     is_model: bool,
@@ -326,7 +326,7 @@ pub fn split_outputs(
     Ok((tokens, file))
 }
 
-/// The scenario that arguments describe, with what they change of it.
+/// Returns the scenario of the command line, with the options applied.
 fn scenario_of(
     args: &ServeArgs,
     input: &LlmInput,
@@ -409,7 +409,7 @@ fn check(args: &ServeArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Serves a language model.
+/// Serves a language model and prints the result.
 pub fn run(
     args: &ServeArgs,
     input: &LlmInput,
@@ -482,7 +482,7 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the answer to --plan or --find-capacity.
+/// Returns the result of `--plan` or `--find-capacity`.
 fn planned(
     args: &ServeArgs,
     scenario: &LlmScenario,
@@ -525,7 +525,7 @@ struct CapacityDocument<'r> {
     capacity: &'r PlanRow,
 }
 
-/// Returns that the seed has no effect on a run with this report, if it has none.
+/// Returns a warning if the seed has no effect on the run of `report`.
 fn seed_without_effect(
     args: &ServeArgs,
     scenario: &LlmScenario,
