@@ -62,14 +62,14 @@ impl SettingChoice for CompressionLevel {
         (
             Self::Plain,
             "plain",
-            "Traces that `zstd -d` unpacks one after another",
+            "Whole traces, which `zstd -d` can unpack",
         ),
         (
             Self::Default,
             "default",
-            "Columns of times and ids, quickly compressed",
+            "Columns of times and ids, with fast compression",
         ),
-        (Self::Best, "best", "The smallest, slowly"),
+        (Self::Best, "best", "Smallest archive, slow"),
     ];
 }
 

@@ -102,14 +102,14 @@ impl SettingChoice for LaunchMode {
         (
             Self::Eager,
             "eager",
-            "Every kernel and collective by itself, as the machine's [host] has it",
+            "Each kernel and collective separately, at the machine's [host] costs",
         ),
         (
             Self::Graph,
             "graph",
-            "All of a step at once, as CUDA graphs do",
+            "A whole step at once, as with CUDA graphs",
         ),
-        (Self::None, "none", "In no time"),
+        (Self::None, "none", "Launches cost nothing"),
     ];
 }
 
@@ -128,7 +128,7 @@ impl SettingChoice for CollectiveTiming {
         (
             Self::Curves,
             "curves",
-            "As measured among as many NPUs of this kind, where the machine has that",
+            "As measured on the same number of such NPUs, if the machine has measurements",
         ),
         (
             Self::Algorithms,
@@ -167,7 +167,7 @@ impl SettingChoice for CommTiming {
         (
             Self::Captured,
             "captured",
-            "As captured, waiting included: each rank by itself",
+            "As captured with waiting; no rank waits for another",
         ),
         (
             Self::Recorded,

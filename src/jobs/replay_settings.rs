@@ -106,8 +106,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Compute,
         value: "MODEL",
-        help: "Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by class \
-               and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16",
+        help: "Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F), curves \
+               (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16",
         default: "recorded",
         is_rare: false,
         set: |to, words| one(words, parse_model).map(|model| to.replay.compute = model),
@@ -116,8 +116,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::RecordedOn,
         value: "MACHINE",
-        help: "Machine on which the kernels were recorded, or capture for the devices that captures name: each lasts as \
-               recorded, times the ratio of its roofline here to that there",
+        help: "Machine on which the kernels were recorded, or capture for the devices named in the capture; scales recorded \
+               times by the ratio of rooflines, here to there",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
             to.replay.compute = one(words, parse_recorded_on)?;
@@ -129,7 +129,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Efficiency,
         value: "FRACTION",
-        help: "Fraction of the peak rates that kernels by roofline achieve, up to 1",
+        help: "Fraction of the peak rates that roofline kernels reach, up to 1",
         is_rare: false,
         set: |to, words| one(words, parse_efficiency).map(|part| to.efficiency = Some(part)),
         ..ReplayOption::BASE
@@ -137,7 +137,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Host,
         value: "MODEL",
-        help: "Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)",
+        help: "Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host)",
         default: "recorded",
         set: |to, words| one(words, parse_host).map(|host| to.replay.host = host),
         ..ReplayOption::BASE
@@ -145,8 +145,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Launch,
         value: "HOW",
-        help: "Launches of kernels, collectives and messages by the machine's host, for traces without host work; by \
-               default eager where kernels are priced by curves, and none otherwise",
+        help: "How the machine's host launches kernels, collectives and messages, for traces without host work; by default \
+               eager if curves price kernels, otherwise none",
         syntax: Choice(choices::<LaunchMode>),
         set: |to, words| choice(words).map(|launch| to.replay.launch = launch),
         ..ReplayOption::BASE
@@ -154,7 +154,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Collectives,
         value: "HOW",
-        help: "Uncontended time of collectives; by default as kernels, by curves where they are",
+        help: "How to time uncontended collectives; by default curves if kernels use curves",
         syntax: Choice(choices::<CollectiveTiming>),
         set: |to, words| choice(words).map(|how| to.replay.collectives = Some(how)),
         ..ReplayOption::BASE
@@ -162,7 +162,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Comm,
         value: "TIMING",
-        help: "Timing of collectives and messages",
+        help: "How to time collectives and messages",
         default: "model",
         is_rare: false,
         syntax: Choice(choices::<CommTiming>),
@@ -172,7 +172,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Network,
         value: "MODEL",
-        help: "Network contention model; the machine's own by default",
+        help: "Network contention model; by default the machine's own",
         is_rare: false,
         syntax: Choice(choices::<NetworkKind>),
         set: |to, words| choice(words).map(|network| to.replay.network = Some(network)),
@@ -181,27 +181,27 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Bandwidth,
         value: "RATES",
-        help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of all",
+        help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one for all",
         set: |to, words| one(words, text).map(|rates| to.bandwidth = Some(rates)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Latency,
         value: "TIMES",
-        help: "Latency of a link in each dimension of such a machine: 500ns,1us, or one of all",
+        help: "Latency of a link in each dimension of such a machine: 500ns,1us, or one for all",
         set: |to, words| one(words, text).map(|times| to.latency = Some(times)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Map,
         value: "NPUS",
-        help: "NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default",
+        help: "NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r",
         set: |to, words| one(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::FillDomains,
-        help: "Place ranks on all NPUs of each rack, also where the machine's jobs leave some free",
+        help: "Place ranks on all NPUs of each rack, even if the machine's jobs leave some free",
         syntax: Switch,
         excludes: &[SettingKey::Map],
         set: |to, words| one(words, flag).map(|fill| to.fill_domains = fill),
@@ -209,7 +209,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
     ReplayOption {
         key: SettingKey::Stepwise,
-        help: "Simulate every collective message by message, also where an analytical answer is exact",
+        help: "Simulate every collective message by message, even if the analytical answer is exact",
         syntax: Switch,
         is_exact: true,
         set: |to, words| one(words, flag).map(|stepwise| to.replay.stepwise = stepwise),
@@ -217,8 +217,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
     ReplayOption {
         key: SettingKey::Aggregate,
-        help: "Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer \
-               events, the same answer",
+        help: "Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer events, \
+               same answer",
         syntax: Switch,
         is_exact: true,
         set: |to, words| one(words, flag).map(|aggregate| to.replay.aggregate = aggregate),
@@ -226,7 +226,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
     ReplayOption {
         key: SettingKey::LowerBound,
-        help: "Give communication without size and recorded duration no time instead of refusing it",
+        help: "Give communication without size and recorded duration no time, instead of rejecting it",
         syntax: Switch,
         set: |to, words| one(words, flag).map(|bound| to.replay.lower_bound = bound),
         ..ReplayOption::BASE
@@ -234,7 +234,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Custom,
         value: "KIND=PREFIX",
-        help: "Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
+        help: "Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
                repeatable",
         syntax: List,
         set: |to, words| all(words, parse_custom).map(|custom| to.custom = custom),
@@ -243,7 +243,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Set,
         value: "machine.KEY=VALUE",
-        help: "Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
+        help: "Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
         syntax: List,
         set: |to, words| all(words, parse_machine_value).map(|values| to.machine_values = values),
         ..ReplayOption::BASE
@@ -251,7 +251,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Kernel,
         value: "PATTERN=TIME",
-        help: "Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us', \
+        help: "Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us', \
                'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable",
         syntax: List,
         set: |to, words| all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels),
@@ -260,8 +260,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Collective,
         value: "PATTERN=TIME",
-        help: "Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or '*grad*=2ms'; a \
-               number is a factor; repeatable",
+        help: "Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number is a \
+               factor; repeatable",
         syntax: List,
         set: |to, words| {
             all(words, str::parse).map(|collectives| to.replay.changes.collectives = collectives)
@@ -271,7 +271,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Slow,
         value: "RANK=FACTOR",
-        help: "Have the kernels of a rank last so many times as long: 3=1.2; repeatable",
+        help: "Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable",
         syntax: List,
         set: |to, words| all(words, parse_slow).map(|slow| to.replay.changes.slow = slow),
         ..ReplayOption::BASE
@@ -279,7 +279,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Jitter,
         value: "SPREAD",
-        help: "Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7",
+        help: "Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7",
         set: |to, words| {
             one(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
         },
@@ -288,14 +288,14 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Fail,
         value: "PART@TIME",
-        help: "Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around; repeatable",
+        help: "Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable",
         syntax: List,
         set: |to, words| all(words, str::parse).map(|failures| to.replay.failures = failures),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::NoVerify,
-        help: "Read traces that differ from what the job's file, PREFIX.job.json, says",
+        help: "Accept traces that differ from their job's file, PREFIX.job.json",
         syntax: Switch,
         set: |to, words| {
             to.job.verify = match one(words, flag)? {
@@ -309,7 +309,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Groups,
         value: "FILE",
-        help: "Process groups, in place of those of the job's file: a JSON file {\"1\": [0, 1], …}",
+        help: "Process groups as JSON, instead of the groups in the job's file: {\"1\": [0, 1], …}",
         is_rare: false,
         set: |to, words| one(words, text).map(|path| to.job.groups = Some(path.into())),
         ..ReplayOption::BASE
@@ -317,7 +317,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Dependencies,
         value: "WHICH",
-        help: "Dependencies that hold",
+        help: "Which dependencies to enforce",
         default: "auto",
         syntax: Choice(choices::<DependencyPolicy>),
         set: |to, words| choice(words).map(|which| to.job.dependencies = which),
@@ -326,7 +326,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::MissingRanks,
         value: "WHAT",
-        help: "Treatment of ranks without a trace",
+        help: "What to do with ranks without a trace",
         default: "refuse",
         is_rare: false,
         syntax: Choice(choices::<MissingRankPolicy>),
@@ -336,14 +336,14 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Ranks,
         value: "N",
-        help: "Number of ranks of the job, if more than the traces show; with {missing_ranks} mirror all NPUs by default",
+        help: "Number of ranks of the job, if more than the traces show; by default all NPUs with {missing_ranks} mirror",
         set: |to, words| one(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Without,
         value: "WHAT",
-        help: "Part of a captured job that is left out; the profiler by default where the capture has steps without it",
+        help: "Part of a captured job to leave out; by default the profiler, if the capture has steps without it",
         syntax: Choice(choices::<ProfilerPolicy>),
         set: |to, words| choice(words).map(|what| to.profiler = Some(what)),
         ..ReplayOption::BASE
@@ -351,14 +351,14 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Step,
         value: "N",
-        help: "Only the profiled step with this number, cut out as `chakram slice` does",
+        help: "Only this profiled step, cut out as `chakram slice` does",
         set: |to, words| one(words, parse_step).map(|step| to.job.step = Some(step)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Delays,
         value: "RANK=TIME",
-        help: "Start a rank late, to see who waits for a straggler: 3=10ms; repeatable",
+        help: "Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable",
         syntax: List,
         set: |to, words| all(words, parse_delay).map(|delays| to.job.delays = delays),
         ..ReplayOption::BASE

@@ -171,11 +171,11 @@ pub enum MissingRankPolicy {
 
 impl SettingChoice for MissingRankPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::Refuse, "refuse", "Refuse the job"),
+        (Self::Refuse, "refuse", "Reject the job"),
         (
             Self::Mirror,
             "mirror",
-            "Missing members arrive with the present ones",
+            "Missing members of a collective arrive with the present ones",
         ),
     ];
 }

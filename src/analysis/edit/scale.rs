@@ -61,9 +61,9 @@ impl SettingChoice for ShardScaling {
         (
             Self::KeepTotal,
             "keep-total",
-            "Total: weights and optimizer states do not grow with replicas",
+            "Total size: weights and optimizer states do not grow with replicas",
         ),
-        (Self::KeepShard, "keep-shard", "Shard of each member"),
+        (Self::KeepShard, "keep-shard", "Size of each member's shard"),
     ];
 }
 

@@ -52,8 +52,8 @@ pub enum InspectTable {
 impl SettingChoice for InspectTable {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Ranks, "ranks", "Overview of each rank"),
-        (Self::Types, "types", "By what nodes do"),
-        (Self::Lanes, "lanes", "By lane"),
+        (Self::Types, "types", "Nodes by type"),
+        (Self::Lanes, "lanes", "Nodes by lane"),
         (
             Self::Collectives,
             "collectives",

@@ -166,10 +166,10 @@ Examples:
         /// Training steps
         #[arg(long, default_value_t = 1, value_name = "N")]
         steps: u32,
-        /// Peak FLOP/s of the reference NPU, from which durations are recorded
+        /// Peak FLOP/s of the reference NPU for recorded durations
         #[arg(long, default_value = "312 TFLOP/s", value_name = "RATE")]
         reference_flops: FlopRate,
-        /// Memory bandwidth of the reference NPU, from which durations are recorded
+        /// Memory bandwidth of the reference NPU for recorded durations
         #[arg(long, default_value = "2.039 TB/s", value_name = "BANDWIDTH")]
         reference_bandwidth: Bandwidth,
         #[command(flatten)]

@@ -67,7 +67,7 @@ pub enum ReportTableArg {
     Memory,
     /// Bytes and load of each link; requesting it counts them
     Links,
-    /// Facts that the traces do not give, and how nodes without them were timed
+    /// Facts missing in the traces, and how nodes without them were timed
     Unknown,
     /// Given settings that have no effect, with the reason
     Settings,

@@ -56,17 +56,17 @@ impl SettingChoice for PartitionRule {
         (
             Self::Columns,
             "columns",
-            "All over columns, as tensor parallelism does",
+            "Cut all products along columns, as tensor parallelism does",
         ),
         (
             Self::Rows,
             "rows",
-            "All over rows, as data parallelism does",
+            "Cut all products along rows, as data parallelism does",
         ),
         (
             Self::Hierarchical,
             "hypar",
-            "Each as moves least, found by hierarchical dynamic programming as HyPar does",
+            "Cut each product to move the fewest words, by HyPar's hierarchical dynamic programming",
         ),
     ];
 }

@@ -22,11 +22,11 @@ pub enum ListRule {
 
 impl SettingChoice for ListRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::Steps, "steps", "One a chip in each step"),
+        (Self::Steps, "steps", "One sub-layer per chip in each step"),
         (
             Self::Durations,
             "durations",
-            "As soon as a chip is free, as long as they have operations",
+            "As soon as a chip is free; a sub-layer takes as long as its number of operations",
         ),
         (Self::Printed, "printed", "DEAP's Algorithm 1 as printed"),
     ];

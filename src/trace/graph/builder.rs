@@ -41,7 +41,7 @@ impl SettingChoice for DependencyPolicy {
         (
             Self::Auto,
             "auto",
-            "Data and control; data alone, with a warning, if control closes a cycle",
+            "Data and control; only data, with a warning, if control closes a cycle",
         ),
         (Self::Both, "both", "Data and control"),
         (Self::Data, "data", "Data only"),

@@ -26,7 +26,7 @@ impl SettingChoice for ProfilerPolicy {
         (
             Self::Remove,
             "profiler",
-            "Host time that the profiler added, as estimated",
+            "Estimated host time that the profiler added",
         ),
         (Self::Keep, "nothing", "Nothing"),
     ];

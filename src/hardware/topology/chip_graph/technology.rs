@@ -22,9 +22,9 @@ pub enum LinkInterpolation {
 
 impl SettingChoice for LinkInterpolation {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::None, "none", "They are unknown"),
-        (Self::Step, "step", "That of the next larger number"),
-        (Self::Logarithmic, "log", "A line between logarithms"),
+        (Self::None, "none", "Unknown"),
+        (Self::Step, "step", "Rate of the next larger number"),
+        (Self::Logarithmic, "log", "Linear between logarithms"),
     ];
 }
 

@@ -302,7 +302,7 @@ plan_options! {
     /// This number of neighbours of a tensor group share each expert; if absent, all of them do, as in Megatron-LM. The
     /// other members have other experts, or copies of other tokens.
     expert_tensor: Option<u32> = None,
-    "Tensor-parallel degree of experts; {tensor} by default" {
+    "Tensor-parallel degree of experts; by default {tensor}" {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
             (|p| p.expert_tensor.is_some_and(|n| n == 0 || !p.tensor.is_multiple_of(n)),
                 |p| p.expert_tensor.unwrap_or(0).to_string(), "a divisor of tensor"),
@@ -315,11 +315,11 @@ plan_options! {
         ]
     } as u32 => |draft, degree| draft.plan.expert_tensor = Some(degree);
     expert_products: ExpertProducts = ExpertProducts::Grouped,
-    "Products of experts: one-by-one, grouped, or fused with copies, gates and casts" {
+    "Kernels of experts' products: one-by-one, grouped, or fused with copies, gates and casts" {
         value: "KERNELS", default: "grouped", is_rare: true
     };
     expert_exchange: ExpertExchangeForm = ExpertExchangeForm::Copies,
-    "Tokens to experts: copies for each expert or for each of its ranks, or an all-gather" {
+    "How tokens reach experts: copies per expert, copies per rank of an expert, or an all-gather" {
         value: "FORM", default: "copies", is_rare: true, refusals: &[
             (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.expert == 1, |p| p.expert_exchange.to_string(),
                 "copies with expert = 1, which exchanges nothing"),
@@ -327,7 +327,7 @@ plan_options! {
                 "copies where members of a tensor group have different experts or tokens"),
         ]
     };
-    expert_exchange_dtype: Option<Dtype> = None, "Data type of tokens on their way to experts; that of activations by default" {
+    expert_exchange_dtype: Option<Dtype> = None, "Data type of tokens sent to experts; by default as activations" {
         value: "DTYPE", is_rare: true, refusals: &[
             (|p| p.expert_exchange_dtype.is_some() && p.expert == 1,
                 |p| p.expert_exchange_dtype.map_or_else(String::new, |dtype| dtype.to_string()),
@@ -338,11 +338,11 @@ plan_options! {
         ]
     } as Dtype => |draft, dtype| draft.plan.expert_exchange_dtype = Some(dtype);
     routing: RoutingBalance = RoutingBalance::Balanced,
-    "Tokens of experts: balanced, or skewed:POWER or skewed:POWER:SEED, by a power law over experts" {
+    "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// If not empty, these counts are the load of the experts.
-    expert_counts: Vec<u32> = Vec::new(), "Tokens of each expert as they were counted: 40,3,17,…" {
+    /// The load of experts is that of these counts where it is not empty.
+    expert_counts: Vec<u32> = Vec::new(), "Measured tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
                 "none beside routing = skewed"),
@@ -351,7 +351,7 @@ plan_options! {
         ]
     };
     capacity_factor: Option<CapacityFactor> = None,
-    "Places of each expert over its mean tokens; tokens beyond are dropped, and free places padded" {
+    "Places of each expert divided by its mean tokens; further tokens are dropped, free places padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
     /// Neighbouring replicas share the tokens of their sequences.
@@ -406,7 +406,7 @@ plan_options! {
         and pass_orders, "Passes of each stage, step by step" { value: "" }
         as PassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
-    "Find gradients of weights behind those of inputs, which the stage in front gets first" {
+    "Compute gradients of inputs first, for the previous stage, and gradients of weights later" {
         value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
             (|p| p.split_backward && !p.trains(), |_| "true".to_owned(),
                 "false with schedule = inference, which has no backward passes"),
@@ -415,7 +415,7 @@ plan_options! {
         ]
     };
     split: SplitUnit = SplitUnit::Blocks,
-    "What stages have equally many of" {
+    "Unit divided evenly among pipeline stages" {
         value: "UNIT", default: "blocks", is_rare: true
     };
     order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
@@ -424,8 +424,8 @@ plan_options! {
             draft.plan.order = order;
             draft.plan.place.clear();
         };
-    /// If empty, each rank is at its own position.
-    ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
+    /// Every rank is at its own where this is empty.
+    ranks: Vec<u32> = Vec::new(), "Rank at each position of the rank order: 0,2,1,3" {
         value: "RANKS", least: 0, is_rare: true
     } as Vec<u32> => |draft, ranks| {
             draft.plan.ranks = ranks;
@@ -454,7 +454,7 @@ plan_options! {
             "nothing beside ranks, which number ranks too"),
     ] };
     tensor_neighbours: TensorNeighbours = TensorNeighbours::Near,
-    "Members of tensor groups on tiles (opposite: replicas between)" {
+    "Places of a tensor group's members on tiles (opposite: replicas between)" {
         value: "WHERE", default: "near", is_rare: true, refusals: &[
             (|p| p.tensor_neighbours == TensorNeighbours::Opposite && p.tiles == CorePlacement::None,
                 |p| p.tensor_neighbours.to_string(), "near without an order of tiles in place"),
@@ -473,29 +473,29 @@ plan_options! {
                 "none with schedule = inference, which saves no activations"),
         ]
     };
-    capacity: Option<u64> = None, "Memory capacity of an NPU; the machine's by default" {
+    capacity: Option<u64> = None, "Memory capacity of an NPU; by default the machine's" {
         value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);
     residency: ResidencyRule = ResidencyRule::None,
-    "Load and store what SRAM does not keep (as-printed: as in PALM)" {
+    "Rule for data that SRAM does not keep (as-printed: as in PALM)" {
         value: "RULE", heading: MEMORY, default: "none", is_rare: true, refusals: &[
             (|p| p.residency != ResidencyRule::None && p.sram.is_none(), |p| p.residency.to_string(),
                 "beside sram, or a machine, whose NPUs have some"),
         ]
     };
-    sram: Option<u64> = None, "SRAM of a core, for {residency}; the machine's by default" {
+    sram: Option<u64> = None, "SRAM of a core, for {residency}; by default the machine's" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "3 MB", refusals: &[
             (|p| p.sram == Some(0), |_| "0 B".to_owned(), "bytes, for example 3 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
     largest_access: Option<u64> = None,
-    "Largest load or store, for {residency}; all of memory by default" {
+    "Largest load or store, for {residency}; by default all of memory" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "64 GB", refusals: &[
             (|p| p.largest_access.is_some_and(|most| Some(most) < p.sram), |p| p.largest_access.unwrap_or(0).to_string(),
                 "at least the SRAM of a core, which a load fills"),
         ]
     } as Bytes => |draft, bytes| draft.plan.largest_access = Some(bytes.0);
-    prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with {zero} 3" {
+    prefetch: u32 = 1, "Number of layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
     /// If false, they stay gathered for the step.
@@ -523,14 +523,14 @@ plan_options! {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     gather_overlap: bool = false,
-    "Gather parameters beside the next forward pass, with {zero} 1 or 2" {
+    "Gather parameters during the next forward pass, with {zero} 1 or 2" {
         value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
             (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
                 "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
         ]
     };
     branches: BranchOrder = BranchOrder::InOrder,
-    "Independent operators of a layer, such as branches" {
+    "How independent operators of a layer run, such as branches" {
         value: "HOW", heading: OVERLAP, default: "in-order", is_rare: true
     };
     scatter_gather: bool = false,
@@ -542,7 +542,7 @@ plan_options! {
     };
     /// If absent, every member exchanges for itself (PALM's Fig. 11, strategy 1).
     adapters: Option<u32> = None,
-    "Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them by default" {
+    "Number of members of a tensor group that send to the next stage, where each receiver broadcasts; by default all" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
             (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor_degrees().all(|tensor| tensor.is_multiple_of(n))),
                 |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor, and of that of each stage"),
@@ -555,7 +555,7 @@ plan_options! {
         ]
     } as u32 => |draft, adapters| draft.plan.adapters = Some(adapters);
     adapter_sums: AdapterSums = AdapterSums::Source,
-    "Where adapters sum a stage's result: before or after it is sent" {
+    "Whether adapters sum a stage's result before or after it is sent" {
         value: "WHERE", heading: OVERLAP, default: "source", is_rare: true, refusals: &[
             (|p| p.adapter_sums == AdapterSums::Destination && p.adapters.is_none(), |p| p.adapter_sums.to_string(),
                 "source without adapters"),
@@ -570,7 +570,7 @@ plan_options! {
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.bucket = bytes.0;
-    first_bucket: Option<u64> = None, "Size of the first gradient buckets; {bucket} by default" {
+    first_bucket: Option<u64> = None, "Size of the first gradient buckets; by default {bucket}" {
         value: "SIZE", heading: OVERLAP, is_rare: true, example: "1 MiB", refusals: &[
             (|p| p.first_bucket == Some(0), |_| "0 B".to_owned(), "bytes, for example 1 MiB"),
         ]
@@ -581,38 +581,38 @@ plan_options! {
                 "a format of whole bytes; four bits come with scales that no model states"),
         ]
     };
-    gradients: Option<Dtype> = None, "Data type of gradients; that of weights by default" {
+    gradients: Option<Dtype> = None, "Data type of gradients; by default as weights" {
         value: "DTYPE", heading: NUMERICS, is_rare: true, refusals: &[
             (|p| p.gradients == Some(Dtype::Fp4), |_| "fp4".to_owned(), "a format of whole bytes"),
         ]
     } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
     linears: Option<Dtype> = None,
-    "Data type of the operands of the blocks' linear layers; that of weights by default" {
+    "Data type of operands of linear layers in blocks; by default as weights" {
         value: "DTYPE", heading: NUMERICS, is_rare: true, refusals: &[
             (|p| matches!((p.linears, p.dtype), (Some(Dtype::Tf32), dtype) if dtype != Dtype::Fp32),
                 |_| "tf32".to_owned(), "tf32 with dtype = fp32, whose numbers it shortens"),
         ]
     } as Dtype => |draft, dtype| draft.plan.linears = Some(dtype);
     scaling: ScalingRecipe = ScalingRecipe::Delayed,
-    "Scaling of operands of 8 bits (block is MXFP8)" {
+    "Scaling of 8-bit operands (block is MXFP8)" {
         value: "RECIPE", heading: NUMERICS, default: "delayed", is_rare: true
     };
     elementwise: ElementwiseKernels = ElementwiseKernels::Fused,
-    "Kernels beside products: fused (one an operator), megatron (as Megatron-LM), eager or compiled (as PyTorch)" {
+    "Kernels other than products: fused (one per operator), megatron (as Megatron-LM), eager or compiled (as PyTorch)" {
         value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
     };
     attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
         value: "KERNEL", heading: NUMERICS, default: "flash"
     };
     softmax: SoftmaxKernel = SoftmaxKernel::Fused,
-    "Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where Megatron-LM's is)" {
+    "Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused when Megatron-LM fuses it)" {
         value: "KERNEL", heading: NUMERICS, default: "fused", is_rare: true
     };
     loss: LossKernel = LossKernel::Composite,
     "Cross entropy of logits: composite (kernel by kernel) or fused" {
         value: "KERNEL", heading: NUMERICS, default: "composite", is_rare: true
     };
-    dropout: bool = true, "Apply dropout where the model has it" {
+    dropout: bool = true, "Apply the model's dropout" {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
     };
     steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
@@ -620,11 +620,11 @@ plan_options! {
     /// ones.
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
-    /// If several entries match an operator, the last one applies.
-    operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
+    /// Of several that speak of one, the last counts.
+    operators: Vec<OperatorDegrees> = Vec::new(), "Operators with their own tensor-parallel degrees" { key: "operator" }
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),
-    "Ablation: leave out effects; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
+    "Ablation: effects to leave out; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
         as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add(one));
 }
 
