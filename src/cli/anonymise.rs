@@ -89,7 +89,7 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 ///
 /// # Errors
 ///
-/// Traces that cannot be read, and output that cannot be written.
+/// Fails if traces cannot be read or output cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let anonymiser = TraceAnonymiser::new(&secret(args)?, !args.all, args.keep.clone());
     let traces = traces::find(&args.input)?;

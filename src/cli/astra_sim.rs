@@ -107,7 +107,7 @@ pub struct AstraSimArgs {
     /// Network contention model
     #[arg(long, value_parser = choices::<AnalyticalNetwork>(), value_name = "MODEL", default_value = "unaware")]
     network_model: AnalyticalNetwork,
-    /// Quirks of ASTRA-sim that are reproduced: all or none, then -NAME or +NAME, comma-separated
+    /// Quirks of ASTRA-sim to reproduce: all or none, then -NAME or +NAME, comma-separated
     #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
     quirks: QuirkSet,
     /// Report how much each quirk changes the makespan

@@ -31,7 +31,7 @@ pub struct AuditArgs {
     leaks: bool,
     #[command(flatten)]
     input: InputArgs,
-    /// Number of findings printed of each kind
+    /// Maximum number of printed findings of each kind
     #[arg(long, default_value_t = 10, value_name = "N")]
     limit: usize,
     /// Format of the findings; text shows some, JSON all

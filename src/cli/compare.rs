@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// A job that is replayed on several machines.
+/// A job to replay on several machines.
 #[derive(Clone, Copy)]
 pub struct ComparedJob<'a> {
     /// Its workload.

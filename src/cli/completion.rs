@@ -154,7 +154,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Returns the text after the options: commands keep their lines, and paragraphs are filled.
+/// Returns the manual's section after the options. Commands keep their lines; paragraphs are filled.
 fn closing_section(text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["NOTES"]);

@@ -17,7 +17,7 @@ pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Writes text with hyphens in place of underscores, without allocating.
+/// Writes text with hyphens instead of underscores, without allocating.
 struct WithHyphens<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
 impl Write for WithHyphens<'_, '_> {

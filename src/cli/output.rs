@@ -1,4 +1,4 @@
-//! Arguments of a replay and the printing of its report, for every source of workloads.
+//! Arguments of a replay, and output of its report, for all sources of workloads.
 
 use super::custom_algorithm;
 use super::flags::flag_of;

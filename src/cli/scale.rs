@@ -86,8 +86,8 @@ fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
 /// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
+///
 /// Fails if traces cannot be read or do not fit the grid, or if output cannot be written.
-/// Traces that cannot be read or do not fit the grid, and output that cannot be written.
 pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let grid = RankGrid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
     let to = RankGrid::dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Output format of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
-    /// A table, and causes below it
+    /// A table, followed by causes
     Text,
     /// One document
     Json,
@@ -83,7 +83,7 @@ pub struct BaselineArgs {
     /// Machine to predict for: a name from `chakram machine list`, a file of the workload, or a file; repeatable
     #[arg(short, long, required = true, value_name = "MACHINE")]
     machine: Vec<String>,
-    /// Reason why these predictions are right; kept in the archive
+    /// Reason why these predictions are right; stored in the archive
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Only workloads that satisfy this condition, as for `archive list`

@@ -203,7 +203,7 @@ struct RankDocument {
     peak_memory_bytes: Option<u64>,
 }
 
-/// The use of a roofline in JSON.
+/// Utilization under the roofline, in JSON.
 #[derive(Debug, Serialize)]
 struct RooflineUse {
     compute_bound: f64,

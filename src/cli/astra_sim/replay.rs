@@ -62,7 +62,7 @@ fn attempt(
     let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
-    // `None`: the graph has only kernels where it says compute, so no look-up per node is needed.
+    // `None`: the graph has only kernels where it says compute, so the observer needs no look-up per node.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {

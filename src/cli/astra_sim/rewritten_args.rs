@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, &str); 2] = [
 /// A rewritten command line.
 #[derive(Debug, Default)]
 pub struct RewrittenArgs {
-    /// Arguments to parse, the program's name first.
+    /// Arguments to parse, beginning with the program's name.
     pub kept: Vec<OsString>,
     /// Arguments that were left out, with the reason.
     pub ignored: Vec<InputNote>,
@@ -52,7 +52,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
             to.original = true;
         }
     }
-    // Other subcommands are left to the parser.
+    // Other subcommands are parsed unchanged.
     if !to.original && to.kept.last().is_none_or(|command| command != NAME) {
         to.kept.extend(given);
         return to;
@@ -79,7 +79,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     to
 }
 
-/// Keeps the general options before the command, and the command.
+/// Moves the general options before the command, and the command itself, from `given` to `kept`.
 fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<OsString>) {
     let mut general = None;
     while let Some(argument) = given.next() {

@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn changes_are_of_the_answer_before() {
-        // 25 more than 100 is a quarter; 0.001 ns less than 2 ns.
+        // From 100 to 125 ps is 25 %; no percentage from 0.
         assert_eq!(change(Span(100), Span(125)), (25, Some(25.0)));
         assert_eq!(change(Span(0), Span(125)), (125, None));
         assert_eq!(ns(change(Span(2000), Span(1999)).0), "-0.001");

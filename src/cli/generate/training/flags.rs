@@ -13,7 +13,7 @@ use std::error::Error;
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Returns `plan` with the given options, except `left_out`, in place of its own values.
+    /// Returns `plan` with the given options, except `left_out`, instead of its own values.
     pub(super) fn over(
         &self,
         plan: ParallelismPlan,
