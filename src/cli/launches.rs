@@ -61,7 +61,7 @@ impl LaunchArgs {
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.with.len() != self.on.len() {
             return Err(format!(
-                "{} jobs beside the traces, but the NPUs of {}\n  try: one --on for each --with",
+                "found --with {} times and --on {} times\n  try: one --on for each --with",
                 self.with.len(),
                 self.on.len()
             ));

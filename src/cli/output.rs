@@ -161,21 +161,21 @@ impl RunArgs {
         }
         if self.timeline.path().is_some() && several {
             return Err(
-                "--timeline draws one replay, and here are several machines\n  \
+                "--timeline draws one replay, and there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
         }
         if self.sensitivities && several {
             return Err(
-                "--sensitivities are of one replay, and here are several machines\n  \
+                "--sensitivities are of one replay, and there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
         }
         if self.tile_map.is_some() && several {
             return Err(
-                "--tile-map shows one replay, and here are several machines\n  \
+                "--tile-map shows one replay, and there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
@@ -185,7 +185,7 @@ impl RunArgs {
         }
         if self.wants_nodes() && several {
             return Err(
-                "--table nodes shows one replay, and here are several machines\n  \
+                "--table nodes shows one replay, and there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
@@ -229,7 +229,7 @@ impl RunArgs {
         ];
         if let Some((_, option)) = given.iter().find(|(given, _)| *given) {
             return Err(format!(
-                "{option} shows one launch of one job, and here are several\n  \
+                "{option} shows one launch of one job, and there are several\n  \
                  try: without --repeat, --starts and --with"
             ));
         }

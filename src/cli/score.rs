@@ -325,7 +325,7 @@ fn score_pairs(
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     if let Some((key, _)) = args.compute.given().first() {
-        return Err(format!("--pairs: {key} stands in the file, for all pairs").into());
+        return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
     let file = ScoreFile::read(path)?;
     let table = PairTable::parse(&file.text, path)?;

@@ -198,14 +198,14 @@ impl ServeArgs {
         }
         if (requests || self.timeline.is_some()) && (several || sweeps) {
             return Err(
-                "--table requests and --timeline show one run, and here are several\n  \
+                "--table requests and --timeline show one run, and there are several\n  \
                         try: one --machine, without --rates and --find-capacity"
                     .to_owned(),
             );
         }
         if self.html.as_deref() == Some(Path::new("-")) {
             return Err(
-                "--html - : the page would stand among the lines of the report\n  \
+                "--html - : the page would be printed among the lines of the report\n  \
                         try: --html FILE.html"
                     .to_owned(),
             );
@@ -247,7 +247,7 @@ fn seed_without_effect(
     }
     if report.arrived > MOST_REPEATED {
         let why = format!(
-            "--seed was not held against the scenario's: a run of more than {MOST_REPEATED} requests is not repeated"
+            "--seed was not compared with the scenario's: a run of more than {MOST_REPEATED} requests is not repeated"
         );
         return Ok(Some(why));
     }

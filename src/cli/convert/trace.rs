@@ -240,7 +240,7 @@ fn convert<W: Write>(
     );
     let hint = |error: TraceError| {
         if by_record {
-            error.with_cause("--salvage keeps what is sound")
+            error.with_cause("--salvage keeps the intact records")
         } else {
             error
         }

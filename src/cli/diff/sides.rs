@@ -42,7 +42,8 @@ impl UnreadableTraces {
             _ => false,
         };
         if !self.files.iter().all(|(error, _)| missing(error)) {
-            self.hint = "\n  try: --salvage, which compares what is sound and says what is lost";
+            self.hint =
+                "\n  try: --salvage, which compares the intact records and lists the losses";
         }
         self
     }

@@ -74,7 +74,7 @@ pub fn run(
     let on = machine.zip(npus.as_deref());
     let room = StageMemory::new(&summary, &plan, asked.capacity, on);
     if run.fit == OnMemoryOverflow::Require && !room.is_known() {
-        return Err("--fit require: nothing says how much memory an NPU has\n  \
+        return Err("--fit require: the memory of an NPU is unknown\n  \
              try: --capacity 80GB, or --machine MACHINE"
             .into());
     }

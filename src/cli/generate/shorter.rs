@@ -27,7 +27,7 @@ impl ShortenedStep {
         let plan = &whole.plan;
         let Some((turn, fill)) = plan.schedule.period(plan.pipeline) else {
             return Err(format!(
-                "--extrapolate {simulated}: expected no such option beside the orders of a file, which repeat nothing that is known"
+                "--extrapolate {simulated}: expected no such option with orders of passes from a file, because their repetition is unknown"
             ));
         };
         let at_once = u64::from(plan.data).saturating_mul(plan.micro_batch);

@@ -78,7 +78,7 @@ impl LayerPrices {
         self.mapped += 1;
         let found = model.layer(layer, 1);
         let found = found
-            .ok_or("no mapping of a sub-layer can be\n  try: more mappings in --accelerator")?;
+            .ok_or("found no mapping of a sub-layer\n  try: more mappings in --accelerator")?;
         let cost = TaskCost {
             seconds: model.time(found).seconds(),
             joules: Some(found.energy * 1e-12),

@@ -169,7 +169,7 @@ impl LlmArgs {
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(format!(
-                "{option} is of language models, and the scenario has none\n  try: the name of a model in place of the scenario, \
+                "{option} is for language models, and the scenario has none\n  try: the name of a model in place of the scenario, \
                  such as llama3-8b"
             )),
             None => Ok(()),
@@ -340,7 +340,7 @@ fn scenario_of(
         }
         LlmInput::Scenario(text) => {
             args.llm.refuse_all().map_err(|_| {
-                "options that describe a language model are of its name; this scenario states them itself\n  try: its keys"
+                "options that describe a language model only go with a model's name; a scenario has keys for them\n  try: the keys of the scenario"
             })?;
             let folder = args.scenario.parent().unwrap_or(Path::new(""));
             let mut scenario =
