@@ -342,7 +342,7 @@ plan_options! {
         value: "HOW", default: "balanced", is_rare: true
     };
     /// The load of experts is that of these counts where it is not empty.
-    expert_counts: Vec<u32> = Vec::new(), "Measured tokens of each expert: 40,3,17,…" {
+    expert_counts: Vec<u32> = Vec::new(), "Tokens of each expert as they were counted: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
                 "none beside routing = skewed"),
@@ -425,7 +425,7 @@ plan_options! {
             draft.plan.place.clear();
         };
     /// Every rank is at its own where this is empty.
-    ranks: Vec<u32> = Vec::new(), "Rank at each position of the rank order: 0,2,1,3" {
+    ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
         value: "RANKS", least: 0, is_rare: true
     } as Vec<u32> => |draft, ranks| {
             draft.plan.ranks = ranks;
@@ -621,7 +621,7 @@ plan_options! {
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
     /// Of several that speak of one, the last counts.
-    operators: Vec<OperatorDegrees> = Vec::new(), "Operators with their own tensor-parallel degrees" { key: "operator" }
+    operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),
     "Ablation: effects to leave out; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
