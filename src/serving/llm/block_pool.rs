@@ -19,10 +19,10 @@ struct CacheBlock {
     after: u32,
     /// Number of requests that use it.
     references: u32,
-    /// Neighbours among the blocks of the same content, the one that has had it for the longest time first.
+    /// Neighbours in the list of blocks with the same content, the oldest first.
     equal_before: u32,
     equal_after: u32,
-    /// Of the first block of a content, the last one.
+    /// Last block of this list; only valid in its first block.
     equal_last: u32,
     /// Content, if it is full and known.
     hash: Option<BlockHash>,
@@ -199,7 +199,7 @@ impl BlockPool {
         }
         let blocks = &mut self.blocks;
         if before == NONE {
-            // It was the first of its content, which the table names.
+            // The table contains the first block of each content.
             let entry = self.known.find_entry(hash.0, |other| *other == block);
             match (entry, after) {
                 (Ok(entry), NONE) => drop(entry.remove()),
@@ -207,7 +207,7 @@ impl BlockPool {
                     blocks[next as usize].equal_last = last;
                     *entry.get_mut() = next;
                 }
-                (Err(_), _) => debug_assert!(false, "the table names the first block"),
+                (Err(_), _) => debug_assert!(false, "the table contains the first block"),
             }
         } else if after == NONE {
             let is = |other: &u32| blocks[*other as usize].hash == Some(hash);

@@ -1,23 +1,23 @@
-//! Blocks that a run of equal steps needs, in the order in which steps would take them one by one.
+//! When requests need new blocks during a run of equal steps, in the order in which single steps would take them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The next step of a run at which each request needs a block or fills one.
+/// For each request, the next step of a run in which it needs a block or fills one.
 ///
 /// A request that computes one token per step touches its blocks twice in `block_size` steps, so a step visits these requests
 /// alone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockVisits {
-    /// Step and place of the request in the step, the earliest first.
+    /// Step, and index of the request in the step; the earliest step first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
-    /// Places of the requests that the current step visits, ascending.
+    /// Result of the last `find_due`.
     due: Vec<u32>,
     block_size: u32,
 }
 
 impl BlockVisits {
-    /// Begins a run after a step in which the request at each place ends with so many tokens computed.
+    /// Starts a run. `computed` yields, for each request of the step before the run, its computed tokens after that step.
     pub fn begin(&mut self, block_size: u32, computed: impl Iterator<Item = u32>) {
         self.block_size = block_size;
         self.due.clear();
@@ -31,8 +31,8 @@ impl BlockVisits {
         self.next = next.into();
     }
 
-    /// Places of the requests that touch their blocks in step `step` of the run, counted from 1, in their order. Each step is
-    /// asked for once, in order.
+    /// Returns the requests that need or fill a block in step `step` (from 1), as ascending indices into the step. Call it
+    /// once per step, in order.
     pub fn find_due(&mut self, step: u32) -> &[u32] {
         self.due.clear();
         while let Some(Reverse((_, place))) = self.next.peek().filter(|next| next.0.0 <= step) {
@@ -42,21 +42,22 @@ impl BlockVisits {
         &self.due
     }
 
-    /// Places that [`find_due`](Self::find_due) found last.
+    /// Returns the last result of [`find_due`](Self::find_due).
     pub fn due(&self) -> &[u32] {
         &self.due
     }
 
-    /// Notes that the request at `place` has `computed` tokens after step `step`.
+    /// Schedules the next visit of a request that has `computed` tokens after step `step`.
     pub fn visited(&mut self, step: u32, place: u32, computed: u32) {
         let after = step + 1 + steps_to_visit(computed + 1, self.block_size);
         self.next.push(Reverse((after, place)));
     }
 }
 
-/// Steps until a request that computes its token number `token` next (from 1) needs a block or fills one.
+/// Returns how many steps a request computes without needing or filling a block. `token` is the number (from 1) of the
+/// token that it computes next.
 fn steps_to_visit(token: u32, block_size: u32) -> u32 {
-    // It needs a block for the first token of the block, and fills one with the last.
+    // The first token of a block needs a new block, and the last one fills it.
     match token % block_size {
         0 | 1 => 0,
         _ if block_size == 1 => 0,

@@ -300,14 +300,14 @@ impl LlmRecorder {
         self.pending = (span, 1);
     }
 
-    /// Notes that `count` requests after the warm-up have the same gap.
+    /// Records `count` equal gaps of requests after the warm-up.
     pub fn equal_gaps(&mut self, span: Span, count: u32) {
         if count > 0 {
             self.gaps.add(span, count);
         }
     }
 
-    /// Whether a request counts in statistics.
+    /// Returns true if a request is after the warm-up.
     pub fn is_counted(&self, number: u64) -> bool {
         number >= self.warmup
     }

@@ -342,8 +342,9 @@ impl StepScheduler {
         }
     }
 
-    /// Begins a run of steps like the one that was composed last, and returns how many can follow before a request ends: none
-    /// unless every running request makes one token and no waiting one could join.
+    /// Returns how many steps equal to the last composed one can follow it before a request ends, and prepares
+    /// [`repeat_step`](Self::repeat_step). It is 0 unless every running request generates one token per step and no waiting
+    /// request can be admitted.
     pub fn begin_run(&mut self) -> u32 {
         let shares = &self.step.shares;
         let may_join = self.waiting.len() > 0
@@ -370,8 +371,8 @@ impl StepScheduler {
         left
     }
 
-    /// Takes the blocks of step `step` of a run, counted from 1 after the step that was composed; `false` without any change if
-    /// there may be too few, so that the step is composed by itself.
+    /// Takes the blocks for step `step` of a run (1 is the step after the composed one). Returns `false`, and changes nothing,
+    /// if there may be too few free blocks: `compose` then decides which request is preempted.
     pub fn repeat_step(&mut self, step: u32) -> bool {
         let due = self.visits.find_due(step).len();
         if due as u32 > self.pool.free() {
@@ -388,7 +389,8 @@ impl StepScheduler {
         true
     }
 
-    /// Ends a run of `steps` steps after the one that was composed, all but the last of which have ended.
+    /// Advances all requests of the composed step by `steps` steps. The last one is still running, so
+    /// [`end_step`](Self::end_step) ends it.
     pub fn end_run(&mut self, steps: u32) {
         for share in &mut self.step.shares {
             share.past += steps;

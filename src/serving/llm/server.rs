@@ -75,7 +75,7 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: PriceMemo,
     made: Vec<StepToken>,
-    /// Changes of the blocks in use that steps ahead of the current instant make, where several engines run.
+    /// Future changes of the blocks in use, from runs of equal steps. With several engines they are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRecorder,
     observer: &'s mut dyn LlmObserver,
@@ -366,8 +366,8 @@ impl<'s> LlmServer<'s> {
         true
     }
 
-    /// Carries out the steps after the one that ends at `end` in which the same requests make one token each and nothing comes
-    /// in between, and returns the end of the last.
+    /// Simulates the steps that follow the one ending at `end` while the same requests generate one token each and no other
+    /// event intervenes. Returns the end of the last step.
     fn run_ahead(&mut self, engine: usize, mut end: Time) -> Time {
         let until = self.quiet_until(engine);
         if end >= until {
@@ -403,7 +403,7 @@ impl<'s> LlmServer<'s> {
         end
     }
 
-    /// Notes the gap that ends at `now` of each request in the step of an engine, and returns how many of them count.
+    /// Records the gap before the token at `now` of each request of the step. Returns the number of counted requests.
     fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -417,7 +417,7 @@ impl<'s> LlmServer<'s> {
         counted
     }
 
-    /// The earliest instant at which something other than the end of an engine's step can concern this engine.
+    /// Returns the earliest instant at which an event other than the end of its own step can affect this engine.
     fn quiet_until(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
@@ -426,7 +426,7 @@ impl<'s> LlmServer<'s> {
         if self.engines.len() == 1 || !self.scenario.workload.answers_make_requests() {
             return event;
         }
-        // A request that another engine completes can be followed by one for this engine.
+        // When another engine completes a request, its user may send the next one to this engine.
         let others = self.engines.iter().enumerate();
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
@@ -437,7 +437,7 @@ impl<'s> LlmServer<'s> {
         ends.fold(event, Time::min)
     }
 
-    /// Notes the blocks that an engine uses from `at` on.
+    /// Records the blocks that an engine uses from `at` on.
     fn note_blocks(&mut self, engine: usize, at: Time) {
         let of = &mut self.engines[engine];
         let used = of.scheduler.pool().count() - of.scheduler.pool().free();
@@ -453,7 +453,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Brings the blocks in use up to before `end`.
+    /// Applies the future changes of blocks that are before `end`.
     fn apply_block_changes(&mut self, end: Time) {
         while let Some(entry) = self.block_changes.first_entry() {
             if *entry.key() >= end {

@@ -60,7 +60,7 @@ pub fn llm_scenario(text: &str) -> LlmScenario {
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// Keeps requests alone, so that equal steps are carried out together.
+/// Records requests only, so that the engine simulates runs of equal steps together.
 #[derive(Default)]
 struct RequestLog(Vec<CompletedLlmRequest>);
 
@@ -71,8 +71,8 @@ impl LlmObserver for RequestLog {
     }
 }
 
-/// Serves a scenario step by step, and holds that against steps that are carried out together where they are equal; the requests
-/// are in the order of their numbers.
+/// Serves a scenario step by step, and checks that runs of equal steps give the same report and requests. Requests are ordered by
+/// their numbers.
 pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
     let scenario = llm_scenario(text);
     let mut log = StepLog::default();
@@ -302,8 +302,8 @@ fn every_step_is_that_of_a_plain_simulator_at_length() {
     compare_cases(1000, 3000);
 }
 
-/// Engines behind routers, users who wait for answers and conversations: [`llm_served`] carries equal steps out together, and must
-/// answer as step by step, whatever engine ends first.
+/// Several engines, routers, users who wait for answers, and conversations: whichever engine ends first, simulating runs of equal
+/// steps together gives the result of single steps.
 #[test]
 fn engines_that_run_ahead_answer_as_step_by_step() {
     let mut steps = 0;
