@@ -48,22 +48,25 @@ def convert(
         compress: (goal, msccl, nsys, pytorch, simai, text, xplane) Compress the traces (ASTRA-sim reads uncompressed
             ones only). ``zst``: zstd; ``gz``: gzip
         size: (msccl) Buffer size of a rank (of its shard for all-gather and gather)
-        comm_kernel: (nsys, pytorch) Kernels that communicate: those with PART in their name are a KIND, such as
+        comm_kernel: (nsys, pytorch) Treat kernels with PART in their name as collectives of this KIND, such as
             all-reduce; repeatable
-        step: (pytorch) Convert only this step, ProfilerStep#N of the capture
-        infer_ranks: (pytorch) Infer the ranks without a capture, of N in all, from captured ranks of the same role
-        threads: (pytorch) Number of ranks read at once; all cores by default
-        npus: (simai, text) Number of NPUs, each of which has a trace; all_gpus of the file by default
-        passes: (simai, text) Number of passes: training steps, each behind the one before
-        to: (trace) Output format, if the name does not end with .et or .jsonl (and .gz or .zst). ``et``:
-            Length-prefixed records, as every tool reads them; ``jsonl``: JSON Lines
-        generation: (trace) Schema generation of binary inputs that do not say it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
-        no_verify: (trace) Read traces that differ from what the job's file, PREFIX.job.json, says
-        salvage: (trace) Keep the intact records of damaged inputs, and report what is lost
+        step: (pytorch) Convert only this step, which is ProfilerStep#N in the capture
+        infer_ranks: (pytorch) Total number of ranks; copy each rank without a capture from captured ranks of the same
+            role
+        threads: (pytorch) Ranks read at the same time; one per core by default
+        npus: (simai, text) Number of NPUs, each with one trace; all_gpus in the file by default
+        passes: (simai, text) Number of passes: training steps, one after another
+        to: (trace) Output format, if the name ends with neither .et nor .jsonl (with or without .gz or .zst). ``et``:
+            Length-prefixed records, which every Chakra tool reads; ``jsonl``: JSON Lines
+        generation: (trace) Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b,
+            0.0.4
+        no_verify: (trace) Accept traces that differ from their job's file, PREFIX.job.json
+        salvage: (trace) Keep the intact records of damaged inputs, and report the losses
         keep_dangling: (trace) With ``salvage``, keep dependencies on missing nodes
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -277,83 +280,83 @@ def replay(
 
     Arguments:
         traces: Folder of traces, prefix of files named PREFIX.RANK.et, or files
-        machine: Preset (`chakram machine list`) or file; machine.toml beside the traces by default; several are
-            compared
-        threads: Number of machines replayed at once; all cores by default
-        no_verify: Read traces that differ from what the job's file, PREFIX.job.json, says
-        groups: Process groups, in place of those of the job's file: a JSON file {"1": [0, 1], …}
-        deps: Dependencies that hold (default: auto). ``auto``: Data and control; data alone, with a warning, if control
-            closes a cycle; ``both``: Data and control; ``data``: Data only
-        absent: Treatment of ranks without a trace (default: refuse). ``refuse``: Refuse the job; ``mirror``: Missing
-            members arrive with the present ones
-        ranks: Number of ranks of the job, if more than the traces show; with ``absent`` mirror all NPUs by default
-        without: Part of a captured job that is left out; the profiler by default where the capture has steps without
-            it. ``profiler``: Host time that the profiler added, as estimated; ``nothing``: Nothing
-        step: Only the profiled step with this number, cut out as `chakram slice` does
-        delay: Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
+        machine: Preset (`chakram machine list`) or file; by default machine.toml in the folder of the traces; several
+            are compared
+        threads: Machines replayed at the same time; one per core by default
+        no_verify: Accept traces that differ from their job's file, PREFIX.job.json
+        groups: Process groups as JSON, instead of the groups in the job's file: {"1": [0, 1], …}
+        deps: Which dependencies to enforce (default: auto). ``auto``: Data and control; only data, with a warning, if
+            control closes a cycle; ``both``: Data and control; ``data``: Data only
+        absent: What to do with ranks without a trace (default: refuse). ``refuse``: Reject the job; ``mirror``: Missing
+            members of a collective arrive with the present ones
+        ranks: Number of ranks of the job, if more than the traces show; by default all NPUs with ``absent`` mirror
+        without: Part of a captured job to leave out; by default the profiler, if the capture has steps without it.
+            ``profiler``: Estimated host time that the profiler added; ``nothing``: Nothing
+        step: Only this profiled step, cut out as `chakram slice` does
+        delay: Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable
         edit: Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable
-        repeat: Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
-        starts: Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
-            launch before begins as soon as it has
-        with_: Another job on the same machine, which is replayed once, beside the traces; repeatable
-        on: NPUs of ranks 0, 1, … of the job that ``with`` names, for example 4-7; one for each ``with``
-        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
-            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
-        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
-            lasts as recorded, times the ratio of its roofline here to that there
-        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
-        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
-        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
-            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
-            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
-            no time
-        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
-            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+        repeat: Replay the traces N times in a row; each rank begins a step when its previous one ends
+        starts: Replay the traces at each time in this file, with one time per line, such as 10 ms; a rank that is still
+            busy begins when its previous launch ends
+        with_: Also replay this job once on the same machine; repeatable
+        on: NPUs of ranks 0, 1, … of the ``with`` job, such as 4-7; once per ``with``
+        compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
+            curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
+            recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
+            recorded times by the ratio of rooflines, here to there
+        efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
+        host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
+        launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
+            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
+            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
+            nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
+            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
             algorithms and links
-        comm: Timing of collectives and messages (default: model). ``model``: Simulated on the machine's network;
-            ``captured``: As captured, waiting included: each rank by itself; ``recorded``: Transfers as recorded;
+        comm: How to time collectives and messages (default: model). ``model``: Simulated on the machine's network;
+            ``captured``: As captured with waiting; no rank waits for another; ``recorded``: Transfers as recorded;
             waiting is simulated
-        network: Network contention model; the machine's own by default. ``contention-free``: No contention between
+        network: Network contention model; by default the machine's own. ``contention-free``: No contention between
             operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
             link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
             fairly; ``exclusive``: A transfer holds all links of its route from start to end
-        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of
-            all
-        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
-        map: NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
-        fill_domains: Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
-        stepwise: Simulate every collective message by message, also where an analytical answer is exact
-        aggregate: Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer
-            events, the same answer
-        lower_bound: Give communication without size and recorded duration no time instead of refusing it
-        custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one
+            for all
+        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one for all
+        map: NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
+        fill_domains: Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
+        stepwise: Simulate every collective message by message, even if the analytical answer is exact
+        aggregate: Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer
+            events, same answer
+        lower_bound: Give communication without size and recorded duration no time, instead of rejecting it
+        custom: Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
-        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
-        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+        set: Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
             'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
-        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
-            '*grad*=2ms'; a number is a factor; repeatable
-        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
-        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
-        fail: Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around;
-            repeatable
-        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
-            .gz
-        timeline_ranks: Ranks in the timeline, for example 0-3,8
-        timeline_from: Start of the timeline, for example 1.5ms
+        collective: Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number
+            is a factor; repeatable
+        slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
+        jitter: Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7
+        fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+        timeline_ranks: Ranks in the timeline, such as 0-3,8
+        timeline_from: Start of the timeline, such as 1.5ms
         timeline_to: End of the timeline
-        fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+        fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
-        links: Report bytes and load of dimensions and links; collectives go message by message
-        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
-            and latencies of the machine were faster, and how far that goes
-        price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
-        total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
-        all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
+        links: Report bytes and load of dimensions and links; simulates collectives message by message
+        sensitivities: Also report how much the run gains if kernels, collectives, the host, or the machine's rates and
+            latencies are faster, and where the gain ends
+        price: Dollars per NPU hour, such as 2.50; by default from the machine's file
+        total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
+        all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
             sums, mb*/…
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
         keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
 
     Raises:
@@ -533,86 +536,84 @@ def generate(
 
     Arguments:
         model: Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
-        tokens: Sequence length in tokens; the model's own by default
-        dry_run: Print FLOPs, memory, communication and placement of the plan without a replay, as text or JSON
+        tokens: Sequence length in tokens; by default the model's own
+        dry_run: Print FLOPs, memory, communication and placement of the plan as text or JSON, without a replay
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
         stack: Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are not
             given
         extrapolate: Simulate N micro-batches of the step and extrapolate to all
         edit: Change the job: layers=+4, hidden=1.5x, delay=…, or a file of `edits`; repeatable
-        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
-            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
-        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
-            lasts as recorded, times the ratio of its roofline here to that there
-        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
-        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
-        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
-            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
-            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
-            no time
-        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
-            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+        compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
+            curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
+            recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
+            recorded times by the ratio of rooflines, here to there
+        efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
+        host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
+        launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
+            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
+            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
+            nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
+            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
             algorithms and links
-        comm: Timing of collectives and messages (default: model). ``model``: Simulated on the machine's network;
-            ``captured``: As captured, waiting included: each rank by itself; ``recorded``: Transfers as recorded;
+        comm: How to time collectives and messages (default: model). ``model``: Simulated on the machine's network;
+            ``captured``: As captured with waiting; no rank waits for another; ``recorded``: Transfers as recorded;
             waiting is simulated
-        network: Network contention model; the machine's own by default. ``contention-free``: No contention between
+        network: Network contention model; by default the machine's own. ``contention-free``: No contention between
             operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
             link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
             fairly; ``exclusive``: A transfer holds all links of its route from start to end
-        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of
-            all
-        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
-        map: NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
-        fill_domains: Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
-        stepwise: Simulate every collective message by message, also where an analytical answer is exact
-        aggregate: Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer
-            events, the same answer
-        lower_bound: Give communication without size and recorded duration no time instead of refusing it
-        custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one
+            for all
+        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one for all
+        map: NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
+        fill_domains: Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
+        stepwise: Simulate every collective message by message, even if the analytical answer is exact
+        aggregate: Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer
+            events, same answer
+        lower_bound: Give communication without size and recorded duration no time, instead of rejecting it
+        custom: Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
-        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
-        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+        set: Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
             'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
-        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
-            '*grad*=2ms'; a number is a factor; repeatable
-        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
-        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
-        fail: Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around;
-            repeatable
-        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
-            .gz
-        timeline_ranks: Ranks in the timeline, for example 0-3,8
-        timeline_from: Start of the timeline, for example 1.5ms
+        collective: Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number
+            is a factor; repeatable
+        slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
+        jitter: Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7
+        fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+        timeline_ranks: Ranks in the timeline, such as 0-3,8
+        timeline_from: Start of the timeline, such as 1.5ms
         timeline_to: End of the timeline
-        fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+        fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
-        links: Report bytes and load of dimensions and links; collectives go message by message
-        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
-            and latencies of the machine were faster, and how far that goes
-        price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
-        total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
-        all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
+        links: Report bytes and load of dimensions and links; simulates collectives message by message
+        sensitivities: Also report how much the run gains if kernels, collectives, the host, or the machine's rates and
+            latencies are faster, and where the gain ends
+        price: Dollars per NPU hour, such as 2.50; by default from the machine's file
+        total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
+        all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
             sums, mb*/…
         plan: Read the plan from this file; options override it
-        pass_orders: Take the order of passes from this file, a line for each stage as PyTorch writes them:
-            0F0,0F1,0B0,…
+        pass_orders: Read the order of passes from this file, with a line per stage in PyTorch's form: 0F0,0F1,0B0,…
         data: Data-parallel degree [default: 1]
         tensor: Tensor-parallel degree [default: 1]
         stage_tensor: Tensor-parallel degree of each stage (4,2), joined by ``adapters``
         pipeline: Pipeline-parallel degree [default: 1]
         expert: Expert-parallel degree [default: 1]
-        expert_tensor: Tensor-parallel degree of experts; ``tensor`` by default
-        expert_products: Products of experts: one-by-one, grouped, or fused with copies, gates and casts [default:
-            grouped]
-        expert_exchange: Tokens to experts: copies for each expert or for each of its ranks, or an all-gather [default:
-            copies]
-        expert_exchange_dtype: Data type of tokens on their way to experts; that of activations by default
-        routing: Tokens of experts: balanced, or skewed:POWER or skewed:POWER:SEED, by a power law over experts
-            [default: balanced]
+        expert_tensor: Tensor-parallel degree of experts; by default ``tensor``
+        expert_products: Kernels of experts' products: one-by-one, grouped, or fused with copies, gates and casts
+            [default: grouped]
+        expert_exchange: How tokens reach experts: copies per expert, copies per rank of an expert, or an all-gather
+            [default: copies]
+        expert_exchange_dtype: Data type of tokens sent to experts; by default as activations
+        routing: Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED [default: balanced]
         expert_counts: Tokens of each expert as they were counted: 40,3,17,…
-        capacity_factor: Places of each expert over its mean tokens; tokens beyond are dropped, and free places padded
+        capacity_factor: Places of each expert divided by its mean tokens; further tokens are dropped, free places
+            padded
         context: Context-parallel degree [default: 1]
         context_exchange: Context parallelism: gather keys and values, or exchange heads [default: all-gather]
         sequence_parallel: Sequence parallelism: shard tokens over the tensor group [default: false]
@@ -622,20 +623,20 @@ def generate(
         micro_batch: Micro-batch size, in samples [default: 1]
         schedule: Pipeline schedule [default: 1f1b]
         chunks: Model chunks per stage, with ``schedule`` interleaved
-        split_backward: Find gradients of weights behind those of inputs, which the stage in front gets first [default:
-            false]
-        split: What stages have equally many of [default: blocks]
+        split_backward: Compute gradients of inputs first, for the previous stage, and gradients of weights later
+            [default: false]
+        split: Unit divided evenly among pipeline stages [default: blocks]
         order: Rank order: axes of neighbouring ranks, innermost first [default: tp,dp,pp]
         ranks: Rank at each position of that order: 0,2,1,3
         place: Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape,
             spiral, or x:y for each
-        tensor_neighbours: Members of tensor groups on tiles (opposite: replicas between) [default: near]
+        tensor_neighbours: Places of a tensor group's members on tiles (opposite: replicas between) [default: near]
         recompute: Activation recomputation (checkpointing) [default: none]
-        capacity: Memory capacity of an NPU; the machine's by default
-        residency: Load and store what SRAM does not keep (as-printed: as in PALM) [default: none]
-        sram: SRAM of a core, for ``residency``; the machine's by default
-        largest_access: Largest load or store, for ``residency``; all of memory by default
-        prefetch: Layers whose parameters are gathered ahead, with ``zero`` 3 [default: 1]
+        capacity: Memory capacity of an NPU; by default the machine's
+        residency: Rule for data that SRAM does not keep (as-printed: as in PALM) [default: none]
+        sram: SRAM of a core, for ``residency``; by default the machine's
+        largest_access: Largest load or store, for ``residency``; by default all of memory
+        prefetch: Number of layers whose parameters are gathered ahead, with ``zero`` 3 [default: 1]
         reshard: Free gathered parameters after each pass (``zero`` 3) [default: true]
         accumulate: Reduce gradients once per step, with ``zero`` 2 or 3 [default: false]
         optimizer: Optimizer [default: adam]
@@ -644,31 +645,32 @@ def generate(
         overlap: Overlap gradient reduction with the backward pass [default: true]
         tensor_overlap: Overlap tensor-parallel sums with weight gradients [default: true]
         pipeline_overlap: Overlap messages between stages with other passes [default: true]
-        gather_overlap: Gather parameters beside the next forward pass, with ``zero`` 1 or 2 [default: false]
-        branches: Independent operators of a layer, such as branches [default: in-order]
+        gather_overlap: Gather parameters during the next forward pass, with ``zero`` 1 or 2 [default: false]
+        branches: How independent operators of a layer run, such as branches [default: in-order]
         scatter_gather: Scatter-gather activations between stages [default: false]
-        adapters: Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them
-            by default
-        adapter_sums: Where adapters sum a stage's result: before or after it is sent [default: source]
+        adapters: Number of members of a tensor group that send to the next stage, where each receiver broadcasts; by
+            default all
+        adapter_sums: Whether adapters sum a stage's result before or after it is sent [default: source]
         buckets: Bucket gradients by layers, or by parameters as PyTorch does [default: layers]
         bucket: Gradient bucket size [default: 40 MB]
-        first_bucket: Size of the first gradient buckets; ``bucket`` by default
+        first_bucket: Size of the first gradient buckets; by default ``bucket``
         dtype: Data type of weights and activations [default: bf16]
-        gradients: Data type of gradients; that of weights by default
-        linears: Data type of the operands of the blocks' linear layers; that of weights by default
-        scaling: Scaling of operands of 8 bits (block is MXFP8) [default: delayed]
-        elementwise: Kernels beside products: fused (one an operator), megatron (as Megatron-LM), eager or compiled (as
-            PyTorch) [default: fused]
+        gradients: Data type of gradients; by default as weights
+        linears: Data type of operands of linear layers in blocks; by default as weights
+        scaling: Scaling of 8-bit operands (block is MXFP8) [default: delayed]
+        elementwise: Kernels other than products: fused (one per operator), megatron (as Megatron-LM), eager or compiled
+            (as PyTorch) [default: fused]
         attention: Attention kernel [default: flash]
-        softmax: Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where
-            Megatron-LM's is) [default: fused]
+        softmax: Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused when Megatron-LM
+            fuses it) [default: fused]
         loss: Cross entropy of logits: composite (kernel by kernel) or fused [default: composite]
-        dropout: Apply dropout where the model has it [default: true]
+        dropout: Apply the model's dropout [default: true]
         steps: Number of training steps [default: 1]
-        without: Ablation: leave out effects; comma-separated, repeatable
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        without: Ablation: effects to leave out; comma-separated, repeatable
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
         keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
 
     Raises:
@@ -809,23 +811,25 @@ def diff(
     Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
     Arguments:
-        before: Traces (folder, PREFIX or file), or a report; - is a report from standard input
+        before: Traces (folder, PREFIX or file), or a report; - is a report on standard input
         after: Traces or report to compare with A
-        threshold: Exit with code 3 if the makespan of reports, or total time or bytes of traces, changes by more: 1%
-        fail_on: Exit with code 3 if this differs; comma-separated. ``structure``: Nodes, dependencies, and what nodes
-            say besides times and sizes; of reports, what is counted; ``time``: Durations, delays and waiting of single
-            nodes; of reports, any time; ``bytes``: Bytes and FLOPs of single nodes; of reports, the buffers of
-            collectives; ``any``: All of these
-        tolerance: Ignore changes of a node's times up to this: 2% or 5us (default: 0ps)
-        show: Lines of each list, or `all`; 10 in text and all in other formats by default
-        salvage: Compare the intact records of damaged traces, and report what is lost
-        threads: Number of ranks compared at once; all cores by default
-        no_verify: Read traces that differ from what the job's file, PREFIX.job.json, says
-        step: Only the profiled step with this number, cut out as `chakram slice` does
-        html: Write the differences of reports as a self-contained page with charts, too
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        threshold: Exit with code 3 if the makespan of reports, or the total time or bytes of traces, changes by more
+            than this: 1%
+        fail_on: Exit with code 3 if one of these differs; comma-separated. ``structure``: Nodes, dependencies, and
+            attributes other than times and sizes; in reports, counts; ``time``: Durations, delays and waiting times of
+            nodes; in reports, any time; ``bytes``: Bytes and FLOPs of nodes; in reports, the buffers of collectives;
+            ``any``: All of these
+        tolerance: Ignore changes of a node's times up to this limit: 2% or 5us (default: 0ps)
+        show: Maximum lines per list, or `all`; by default 10 in text and all in other formats
+        salvage: Compare the intact records of damaged traces, and report the losses
+        threads: Ranks compared at the same time; one per core by default
+        no_verify: Accept traces that differ from their job's file, PREFIX.job.json
+        step: Only this profiled step, cut out as `chakram slice` does
+        html: Also write the differences of reports as a self-contained page with charts
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -868,14 +872,15 @@ def sweep(
     Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
     Arguments:
-        study: The study: what all points have, axes, limits, objectives and strategies
-        output: Keep a journal in this folder, and write the rows, the front and a page there
-        resume: Go on with what the folder has
-        shard: Answer only the points whose number leaves remainder I when divided by N
-        threads: Number of points answered at once; all cores by default
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        study: The study: common settings of all points, axes, limits, objectives and strategies
+        output: Write a journal, the rows, the front and a page into this folder
+        resume: Continue the study in the folder
+        shard: Only compute the points whose number has remainder I when divided by N
+        threads: Points computed at the same time; one per core by default
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -909,11 +914,12 @@ def merge_sweep(
 
     Arguments:
         study: The study
-        shards: Folders of its shards
+        shards: Folders of the shards
         output: Write the rows, the front and the page into this folder
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -961,33 +967,32 @@ def serve(
     Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
     Arguments:
-        scenario: The scenario: models, arrivals, end of the run and policy; or a language model, a preset or a file
-        machine: Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to
-            compare them
-        seed: Seed of all random numbers, in place of the scenario's
-        rate: Arrivals per second, in place of the scenario's
-        requests: Number of requests, in place of the scenario's
-        rates: Run at each of these arrivals per second and show latency against load
-        find_capacity: Find the highest arrivals per second at which enough requests are within their limit
-        attain: Share of requests that is enough for ``find_capacity`` and ``plan`` (default: 0.99)
-        slo: Limit on serve times, for goodput and capacity, the models' deadlines by default; of a language model
+        scenario: A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
+        machine: Platform to serve on: a preset of `chakram platform list`, a machine for traces, or a file; several are
+            compared
+        seed: Seed of all random numbers, overriding the scenario
+        rate: Arrivals per second, overriding the scenario
+        requests: Number of requests, overriding the scenario
+        rates: Run at each of these arrivals per second, and show latency against load
+        find_capacity: Find the highest arrival rate at which enough requests meet their limit
+        attain: Share of requests that must meet their limits for ``find_capacity`` and ``plan`` (default: 0.99)
+        slo: Limit on serve times, for goodput and capacity; the models' deadlines by default; for a language model
             ttft=TIME,tpot=TIME,e2e=TIME
-        timeline: Draw requests and jobs over time into this file, for Perfetto or chrome://tracing
-        input: Tokens of each prompt, with the name of a language model as SCENARIO: 1024, 512..1024 or 'lognormal 1024
-            0.6'; ``output`` states those of each answer
-        users: Users who ask again when they have their answer, in place of ``rate``
-        arrivals: Requests of this file, in place of ``rate``, ``input`` and ``output``: CSV of Azure or BurstGPT, JSON
-            lines of Mooncake
-        tensor: NPUs that an engine's layers are shared out to; the fewest that hold the model by default
+        timeline: Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
+        input: Tokens per prompt, if SCENARIO is a language model: 1024, 512..1024 or 'lognormal 1024 0.6'; ``output``
+            gives the tokens per answer
+        users: Number of users, who send a new request after each answer, instead of ``rate``
+        arrivals: File of requests, instead of ``rate``, ``input`` and ``output``: CSV of Azure or BurstGPT, JSON lines
+            of Mooncake
+        tensor: NPUs that share the layers of an engine; by default the fewest whose memory the model fits
         replicas: Number of engines
-        weights: Format of weights: bf16, fp16 or fp8
-        engine: A key of [engine] and its value: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix,
-            rules=static
-        plan: Find the fewest NPUs on which enough requests are within the limits of ``slo``, and the rate up to which
-            they are
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        weights: Number format of weights: bf16, fp16 or fp8
+        engine: Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
+        plan: Find the fewest NPUs on which enough requests meet the limits of ``slo``, and their highest rate
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1058,23 +1063,25 @@ def score(
             runs that differ from it in the options `folds`. Of launch, backward, collective, message, memory, softmax
             and cross-entropy
         folds: Number of folds (default: 5)
-        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
-            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
-        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
-            lasts as recorded, times the ratio of its roofline here to that there
-        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
-        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
-        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
-            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
-            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
-            no time
-        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
-            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+        compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
+            curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
+            recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
+            recorded times by the ratio of rooflines, here to there
+        efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
+        host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
+        launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
+            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
+            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
+            nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
+            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
             algorithms and links
-        scatter: Draw what was predicted over what was measured, as SVG
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        scatter: Draw predicted against measured times, as SVG
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1190,95 +1197,95 @@ def generate_pattern(
         keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
         size: (collective, p2p) Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
         ranks: (collective, p2p, chain, memory, data-parallel) Number of ranks
-        group: (collective) Process group, in this order: 0,2,4; all ranks by default
+        group: (collective) Members of the process group in order, such as 0,2,4; all ranks by default
         count: (collective, p2p) Number of calls
-        chained: (collective) Make each call depend on the one before
-        root: (collective) Rank of the root
-        dimensions: (collective) Dimensions of the machine, innermost 0: 0,2; all by default
-        before: (collective) Compute time of every member before the collective
-        skew: (collective) Additional compute time of rank r: r times this
+        chained: (collective) Make each call depend on the previous one
+        root: (collective) Root of the collective
+        dimensions: (collective) Dimensions of the machine to use, such as 0,2 (0 is the innermost); all by default
+        before: (collective) Compute time of each member before the collective
+        skew: (collective) Extra compute time per rank index: rank r computes r times this longer
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
-        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
-            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
-        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
-            lasts as recorded, times the ratio of its roofline here to that there
-        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
-        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
-        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
-            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
-            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
-            no time
-        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
-            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+        compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
+            curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
+            recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
+            recorded times by the ratio of rooflines, here to there
+        efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
+        host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
+        launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
+            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
+            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
+            nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
+            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
             algorithms and links
-        comm: Timing of collectives and messages (default: model). ``model``: Simulated on the machine's network;
-            ``captured``: As captured, waiting included: each rank by itself; ``recorded``: Transfers as recorded;
+        comm: How to time collectives and messages (default: model). ``model``: Simulated on the machine's network;
+            ``captured``: As captured with waiting; no rank waits for another; ``recorded``: Transfers as recorded;
             waiting is simulated
-        network: Network contention model; the machine's own by default. ``contention-free``: No contention between
+        network: Network contention model; by default the machine's own. ``contention-free``: No contention between
             operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
             link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
             fairly; ``exclusive``: A transfer holds all links of its route from start to end
-        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of
-            all
-        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
-        map: NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
-        fill_domains: Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
-        stepwise: Simulate every collective message by message, also where an analytical answer is exact
-        aggregate: Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer
-            events, the same answer
-        lower_bound: Give communication without size and recorded duration no time instead of refusing it
-        custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one
+            for all
+        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one for all
+        map: NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
+        fill_domains: Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
+        stepwise: Simulate every collective message by message, even if the analytical answer is exact
+        aggregate: Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer
+            events, same answer
+        lower_bound: Give communication without size and recorded duration no time, instead of rejecting it
+        custom: Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
-        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
-        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+        set: Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
             'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
-        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
-            '*grad*=2ms'; a number is a factor; repeatable
-        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
-        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
-        fail: Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around;
-            repeatable
-        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
-            .gz
-        timeline_ranks: Ranks in the timeline, for example 0-3,8
-        timeline_from: Start of the timeline, for example 1.5ms
+        collective: Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number
+            is a factor; repeatable
+        slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
+        jitter: Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7
+        fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+        timeline_ranks: Ranks in the timeline, such as 0-3,8
+        timeline_from: Start of the timeline, such as 1.5ms
         timeline_to: End of the timeline
-        fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+        fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
-        links: Report bytes and load of dimensions and links; collectives go message by message
-        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
-            and latencies of the machine were faster, and how far that goes
-        price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
-        total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
-        all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
+        links: Report bytes and load of dimensions and links; simulates collectives message by message
+        sensitivities: Also report how much the run gains if kernels, collectives, the host, or the machine's rates and
+            latencies are faster, and where the gain ends
+        price: Dollars per NPU hour, such as 2.50; by default from the machine's file
+        total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
+        all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
             sums, mb*/…
-        stride: (p2p) Distance for stride: rank r sends to r + N
-        seed: (p2p) Seed of the permutation for random
+        stride: (p2p) Distance for `stride`: rank r sends to rank r + N
+        seed: (p2p) Seed of the permutation for `random`
         nodes: (chain) Kernels per rank
-        chains: (chain) Independent chains per rank, each on its own lane
+        chains: (chain) Independent chains per rank, each on a separate lane
         duration: (chain, memory) Recorded duration of a kernel
         flops: (chain) FLOPs of a kernel, for the roofline
         bytes: (chain, memory) Memory traffic of a kernel, for the roofline
         dtype: (chain, data-parallel) Data type of a kernel, for the roofline
         loads: (memory) Loads per rank
-        store: (memory) Store as much after each
-        prefetch: (memory) Issue loads ahead, independent of kernels and stores
+        store: (memory) Store the same size after each load and kernel
+        prefetch: (memory) Issue loads without waiting for kernels and stores
         in_switch: (memory) Gather loads and reduce stores in the switches
-        local: (memory) The NPU's own memory; that beyond it by default
-        memory: (memory) The memory beyond the NPU that the machine has under this name, [remote_memories.NAME]
+        local: (memory) Use the NPU's own memory; by default the memory beyond the NPU
+        memory: (memory) Use the memory beyond the NPU that the machine file calls [remote_memories.NAME]
         layers: (data-parallel) Layers of the model
         hidden: (data-parallel) Hidden size
-        tokens: (data-parallel) Tokens per rank and step
-        sequence: (data-parallel) Sequence length; all tokens of a rank by default
+        tokens: (data-parallel) Tokens per rank in each step
+        sequence: (data-parallel) Sequence length in tokens; by default all tokens of a rank
         steps: (data-parallel) Training steps
-        reference_flops: (data-parallel) Peak FLOP/s of the NPU for which durations are recorded
-        reference_bandwidth: (data-parallel) Memory bandwidth of the NPU for which durations are recorded
-        tensor: (palm) Members of a tensor group; the rest of a stage's 16 cores is replicas
-        micro_batch: (palm) Samples of a micro-batch, all replicas together; a 20th of the batch by default
-        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-            200)
+        reference_flops: (data-parallel) Peak FLOP/s of the reference NPU for recorded durations
+        reference_bandwidth: (data-parallel) Memory bandwidth of the reference NPU for recorded durations
+        tensor: (palm) Tensor group size; the stage's 16 cores are divided into replicas of this size
+        micro_batch: (palm) Samples per micro-batch of all replicas together; a 20th of the batch by default
+        max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+            container
+        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            (default: 200)
 
     Raises:
         ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1382,10 +1389,11 @@ class ArchiveCommands:
         Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
         Arguments:
-            folder: Create a folder in place of a file
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            folder: Create a folder instead of a file
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1420,16 +1428,17 @@ class ArchiveCommands:
 
         Arguments:
             traces: A folder of traces, the prefix of files named PREFIX.RANK.et, or files
-            name: Name of the workload; that of the folder, file or prefix by default
-            set: Metadata of the workload: gpu=h100; may be given more than once
-            with_: Keep another file or folder beside the traces, such as the capture they come from
-            level: Compression level (default: default). ``plain``: Traces that `zstd -d` unpacks one after another;
-                ``default``: Columns of times and ids, quickly compressed; ``best``: The smallest, slowly
-            measured: Keep measured step times beside it: a file of one time in a line, `12.3 ms`
-            replace: Replace the workload of this name; what was predicted for it stays
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            name: Name of the workload; by default the name of the folder, file or prefix
+            set: Metadata of the workload: gpu=h100; repeatable
+            with_: Also store this file or folder, such as the capture that the traces come from; repeatable
+            level: Compression level (default: default). ``plain``: Whole traces, which `zstd -d` can unpack; ``default``:
+                Columns of times and ids, with fast compression; ``best``: Smallest archive, slow
+            measured: Also store measured step times, from a file with one time per line: `12.3 ms`
+            replace: Replace the workload of this name, but keep its recorded predictions
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1463,10 +1472,11 @@ class ArchiveCommands:
         Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
         Arguments:
-            where: Only workloads of which this holds
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            where: Only workloads that satisfy this condition
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1497,13 +1507,15 @@ class ArchiveCommands:
         Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
         Arguments:
-            machine: A machine from `chakram machine list`, a file of the workload, or a file; may be given more than once
-            reason: Reason why these predictions are right; kept in the archive
-            where: Only workloads of which this holds, as for `archive list`
-            threads: Number of replays at a time; as many as there are cores by default
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            machine: Machine to predict for: a name from `chakram machine list`, a file of the workload, or a file;
+                repeatable
+            reason: Reason why these predictions are right; stored in the archive
+            where: Only workloads that satisfy this condition, as for `archive list`
+            threads: Replays that run at the same time; one per core by default
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1541,17 +1553,18 @@ class ArchiveCommands:
 
         Arguments:
             threshold: Fail if a prediction changes by more than this, either way (default: 1%)
-            machine: Take another file for the machine of baselines: dgx-h100=new.toml; may be given more than once
-            where: Only workloads of which this holds, as for `archive list`
-            budget: Check only as many as are likely to take this long, so chosen that they cover operators, groups, sizes,
-                schemas and machines; what is left out is said
-            threads: Number of replays at a time; as many as there are cores by default
-            junit: Write the verdict as JUnit's XML, too
-            html: Write a page, too: for each prediction that moved, where its time went before and now, why, and earlier
+            machine: Use another file for a machine of the baselines: dgx-h100=new.toml; repeatable
+            where: Only workloads that satisfy this condition, as for `archive list`
+            budget: Check only a selection that takes about this long and covers operators, groups, sizes, schemas and
+                machines; the output lists the rest
+            threads: Replays that run at the same time; one per core by default
+            junit: Also write the verdict as JUnit XML
+            html: Also write an HTML page: for each changed prediction, its times before and now, the cause, and earlier
                 baselines
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1584,9 +1597,10 @@ class ArchiveCommands:
         Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
         Arguments:
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
@@ -1615,12 +1629,13 @@ class ArchiveCommands:
         Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
         Arguments:
-            as_of: The day: YYYY-MM-DD; what was to be kept until the day before goes
-            drop: Drop this workload, whatever its retention; may be given more than once
-            dry_run: Say what would go, and leave everything as it is
-            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
-            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
-                200)
+            as_of: Today, as YYYY-MM-DD; workloads whose retention ended before it are dropped
+            drop: Drop this workload, whatever its retention; repeatable
+            dry_run: Only print what would be dropped, and change nothing
+            max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
+                container
+            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+                (default: 200)
 
         Raises:
             ChakramError: One of ``chakram.errors``, with the place of what is wrong.
