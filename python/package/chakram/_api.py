@@ -540,8 +540,8 @@ def generate(
         dry_run: Print FLOPs, memory, communication and placement of the plan as text or JSON, without a replay
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
-        stack: Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are not
-            given
+        stack: Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are
+            not given
         extrapolate: Simulate N micro-batches of the step and extrapolate to all
         edit: Change the job: layers=+4, hidden=1.5x, delay=…, or a file of `edits`; repeatable
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
@@ -1051,17 +1051,16 @@ def score(
     Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
 
     Arguments:
-        runs: The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
-        columns: Which columns are which options of `chakram generate`, and what was measured; one for each table
-        pairs: Score changes of captured jobs instead: each pair has traces, edits of them, and the step that was
-            measured
-        machine: Replay the runs on this machine instead of the one that the file of columns names
+        runs: Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
+        columns: File that maps columns to options of `chakram generate` and to measured values; one per table
+        pairs: Score changes of captured jobs instead; each pair has traces, edits, and the measured step
+        machine: Replay the runs on this machine, not on the one that the file of columns names
         stack: Software stack of all runs, in place of what the file of columns says: preset or file
         set: Set an option of all runs, in place of what the file of columns says; several times for several
-        by: Also score the runs of each value of this option by themselves
-        fit: Fit these constants of the machine to the runs, in folds: each run is predicted with what was fitted to
-            runs that differ from it in the options `folds`. Of launch, backward, collective, message, memory, softmax
-            and cross-entropy
+        by: Also score the runs separately for each value of this option
+        fit: Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs
+            that differ from it in the options `folds`. The constants are launch, backward, collective, message, memory,
+            softmax and cross-entropy
         folds: Number of folds (default: 5)
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
