@@ -26,7 +26,6 @@ Examples:
 
 Each GPU or TPU is a rank, host by host in the order of the files. Kernels keep their times; the programs in
 the profile give the groups and sizes of collectives.")]
-
 pub struct ConvertXplaneArgs {
     /// Profiles of a run's hosts, or folders of them: .xplane.pb, plain, .gz or .zst
     #[arg(required = true, value_name = "PATH")]
