@@ -536,12 +536,11 @@ def generate(
 
     Arguments:
         model: Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
-        tokens: Sequence length in tokens; by default the model's own
-        dry_run: Print FLOPs, memory, communication and placement of the plan as text or JSON, without a replay
+        tokens: Tokens of a sequence; by default the model's
+        dry_run: Print FLOPs, memory, communication and placement, without a replay
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
-        stack: Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are
-            not given
+        stack: Software stack, preset or file: kernels, launches, plan options
         extrapolate: Simulate N micro-batches of the step and extrapolate to all
         edit: Change the job: layers=+4, hidden=1.5x, delay=…, or a file of `edits`; repeatable
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),

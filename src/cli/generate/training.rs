@@ -21,10 +21,10 @@ pub struct TrainingArgs {
     /// Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
     #[arg(value_name = "MODEL", required = true)]
     model: Option<String>,
-    /// Sequence length in tokens; by default the model's own
+    /// Tokens of a sequence; by default the model's
     #[arg(long, visible_alias = "sequence", value_name = "N")]
     tokens: Option<u64>,
-    /// Print FLOPs, memory, communication and placement of the plan as text or JSON, without a replay
+    /// Print FLOPs, memory, communication and placement, without a replay
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
@@ -36,7 +36,7 @@ pub struct TrainingArgs {
     /// Replay on this machine: preset (`chakram machine list`) or file
     #[arg(short, long, value_name = "MACHINE")]
     pub machine: Option<String>,
-    /// Software stack: preset or file. It sets prices of kernels and launches, and options of the plan that are not given
+    /// Software stack, preset or file: kernels, launches, plan options
     #[arg(long, value_name = "STACK")]
     pub stack: Option<String>,
     /// Simulate N micro-batches of the step and extrapolate to all

@@ -50,7 +50,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
     for (tail, expected) in [
         (
             "[[axis]]\nkey = \"plan.tensr\"\nvalues = [1]\n",
-            "s.toml:7: key `axis[0].key`: found the key \"plan.tensr\", expected one of machine, model, tokens, trace, compute, recorded_on, efficiency, host, launch, collectives, comm, network, bandwidth, latency, map, fill_domains, stepwise, aggregate, lower_bound, custom, set, kernel, collective, slow, jitter, fail, no_verify, groups, dependencies, missing_ranks, ranks, without, step, delays, edits, power.busy, power.idle, price.npu, total_tokens, plan.OPTION, machine.PATH or model.PATH; did you mean `plan.tensor`?",
+            "s.toml:7: key `axis[0].key`: found the key \"plan.tensr\", expected one of machine, model, stack, tokens, trace, compute, recorded_on, efficiency, host, launch, collectives, comm, network, bandwidth, latency, map, fill_domains, stepwise, aggregate, lower_bound, custom, set, kernel, collective, slow, jitter, fail, no_verify, groups, dependencies, missing_ranks, ranks, without, step, delays, edits, power.busy, power.idle, price.npu, total_tokens, plan.OPTION, machine.PATH or model.PATH; did you mean `plan.tensor`?",
         ),
         (
             "[[axis]]\nkey = \"plan.tensor\"\nvalue = [1]\n",
