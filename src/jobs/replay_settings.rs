@@ -309,7 +309,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Groups,
         value: "FILE",
-        help: "Process groups as JSON, instead of the groups in the job's file: {\"1\": [0, 1], …}",
+        help: "Process groups as JSON, replacing the job's: {\"1\": [0, 1], …}",
         is_rare: false,
         set: |to, words| one(words, text).map(|path| to.job.groups = Some(path.into())),
         ..ReplayOption::BASE

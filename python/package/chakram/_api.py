@@ -284,7 +284,7 @@ def replay(
             are compared
         threads: Machines replayed at the same time; one per core by default
         no_verify: Accept traces that differ from their job's file, PREFIX.job.json
-        groups: Process groups as JSON, instead of the groups in the job's file: {"1": [0, 1], …}
+        groups: Process groups as JSON, replacing the job's: {"1": [0, 1], …}
         deps: Which dependencies to enforce (default: auto). ``auto``: Data and control; only data, with a warning, if
             control closes a cycle; ``both``: Data and control; ``data``: Data only
         absent: What to do with ranks without a trace (default: refuse). ``refuse``: Reject the job; ``mirror``: Missing
