@@ -16,14 +16,21 @@
 //! `a` is what a call takes whatever it works on: the intercept of a line through the medians of kernels of one name over their
 //! work, where it has kernels of works that differ twice; else the shortest kernel of the trace.
 
+mod call_time;
+mod changes;
+mod gradients;
+
 use super::grammar::ScaleFactor;
-use super::program::{AttributeChange, RankProgram, StepPhase, UNEDITED};
+use super::program::{AttributeChange, RankProgram, StepPhase};
 use super::shapes::{Shape, arguments, elements, normal_form, parse_shapes};
 use super::unedited::{UneditedValues, unedited_count};
 use super::width::{ModelWidths, is_among, layers_of_transfer};
+use call_time::{CallTime, intercept};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
+use changes::{change_values, scale_transfer};
+use gradients::whole_gradients;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Factors of samples, of tokens and of the hidden size.
@@ -69,13 +76,6 @@ struct Work {
     /// Recorded time without the profiler's part, ns.
     ns: u64,
     profiler: u64,
-}
-
-/// Line of time over work of the kernels of a name.
-#[derive(Clone, Copy, Debug)]
-struct CallTime {
-    fixed: f64,
-    by_line: bool,
 }
 
 pub(super) struct KernelScaler {
@@ -256,7 +256,7 @@ impl KernelScaler {
         restores: bool,
     ) {
         let new = self.stretched(program, item, ratio);
-        change(program, item, new, restores);
+        change_values(program, item, new, restores);
     }
 
     fn stretched(
@@ -503,7 +503,7 @@ impl KernelScaler {
                 ));
             }
         }
-        change(program, item, new, by == SizeScaling::NONE);
+        change_values(program, item, new, by == SizeScaling::NONE);
         true
     }
 
@@ -555,7 +555,7 @@ impl KernelScaler {
                     })
                     .collect();
                 if !new.is_empty() {
-                    change(program, item, new, by == SizeScaling::NONE);
+                    change_values(program, item, new, by == SizeScaling::NONE);
                 }
             }
             Op::Collective { bytes, .. } if of_parameters && bytes > 0 => {
@@ -673,42 +673,6 @@ impl KernelScaler {
     }
 }
 
-/// Returns bytes of gradients by the kernel of a backward pass that makes room for them. A reduction frees as many as the
-/// kernels since the last one together.
-fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
-    let mut all = BTreeMap::new();
-    let mut waiting: Vec<(u32, u64)> = Vec::new();
-    for node in program.raw.all() {
-        let (view, facts) = (program.view(node), &program.facts[node as usize]);
-        let unedited = UneditedValues::parse(facts.unedited);
-        let bytes_of = |wanted: &str| {
-            let mut named = view.memory.named().filter(|(name, _)| *name == wanted);
-            let now = named.next()?.1;
-            Some(unedited.count(wanted).unwrap_or(now)).filter(|&bytes| bytes > 0)
-        };
-        match (view.op, facts.phase) {
-            (Op::Compute { .. }, StepPhase::Backward) => {
-                waiting.extend(bytes_of("allocates.temporary").map(|bytes| (node, bytes)));
-            }
-            (Op::Collective { .. }, StepPhase::Parameters) => {
-                let Some(freed) = bytes_of("frees.temporary") else {
-                    continue;
-                };
-                let mut sum = 0_u64;
-                let end = waiting.iter().position(|(_, bytes)| {
-                    sum = sum.saturating_add(*bytes);
-                    sum >= freed
-                });
-                if let Some(end) = end.filter(|_| sum == freed) {
-                    all.extend(waiting.drain(..=end));
-                }
-            }
-            _ => {}
-        }
-    }
-    all
-}
-
 /// Returns whether a product sums over samples, as a gradient of weights does: both of its inputs have as many rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
@@ -770,141 +734,5 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
         bytes: unedited.count("tensor_size").unwrap_or(bytes),
         ns: ns - profiler,
         profiler,
-    }
-}
-
-/// Gives a message or a collective `growth` times the bytes, but for parts of what it makes room for or frees that grow by a
-/// factor of their own. Transfers as recorded take longer in proportion.
-fn scale_transfer(
-    program: &mut RankProgram<'_>,
-    item: u32,
-    bytes: u64,
-    growth: f64,
-    parts: &[(&str, u64, f64)],
-    by: SizeScaling,
-) {
-    let node = program.items[item as usize].node;
-    let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
-    let view = *program.view(node);
-    let old = |name: &str, now: u64| unedited.count(name).unwrap_or(now);
-    let times = |value: u64| (value as f64 * growth).round() as u64;
-    let mut new = vec![(
-        "comm_size",
-        AttributeChange::Count(times(old("comm_size", bytes))),
-    )];
-    let mut sides = Vec::new();
-    // Records are sound: they were read.
-    let _ = super::super::attributes(program.raw.nodes[node as usize].record, |attr| {
-        for name in ["in_bytes", "out_bytes"] {
-            if attr.name == name.as_bytes() {
-                sides.push((name, attr.as_u64()?));
-            }
-        }
-        Ok(())
-    });
-    for (name, bytes) in sides {
-        new.push((name, AttributeChange::Count(times(old(name, bytes)))));
-    }
-    for (name, now) in view
-        .memory
-        .named()
-        .filter(|(name, _)| name.ends_with(".temporary"))
-    {
-        let all = old(name, now);
-        let part = parts.iter().find(|(part, ..)| *part == name);
-        let grown = part.map_or(times(all), |&(_, part, own)| {
-            times(all - part) + (part as f64 * own).round() as u64
-        });
-        new.push((name, AttributeChange::Count(grown)));
-    }
-    let ns = old("duration_ns", view.recorded.0 / 1000);
-    if ns > 0 {
-        new.push(("duration_ns", AttributeChange::Count(times(ns))));
-    }
-    change(program, item, new, by == SizeScaling::NONE);
-}
-
-/// Changes attributes of an item, and notes what they were; where all edits together change nothing, they become that again.
-fn change(
-    program: &mut RankProgram<'_>,
-    item: u32,
-    new: Vec<(&'static str, AttributeChange)>,
-    restores: bool,
-) {
-    let node = program.items[item as usize].node;
-    let kept = program.facts[node as usize].unedited;
-    let mut changes = BTreeMap::new();
-    if restores {
-        for (name, value) in UneditedValues::parse(kept).entries() {
-            if let Some((known, _)) = new.iter().find(|(known, _)| *known == name) {
-                changes.insert(*known, value);
-            }
-        }
-        if kept.is_some() {
-            changes.insert(UNEDITED, AttributeChange::Removed);
-        }
-    } else {
-        let mut text = kept.unwrap_or_default().to_owned();
-        if kept.is_none() {
-            let mut values: BTreeMap<&str, String> = BTreeMap::new();
-            // Records are sound: they were read.
-            let _ = super::super::attributes(program.raw.nodes[node as usize].record, |attr| {
-                if let Some((name, _)) = new.iter().find(|(name, _)| name.as_bytes() == attr.name) {
-                    let count = attr.as_u64().map(|count| count.to_string());
-                    let text = attr.as_str().ok().flatten().map(str::to_owned);
-                    values.insert(name, text.or(count.ok()).unwrap_or_default());
-                }
-                Ok(())
-            });
-            let of = |name: &str| values.get(name).map_or("-", |value| value.as_str());
-            let parts = new.iter().map(|(name, _)| format!("{name}={}", of(name)));
-            text = parts.collect::<Vec<_>>().join(";");
-        }
-        changes.extend(new);
-        changes.insert(UNEDITED, AttributeChange::Text(text));
-    }
-    program.items[item as usize].changes.extend(changes);
-}
-
-/// Returns the time of no work on the line through `points` of work and time, by least squares of relative errors: at least 0,
-/// and at most nine tenths of the shortest. `None` where the works do not differ twice.
-fn intercept(points: &[(f64, f64)]) -> Option<f64> {
-    let works = points.iter().map(|point| point.0);
-    let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));
-    if points.len() < 2 || most < 2.0 * least {
-        return None;
-    }
-    // Weights 1/t^2: sums of w, wx, wy, wxx, wxy with y = t.
-    let mut sums = [0.0; 5];
-    for &(x, y) in points {
-        let weight = 1.0 / (y * y);
-        for (sum, value) in sums.iter_mut().zip([1.0, x, y, x * x, x * y]) {
-            *sum += weight * value;
-        }
-    }
-    let [one, x, y, xx, xy] = sums;
-    let below = one * xx - x * x;
-    let fixed = (y * xx - x * xy) / below;
-    let shortest = points.iter().map(|point| point.1).fold(f64::MAX, f64::min);
-    fixed.is_finite().then(|| fixed.clamp(0.0, 0.9 * shortest))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// t = 10 + 2 w: 14 at 2, 18 at 4, 30 at 10.
-    #[test]
-    fn a_line_through_exact_points_has_their_intercept() {
-        let fixed = intercept(&[(2.0, 14.0), (4.0, 18.0), (10.0, 30.0)]).unwrap();
-        assert!((fixed - 10.0).abs() < 1e-9, "{fixed}");
-        assert_eq!(
-            intercept(&[(2.0, 14.0), (3.0, 18.0)]),
-            None,
-            "works differ too little"
-        );
-        // Falling times have no negative slope to take: the intercept is at most 0.9 of the shortest.
-        let falling = intercept(&[(1.0, 20.0), (4.0, 10.0)]).unwrap();
-        assert!((falling - 9.0).abs() < 1e-9, "{falling}");
     }
 }

@@ -1,0 +1,99 @@
+//! New values of transfers and kernels, with the values before all edits beside them.
+
+use super::super::program::{AttributeChange, RankProgram, UNEDITED};
+use super::super::unedited::UneditedValues;
+use super::SizeScaling;
+use std::collections::BTreeMap;
+
+/// Gives a message or a collective `growth` times the bytes, but for parts of what it makes room for or frees that grow by a
+/// factor of their own. Transfers as recorded take longer in proportion.
+pub(super) fn scale_transfer(
+    program: &mut RankProgram<'_>,
+    item: u32,
+    bytes: u64,
+    growth: f64,
+    parts: &[(&str, u64, f64)],
+    by: SizeScaling,
+) {
+    let node = program.items[item as usize].node;
+    let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
+    let view = *program.view(node);
+    let old = |name: &str, now: u64| unedited.count(name).unwrap_or(now);
+    let times = |value: u64| (value as f64 * growth).round() as u64;
+    let mut new = vec![(
+        "comm_size",
+        AttributeChange::Count(times(old("comm_size", bytes))),
+    )];
+    let mut sides = Vec::new();
+    // Records are sound: they were read.
+    let _ = crate::edit::attributes(program.raw.nodes[node as usize].record, |attr| {
+        for name in ["in_bytes", "out_bytes"] {
+            if attr.name == name.as_bytes() {
+                sides.push((name, attr.as_u64()?));
+            }
+        }
+        Ok(())
+    });
+    for (name, bytes) in sides {
+        new.push((name, AttributeChange::Count(times(old(name, bytes)))));
+    }
+    for (name, now) in view
+        .memory
+        .named()
+        .filter(|(name, _)| name.ends_with(".temporary"))
+    {
+        let all = old(name, now);
+        let part = parts.iter().find(|(part, ..)| *part == name);
+        let grown = part.map_or(times(all), |&(_, part, own)| {
+            times(all - part) + (part as f64 * own).round() as u64
+        });
+        new.push((name, AttributeChange::Count(grown)));
+    }
+    let ns = old("duration_ns", view.recorded.0 / 1000);
+    if ns > 0 {
+        new.push(("duration_ns", AttributeChange::Count(times(ns))));
+    }
+    change_values(program, item, new, by == SizeScaling::NONE);
+}
+
+/// Changes attributes of an item, and notes what they were; where all edits together change nothing, they become that again.
+pub(super) fn change_values(
+    program: &mut RankProgram<'_>,
+    item: u32,
+    new: Vec<(&'static str, AttributeChange)>,
+    restores: bool,
+) {
+    let node = program.items[item as usize].node;
+    let kept = program.facts[node as usize].unedited;
+    let mut changes = BTreeMap::new();
+    if restores {
+        for (name, value) in UneditedValues::parse(kept).entries() {
+            if let Some((known, _)) = new.iter().find(|(known, _)| *known == name) {
+                changes.insert(*known, value);
+            }
+        }
+        if kept.is_some() {
+            changes.insert(UNEDITED, AttributeChange::Removed);
+        }
+    } else {
+        let mut text = kept.unwrap_or_default().to_owned();
+        if kept.is_none() {
+            let mut values: BTreeMap<&str, String> = BTreeMap::new();
+            // Records are sound: they were read.
+            let _ = crate::edit::attributes(program.raw.nodes[node as usize].record, |attr| {
+                if let Some((name, _)) = new.iter().find(|(name, _)| name.as_bytes() == attr.name) {
+                    let count = attr.as_u64().map(|count| count.to_string());
+                    let text = attr.as_str().ok().flatten().map(str::to_owned);
+                    values.insert(name, text.or(count.ok()).unwrap_or_default());
+                }
+                Ok(())
+            });
+            let of = |name: &str| values.get(name).map_or("-", |value| value.as_str());
+            let parts = new.iter().map(|(name, _)| format!("{name}={}", of(name)));
+            text = parts.collect::<Vec<_>>().join(";");
+        }
+        changes.extend(new);
+        changes.insert(UNEDITED, AttributeChange::Text(text));
+    }
+    program.items[item as usize].changes.extend(changes);
+}

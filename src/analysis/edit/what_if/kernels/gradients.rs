@@ -1,0 +1,42 @@
+//! Whole gradients that wait for their reduction.
+
+use super::super::program::{RankProgram, StepPhase};
+use super::super::unedited::UneditedValues;
+use chakram_trace::format::Op;
+use std::collections::BTreeMap;
+
+/// Returns bytes of gradients by the kernel of a backward pass that makes room for them. A reduction frees as many as the
+/// kernels since the last one together.
+pub(super) fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
+    let mut all = BTreeMap::new();
+    let mut waiting: Vec<(u32, u64)> = Vec::new();
+    for node in program.raw.all() {
+        let (view, facts) = (program.view(node), &program.facts[node as usize]);
+        let unedited = UneditedValues::parse(facts.unedited);
+        let bytes_of = |wanted: &str| {
+            let mut named = view.memory.named().filter(|(name, _)| *name == wanted);
+            let now = named.next()?.1;
+            Some(unedited.count(wanted).unwrap_or(now)).filter(|&bytes| bytes > 0)
+        };
+        match (view.op, facts.phase) {
+            (Op::Compute { .. }, StepPhase::Backward) => {
+                waiting.extend(bytes_of("allocates.temporary").map(|bytes| (node, bytes)));
+            }
+            (Op::Collective { .. }, StepPhase::Parameters) => {
+                let Some(freed) = bytes_of("frees.temporary") else {
+                    continue;
+                };
+                let mut sum = 0_u64;
+                let end = waiting.iter().position(|(_, bytes)| {
+                    sum = sum.saturating_add(*bytes);
+                    sum >= freed
+                });
+                if let Some(end) = end.filter(|_| sum == freed) {
+                    all.extend(waiting.drain(..=end));
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
