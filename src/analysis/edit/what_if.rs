@@ -199,7 +199,7 @@ pub fn edit_job(
             let (new, scaled) = replicas::scale(traces, &groups, replicas, choice, &mut counts)?;
             (traces, groups) = (new, scaled);
         } else if let JobEdit::Pipeline(number) = edit {
-            (traces, groups) = roles::restage(traces, &groups, number, choice, &mut counts)?;
+            (traces, groups) = roles::change_stages(traces, &groups, number, choice, &mut counts)?;
         } else if let JobEdit::Ranks(ranks) = edit {
             (traces, groups) = roles::complete(traces, &groups, Some(ranks), choice, &mut counts)?;
         } else {
@@ -338,7 +338,8 @@ fn keep_replaced(
         let Ok((again, _)) = again else {
             return Ok(());
         };
-        if let Some(kept) = KeptRecords::between(old, &again)?.filter(|kept| !kept.is_empty()) {
+        if let Some(kept) = KeptRecords::find_changed(old, &again)?.filter(|kept| !kept.is_empty())
+        {
             let mut program = RankProgram::read(new)?;
             program.keeps = Some(kept.to_text());
             let written = program.write()?;

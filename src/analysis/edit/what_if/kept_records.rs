@@ -21,7 +21,7 @@ pub(super) struct KeptRecords {
 impl KeptRecords {
     /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse; `None` where that has
     /// others in number, so that records have no counterparts.
-    pub fn between(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
+    pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
         loop {
@@ -99,14 +99,14 @@ mod tests {
     fn records_that_differ_are_put_back() {
         let before = trace(&[b"meta", b"one", b"two", b"three"]);
         let again = trace(&[b"meta", b"one", b"other", b"three"]);
-        let kept = KeptRecords::between(&before, &again).unwrap().unwrap();
+        let kept = KeptRecords::find_changed(&before, &again).unwrap().unwrap();
         assert_eq!(kept.to_text(), "4 2:74776f");
         assert_eq!(KeptRecords::parse(&kept.to_text()), Some(kept.clone()));
         assert_eq!(kept.put_back(again).unwrap(), before);
         // Another edit may have left another number of records.
         let shorter = trace(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
-        assert_eq!(KeptRecords::between(&before, &shorter).unwrap(), None);
+        assert_eq!(KeptRecords::find_changed(&before, &shorter).unwrap(), None);
         assert_eq!(KeptRecords::parse("4 2:7g"), None);
     }
 }

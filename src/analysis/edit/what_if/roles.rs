@@ -34,7 +34,7 @@ use grid::{RoleGrid, progression};
 use group_table::GroupTable;
 use rank_writer::{RoleWriter, tag_steps};
 
-pub(super) use restage::restage;
+pub(super) use restage::change_stages;
 
 /// Captured rank of its role that an absent rank does as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,18 +206,7 @@ pub(super) fn complete(
             return Err(missing(place));
         }
     }
-    let largest = traces
-        .iter()
-        .map(|(_, trace)| trace.len() as u64)
-        .max()
-        .unwrap_or(0);
-    bounds::check(
-        format!("{absent} more traces"),
-        largest.saturating_mul(u64::from(absent)),
-        1,
-        "fewer ranks",
-    )
-    .map_err(|error| super::refused(error.to_string(), "fewer ranks"))?;
+    check_memory(&traces, absent, "more traces", "fewer ranks")?;
     // The last stage alone tells 1F1B from GPipe, whatever the number of micro-batches.
     let last = captured
         .iter()
@@ -316,12 +305,25 @@ pub(super) fn complete(
                 .insert(format!("{count} absent ranks as ranks {what}"));
         }
     }
+    share_equal_traces(&mut all);
+    Ok((all, table.declared))
+}
+
+/// Makes ranks with equal traces share one copy.
+fn share_equal_traces(traces: &mut Traces) {
     let mut shared: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
-    for (_, trace) in &mut all {
+    for (_, trace) in traces {
         let hash = *blake3::hash(trace).as_bytes();
         *trace = Arc::clone(shared.entry(hash).or_insert_with(|| Arc::clone(trace)));
     }
-    Ok((all, table.declared))
+}
+
+/// Checks that `count` traces as large as the largest of `traces` fit into memory; `fewer` is the way out that the error names.
+fn check_memory(traces: &Traces, count: u32, what: &str, fewer: &str) -> Result<(), TraceError> {
+    let largest = traces.iter().map(|(_, trace)| trace.len() as u64).max();
+    let bytes = largest.unwrap_or(0).saturating_mul(u64::from(count));
+    bounds::check(format!("{count} {what}"), bytes, 1, fewer)
+        .map_err(|error| super::refused(error.to_string(), fewer))
 }
 
 /// Notes how far kernels of captured ranks of one role differ, which is what those of absent ranks may.

@@ -1,18 +1,17 @@
 //! Pipelines of other numbers of stages.
 //!
-//! Each stage does what a stage of its role did: the first as the first, the last as the last, and those between as the captured
-//! ones between, in turn. So a pipeline of more stages has more layers, as many for each stage as before. Peers, groups and tags
-//! move as those of absent ranks do, passes of 1F1B are put into the order of the stage, and labels of layers are counted on.
+//! Each stage copies a captured stage of its role: the first stage, the last stage, or the captured middle stages in turn. So a
+//! pipeline with more stages has more layers, and each stage has as many as before. Peers, groups and tags are moved in the same way
+//! as for absent ranks, passes of 1F1B get the order of the new stage, and labels of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
     CapturedRank, GroupTable, RoleGrid, RoleModel, RoleWriter, StagePlace, Traces, check_exchanges,
-    complete, missing, tag_steps,
+    check_memory, complete, missing, share_equal_traces, tag_steps,
 };
 use crate::edit::what_if::grammar::{JobEdit, PassOrder};
 use crate::edit::what_if::program::RankProgram;
 use crate::edit::what_if::{EditCounts, note_edit, refused, repeat};
-use chakram_base::bounds;
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -29,7 +28,7 @@ fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
 }
 
 /// Gives the pipeline of a job `stages` stages.
-pub(in super::super) fn restage(
+pub(in super::super) fn change_stages(
     traces: Traces,
     groups: &DeclaredGroups,
     stages: u32,
@@ -77,14 +76,7 @@ pub(in super::super) fn restage(
     if stages == old {
         return Ok((traces, groups));
     }
-    let largest = traces.iter().map(|(_, trace)| trace.len() as u64).max();
-    bounds::check(
-        format!("{ranks} traces"),
-        largest.unwrap_or(0).saturating_mul(u64::from(ranks)),
-        1,
-        "fewer stages",
-    )
-    .map_err(|error| refused(error.to_string(), "fewer stages"))?;
+    check_memory(&traces, ranks, "traces", "fewer stages")?;
     // The last stage alone tells 1F1B from GPipe, whatever the number of micro-batches.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::warm_up_of_passes(&RankProgram::read(&traces[last].1)?);
@@ -151,11 +143,7 @@ pub(in super::super) fn restage(
     counts.notes.insert(
         "recorded transfers and kernels are those of the captured stages; have the machine's network price transfers".to_owned(),
     );
-    let mut shared: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
-    for (_, trace) in &mut all {
-        let hash = *blake3::hash(trace).as_bytes();
-        *trace = Arc::clone(shared.entry(hash).or_insert_with(|| Arc::clone(trace)));
-    }
+    share_equal_traces(&mut all);
     Ok((all, declared))
 }
 
