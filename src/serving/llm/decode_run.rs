@@ -18,7 +18,7 @@ pub(super) struct BlockVisits {
 
 impl BlockVisits {
     /// Starts a run. `computed` yields, for each request of the step before the run, its computed tokens after that step.
-    pub fn begin(&mut self, block_size: u32, computed: impl Iterator<Item = u32>) {
+    pub fn start_run(&mut self, block_size: u32, computed: impl Iterator<Item = u32>) {
         self.block_size = block_size;
         self.due.clear();
         let mut next = std::mem::take(&mut self.next).into_vec();
@@ -43,12 +43,12 @@ impl BlockVisits {
     }
 
     /// Returns the last result of [`find_due`](Self::find_due).
-    pub fn due(&self) -> &[u32] {
+    pub fn found_due(&self) -> &[u32] {
         &self.due
     }
 
     /// Schedules the next visit of a request that has `computed` tokens after step `step`.
-    pub fn visited(&mut self, step: u32, place: u32, computed: u32) {
+    pub fn schedule_visit(&mut self, step: u32, place: u32, computed: u32) {
         let after = step + 1 + steps_to_visit(computed + 1, self.block_size);
         self.next.push(Reverse((after, place)));
     }
@@ -74,7 +74,7 @@ mod tests {
         for block_size in [1, 2, 3, 16] {
             for start in 1..40 {
                 let mut visits = BlockVisits::default();
-                visits.begin(block_size, [start, start + 1].into_iter());
+                visits.start_run(block_size, [start, start + 1].into_iter());
                 for step in 1..50 {
                     let expected: Vec<u32> = (0..2)
                         .filter(|place| {
@@ -88,7 +88,7 @@ mod tests {
                         "{block_size} {start} {step}"
                     );
                     for place in expected {
-                        visits.visited(step, place, start + place + step);
+                        visits.schedule_visit(step, place, start + place + step);
                     }
                 }
             }

@@ -243,7 +243,7 @@ impl LlmRecorder {
         self.first_arrival.get_or_insert(now);
         self.last_arrival = self.last_arrival.max(now);
         self.active.change(now, 1);
-        if number >= self.warmup {
+        if self.is_counted(number) {
             self.rows_of(class)
                 .into_iter()
                 .for_each(|row| row.arrived += 1);
@@ -253,7 +253,7 @@ impl LlmRecorder {
     pub fn refused(&mut self, number: u64, class: u32, why: RequestRefusal, now: Time) {
         self.active.change(now, -1);
         self.refused[why as usize] += 1;
-        if number >= self.warmup {
+        if self.is_counted(number) {
             self.rows_of(class)
                 .into_iter()
                 .for_each(|row| row.refused += 1);
@@ -289,7 +289,7 @@ impl LlmRecorder {
 
     /// Records a token that follows another one of its request.
     pub fn gap(&mut self, span: Span, number: u64) {
-        if number < self.warmup {
+        if !self.is_counted(number) {
             return;
         }
         if self.pending.0 == span {
@@ -301,7 +301,7 @@ impl LlmRecorder {
     }
 
     /// Records `count` equal gaps of requests after the warm-up.
-    pub fn equal_gaps(&mut self, span: Span, count: u32) {
+    pub fn add_gaps(&mut self, span: Span, count: u32) {
         if count > 0 {
             self.gaps.add(span, count);
         }
@@ -314,9 +314,7 @@ impl LlmRecorder {
 
     pub fn flush_gaps(&mut self) {
         let (span, times) = std::mem::take(&mut self.pending);
-        if times > 0 {
-            self.gaps.add(span, times);
-        }
+        self.add_gaps(span, times);
     }
 
     /// Records tokens that a step has produced.
@@ -345,7 +343,7 @@ impl LlmRecorder {
                 at.get_or_insert(request.last);
             }
         }
-        if request.number < self.warmup {
+        if !self.is_counted(request.number) {
             return;
         }
         let ttft = request.ttft();

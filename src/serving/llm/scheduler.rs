@@ -366,7 +366,7 @@ impl StepScheduler {
         let left = left.min().unwrap_or(0);
         if left > 0 {
             let computed = shares.iter().map(|share| share.past + 1);
-            self.visits.begin(self.rules.block_size, computed);
+            self.visits.start_run(self.rules.block_size, computed);
         }
         left
     }
@@ -379,12 +379,12 @@ impl StepScheduler {
             return false;
         }
         for at in 0..due {
-            let place = self.visits.due()[at];
+            let place = self.visits.found_due()[at];
             let share = self.step.shares[place as usize];
             let computed = share.past + 1 + step;
             let grown = self.grow(share.slot, computed);
             debug_assert!(grown, "a block was free for each");
-            self.visits.visited(step, place, computed);
+            self.visits.schedule_visit(step, place, computed);
         }
         true
     }

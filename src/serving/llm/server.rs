@@ -380,7 +380,7 @@ impl<'s> LlmServer<'s> {
             steps += 1;
             match gap {
                 None => counted = self.note_first_gaps(engine, end),
-                Some(gap) => self.recorder.equal_gaps(gap, counted),
+                Some(gap) => self.recorder.add_gaps(gap, counted),
             }
             self.recorder.tokens_made(end, self.load.requests);
             self.load.advance_decodes();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
 /// The cells of a request of the class called `class`, in the order of [`REQUESTS`].
-fn cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
+fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     [
         of.number.into(),
         class.into(),
@@ -35,7 +35,7 @@ fn cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
 /// A line of a request of the class called `class`, with its end.
 pub fn request(of: &CompletedLlmRequest, class: &str) -> String {
     let mut rows = CsvRows::empty();
-    rows.add(cells(of, class).map(|cell| match cell {
+    rows.add(request_cells(of, class).map(|cell| match cell {
         Value::Null => String::new(),
         Value::String(text) => text,
         number => number.to_string(),
@@ -46,7 +46,7 @@ pub fn request(of: &CompletedLlmRequest, class: &str) -> String {
 /// A request as a JSON object with the names of [`REQUESTS`], on a line of its own.
 pub fn request_json(of: &CompletedLlmRequest, class: &str) -> String {
     let names = REQUESTS.split(',').map(str::to_owned);
-    let object: Map<String, Value> = names.zip(cells(of, class)).collect();
+    let object: Map<String, Value> = names.zip(request_cells(of, class)).collect();
     format!("{}\n", Value::Object(object))
 }
 
