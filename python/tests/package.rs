@@ -1,19 +1,19 @@
-//! The Python package beside the library that `cargo` built: what Python says of it.
+//! Runs the tests of the Python package on the native library that `cargo` built.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// An interpreter that runs the package: the one that `PYTHON` names, or `python3`, if it is 3.9 or later.
-fn python() -> Option<PathBuf> {
+/// Returns the interpreter: `PYTHON`, or `python3`, if it is 3.9 or later.
+fn find_python() -> Option<PathBuf> {
     let python = PathBuf::from(env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
     let version = "import sys; sys.exit(sys.version_info < (3, 9))";
     let found = Command::new(&python).args(["-c", version]).status();
     found.is_ok_and(|status| status.success()).then_some(python)
 }
 
-/// The native half, which is built beside this test.
+/// Returns the native library, which cargo puts into the folder of this test.
 fn native_half() -> PathBuf {
     let test = env::current_exe().expect("a test runs from a file");
     let built = |name| test.with_file_name(name);
@@ -25,7 +25,7 @@ fn native_half() -> PathBuf {
 }
 
 /// Puts the package together in `folder` as a wheel would install it.
-fn install(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+fn install_package(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let package = folder.join("chakram");
     fs::create_dir(&package)?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("package/chakram");
@@ -39,15 +39,16 @@ fn install(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(package)
 }
 
-/// Functions are those of the command line, and the tests in Python pass. With the variable `BLESS` the functions are written first.
+/// The generated functions match the command line, and the tests in Python pass. With the variable `BLESS`, the functions are
+/// generated first.
 #[test]
 fn pythons_own_tests_pass() -> Result<(), Box<dyn Error>> {
-    let Some(python) = python() else {
+    let Some(python) = find_python() else {
         println!("SKIPPED: the Python package, for there is no Python 3.9 or later");
         return Ok(());
     };
     let folder = tempfile::tempdir()?;
-    let package = install(folder.path())?;
+    let package = install_package(folder.path())?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let run = |arguments: &[&str]| -> Result<(), Box<dyn Error>> {
         let mut command = Command::new(&python);

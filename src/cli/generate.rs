@@ -9,7 +9,7 @@ mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
-use chakram_jobs::Stack;
+use chakram_jobs::SoftwareStack;
 use chakram_report::edits::EditReport;
 use chakram_report::summary::counted;
 use chakram_trace::files::OutputSet;
@@ -107,10 +107,10 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let mut machine = named.map(|name| given.load_machine(name)).transpose()?;
     let (mut unstacked, mut stack) = (None, None);
     if let (Some(name), None) = (&args.training.stack, &args.pattern) {
-        let asked = Stack::load(name)?;
-        stack = Some(asked.report());
+        let asked = SoftwareStack::load(name)?;
+        stack = Some(asked.begin_report());
         if let Some(loaded) = &mut machine {
-            let (priced, report) = asked.on(&loaded.machine)?;
+            let (priced, report) = asked.price(&loaded.machine)?;
             unstacked = Some(std::mem::replace(&mut loaded.machine, priced));
             loaded.price_by(&asked)?;
             stack = Some(report);

@@ -44,7 +44,7 @@ pub use replay_settings::{
     ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
 pub use sensitivities::{MachineText, find_sensitivities};
-pub use stack::{STACK_PRESETS, Stack, StackError, StackPreset};
+pub use stack::{STACK_PRESETS, SoftwareStack, StackError, StackPreset};
 pub use traces::{JobTraces, about};
 
 /// A job that is ready to be replayed on any machine.

@@ -1,7 +1,7 @@
-//! Software stacks: what a framework decides of kernels, launches and options of plans, as a thing with a name.
+//! Software stacks: named choices of kernels, launches and plan options by a framework.
 //!
-//! A stack's file has the prices that depend on software, by class of NPU (`[npu.CLASS]`, tables as in machine files), and options
-//! of plans (`[plan]`). Options that a user gives go before those of the stack.
+//! A stack's file contains the prices that depend on software, by NPU class (`[npu.CLASS]`, tables as in machine files), and plan
+//! options (`[plan]`). Options that the user gives override the options of the stack.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, nearest, quoted, read,
@@ -13,7 +13,7 @@ use std::io;
 
 const ROOT: &[&str] = &["name", "description", "plan", "npu"];
 
-/// Options of plans that software decides. Degrees, batches and what is recomputed are the user's.
+/// Plan options that software decides. The user decides degrees, batches and recomputation.
 const OF_STACKS: &[&str] = &[
     "accumulate",
     "attention",
@@ -79,14 +79,14 @@ struct StackOption {
 
 /// A software stack.
 #[derive(Clone, Debug)]
-pub struct Stack {
+pub struct SoftwareStack {
     name: String,
     description: String,
     prices: StackPrices,
     options: Vec<StackOption>,
 }
 
-/// A stack that cannot be had.
+/// Error of finding, reading or applying a stack.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// No stack has this name.
@@ -107,10 +107,10 @@ pub enum StackError {
         /// The reason.
         source: io::Error,
     },
-    /// Its file is refused.
+    /// The file is invalid.
     #[error(transparent)]
     Refused(#[from] ConfigError),
-    /// None of its prices is for an NPU of the machine, and it decides nothing else.
+    /// The stack has prices for other NPUs only, and no plan options.
     #[error("stack {} has prices for {known}, and {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
     OtherNpus {
         /// The stack.
@@ -122,8 +122,8 @@ pub enum StackError {
     },
 }
 
-impl Stack {
-    /// Finds the stack called `name`: a file if it contains a `/` or ends in `.toml`, otherwise one that comes with the program.
+impl SoftwareStack {
+    /// Finds the stack called `name`: a file if it contains a `/` or ends in `.toml`, otherwise a preset.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Stack {
                 None => StackPrices::default(),
             },
             options: match root.get("plan") {
-                Some(field) => options(&field.table(Some(OF_STACKS))?)?,
+                Some(field) => read_options(&field.table(Some(OF_STACKS))?)?,
                 None => Vec::new(),
             },
         };
@@ -187,12 +187,12 @@ impl Stack {
         &self.description
     }
 
-    /// Returns `machine` with the stack's prices in place of its own, and what the stack decided of them.
+    /// Returns `machine` with the stack's prices instead of its own, and a report of these prices.
     ///
     /// # Errors
     ///
-    /// If it has prices for other NPUs only, and decides nothing else.
-    pub fn on(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
+    /// If the stack has prices for other NPUs only, and no plan options.
+    pub fn price(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(StackError::OtherNpus {
@@ -204,7 +204,7 @@ impl Stack {
         let decided = parts
             .into_iter()
             .map(|part| StackDecision::new(part.part, part.what));
-        let mut report = self.report();
+        let mut report = self.begin_report();
         report.decided = decided.collect();
         if report.decided.is_empty() && !self.prices.is_empty() {
             let classes = machine.classes().iter().map(|class| class.name.as_str());
@@ -213,15 +213,15 @@ impl Stack {
             report.left.push(StackDecision::new("prices", why));
         }
         if self.name == StackReport::REFERENCE
-            && let Some(reference) = StackReport::reference(machine)
+            && let Some(reference) = StackReport::of_machine(machine)
         {
             report.decided = reference.decided;
         }
         Ok((priced, report))
     }
 
-    /// The report of a run without a machine.
-    pub fn report(&self) -> StackReport {
+    /// Returns the report of a run without a machine, in which nothing is decided yet.
+    pub fn begin_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),
             given: true,
@@ -230,9 +230,9 @@ impl Stack {
         }
     }
 
-    /// Sets the options of `plan` that the stack decides and that `is_given` does not say were given, and notes in `report` which.
-    /// An option that does not go with the plan is left out, with the reason.
-    pub fn decide(
+    /// Sets the stack's options in `plan`, except options for which `is_given` returns true, and records both in `report`. An option
+    /// that the plan rejects is left out, with the reason.
+    pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
@@ -259,8 +259,10 @@ impl Stack {
     }
 }
 
-/// The options in a table, in the order of plans.
-fn options(table: &chakram_base::config::ConfigTable<'_>) -> Result<Vec<StackOption>, ConfigError> {
+/// Reads the options of a table, in the order of [`OPTIONS`].
+fn read_options(
+    table: &chakram_base::config::ConfigTable<'_>,
+) -> Result<Vec<StackOption>, ConfigError> {
     let mut found = Vec::new();
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for option in OPTIONS {
@@ -291,7 +293,9 @@ mod tests {
     use chakram_base::dtype::Dtype;
 
     fn refusal(text: &str) -> String {
-        Stack::parse(text, "s.toml").unwrap_err().to_string()
+        SoftwareStack::parse(text, "s.toml")
+            .unwrap_err()
+            .to_string()
     }
 
     fn attention_of(machine: &Machine) -> f64 {
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn every_preset_is_a_stack_of_its_name() {
         for preset in STACK_PRESETS {
-            let stack = Stack::load(preset.name).unwrap();
+            let stack = SoftwareStack::load(preset.name).unwrap();
             assert_eq!(stack.name(), preset.name);
             assert!(!stack.description().is_empty(), "{}", preset.name);
         }
@@ -333,21 +337,21 @@ mod tests {
             let found = refusal(text);
             assert!(found.contains(expected), "{found}\n{expected}");
         }
-        let unknown = Stack::load("llm-fondry").unwrap_err().to_string();
+        let unknown = SoftwareStack::load("llm-fondry").unwrap_err().to_string();
         assert!(unknown.contains("did you mean `llm-foundry`"), "{unknown}");
     }
 
     #[test]
     fn a_stack_changes_the_kernels_of_classes_that_it_names() {
-        let stack = Stack::load("llm-foundry").unwrap();
+        let stack = SoftwareStack::load("llm-foundry").unwrap();
         let machine = Machine::preset("dgx-h100").unwrap();
-        let (priced, report) = stack.on(&machine).unwrap();
+        let (priced, report) = stack.price(&machine).unwrap();
         assert_eq!(attention_of(&machine), 0.58);
         assert_eq!(attention_of(&priced), 0.272);
         assert!(
-            report.line().contains("FlashAttention-1 (Triton)"),
+            report.to_line().contains("FlashAttention-1 (Triton)"),
             "{}",
-            report.line()
+            report.to_line()
         );
         // Decoding was measured with the machine's kernel, and the stack says nothing of it.
         let of = |machine: &Machine| {
@@ -358,34 +362,34 @@ mod tests {
         assert_eq!(of(&machine), of(&priced));
         // 500 of 700 W hold for the stack's kernels too.
         let capped = Machine::preset("grand-teton-h100").unwrap();
-        let (priced, _) = stack.on(&capped).unwrap();
+        let (priced, _) = stack.price(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
         assert!(kept < 0.9 && (attention_of(&priced) - 0.272 * kept).abs() < 1e-12);
     }
 
     #[test]
     fn a_stack_without_prices_for_a_machine_says_so() {
-        let stack = Stack::load("llm-foundry").unwrap();
+        let stack = SoftwareStack::load("llm-foundry").unwrap();
         let machine = Machine::preset("tpu-v4").unwrap();
-        let (priced, report) = stack.on(&machine).unwrap();
+        let (priced, report) = stack.price(&machine).unwrap();
         assert_eq!(priced, machine);
         assert!(
-            report.line().contains("not prices for tpu-v4"),
+            report.to_line().contains("not prices for tpu-v4"),
             "{}",
-            report.line()
+            report.to_line()
         );
         let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
-        let alone = Stack::parse(text, "s.toml").unwrap();
-        let error = alone.on(&machine).unwrap_err().to_string();
+        let alone = SoftwareStack::parse(text, "s.toml").unwrap();
+        let error = alone.price(&machine).unwrap_err().to_string();
         assert!(error.contains("has prices for h100"), "{error}");
     }
 
     #[test]
     fn options_that_are_given_go_before_those_of_the_stack() {
-        let stack = Stack::load("megatron-te").unwrap();
-        let mut report = stack.report();
+        let stack = SoftwareStack::load("megatron-te").unwrap();
+        let mut report = stack.begin_report();
         let mut plan = ParallelismPlan::new();
-        stack.decide(&mut plan, |key| key == "loss", &mut report);
+        stack.decide_options(&mut plan, |key| key == "loss", &mut report);
         let given = ParallelismPlan::new();
         assert_eq!(plan.loss, given.loss);
         assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
@@ -397,10 +401,10 @@ mod tests {
 
     #[test]
     fn the_reference_stack_changes_nothing() {
-        let stack = Stack::load(StackReport::REFERENCE).unwrap();
+        let stack = SoftwareStack::load(StackReport::REFERENCE).unwrap();
         let machine = Machine::preset("dgx-a100").unwrap();
-        let (priced, report) = stack.on(&machine).unwrap();
+        let (priced, report) = stack.price(&machine).unwrap();
         assert_eq!(priced, machine);
-        assert_eq!(report.line(), "reference: attention FlashAttention-2");
+        assert_eq!(report.to_line(), "reference: attention FlashAttention-2");
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
         put("PREDICTED", interval.text(outcome.makespan), Wrapped);
     }
     if let Some(stack) = &report.stack {
-        put("stack", stack.line(), Wrapped);
+        put("stack", stack.to_line(), Wrapped);
     }
     if let Some((heading, text)) = report.host_bound() {
         put(heading, text, WrappedWarning);

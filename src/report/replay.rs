@@ -274,7 +274,7 @@ pub(super) fn finish<O>(
         aggregation: counts.finish(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| StackReport::reference(machine))
+            .then(|| StackReport::of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct StackReport {
     /// Its name.
     pub name: String,
-    /// Whether it was asked for; otherwise prices are those of the machine's file.
+    /// Whether the user chose it; otherwise prices come from the machine's file.
     pub given: bool,
     /// Prices and options of the plan that it decided.
     pub decided: Vec<StackDecision>,
-    /// Prices and options that it states and that the run has otherwise, each with the reason.
+    /// Prices and options of the stack that do not apply to the run, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<StackDecision>,
 }
@@ -29,11 +29,11 @@ pub struct StackDecision {
 }
 
 impl StackReport {
-    /// Name of the stack whose prices are those of the machine's file.
+    /// Name of the stack that keeps the prices of the machine's file.
     pub const REFERENCE: &'static str = "reference";
 
     /// The prices of `machine` itself; `None` where it has no curves of kernels.
-    pub fn reference(machine: &Machine) -> Option<Self> {
+    pub fn of_machine(machine: &Machine) -> Option<Self> {
         machine.has_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
             given: false,
@@ -48,10 +48,10 @@ impl StackReport {
         self.left.extend_from_slice(&plan.left);
     }
 
-    /// Returns it as a sentence without its name's lead.
-    pub fn line(&self) -> String {
+    /// Returns `NAME: decisions; not decisions`.
+    pub fn to_line(&self) -> String {
         let list = |decisions: &[StackDecision]| {
-            let parts = decisions.iter().map(StackDecision::text);
+            let parts = decisions.iter().map(StackDecision::to_text);
             parts.collect::<Vec<_>>().join(", ")
         };
         let mut line = self.name.clone();
@@ -76,7 +76,7 @@ impl StackDecision {
         }
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         match self.value.as_str() {
             "" => self.part.clone(),
             value => format!("{} {value}", self.part),

@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, PriceChanges, ReplayError, ReplayOptions};
 use chakram_hardware::machine::{Machine, names_file, source};
 use chakram_jobs::{
-    self as job, MachineEdit, MachineValue, Stack, StackError, edits_between, edits_of,
+    self as job, MachineEdit, MachineValue, SoftwareStack, StackError, edits_between, edits_of,
 };
 use chakram_report::edits::EditRow;
 use chakram_report::summary::HashedInput;
@@ -55,12 +55,12 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 
 impl LoadedMachine {
     /// Puts the prices of `stack` in place of those of the machines beside the one that runs.
-    pub fn price_by(&mut self, stack: &Stack) -> Result<(), StackError> {
+    pub fn price_by(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
             .flatten()
         {
-            *other = stack.on(other)?.0;
+            *other = stack.price(other)?.0;
         }
         Ok(())
     }

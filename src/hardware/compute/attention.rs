@@ -35,7 +35,7 @@ impl WidthFactors {
     pub const WIDTHS: [u64; 3] = [64, 128, 256];
 
     /// Returns the factor at heads of `width` columns.
-    pub fn at(&self, width: f64) -> f64 {
+    pub fn factor_at(&self, width: f64) -> f64 {
         let ends = Self::WIDTHS.map(|width| width as f64);
         let width = width.clamp(ends[0], ends[ends.len() - 1]);
         let after = ends
@@ -108,7 +108,7 @@ impl AttentionCurve {
             let count = b * a * (q / 128.0).ceil() / waves.multiprocessors;
             flops *= (1.0 + waves.tail / count.max(1.0)) / count.min(1.0);
         }
-        let of_width = self.widths.map_or(1.0, |widths| widths.at(w));
+        let of_width = self.widths.map_or(1.0, |widths| widths.factor_at(w));
         let rate = self.compute * of_width * peak;
         let compute = flops * (1.0 + self.ramp / q.max(1.0)) / rate;
         let memory = bytes / (self.memory * bandwidth);
@@ -130,10 +130,13 @@ mod tests {
             (256.0, 1.1),
             (512.0, 1.1),
         ] {
-            assert!((factors.at(width) - expected).abs() < 1e-12, "{width}");
+            assert!(
+                (factors.factor_at(width) - expected).abs() < 1e-12,
+                "{width}"
+            );
         }
         // The geometric mean of 64 and 128 is half way.
-        let between = factors.at(64.0 * 2.0_f64.sqrt());
+        let between = factors.factor_at(64.0 * 2.0_f64.sqrt());
         assert!((between - 0.9).abs() < 1e-12, "{between}");
     }
 }

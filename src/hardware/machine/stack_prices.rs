@@ -1,4 +1,4 @@
-//! Prices that depend on software: curves of kernels and launches of a stack, put in place of those of a machine.
+//! Prices that depend on software: curves of kernels and launches of a stack, which replace the machine's.
 
 use super::class_prices::ClassPrices;
 use super::{Machine, NpuClass, build};
@@ -19,7 +19,7 @@ pub struct PricedPart {
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Formats or name of the kernel; empty where nothing tells parts apart.
+    /// Number formats or name of the kernel; empty for parts of one kind.
     pub what: String,
 }
 
@@ -46,11 +46,11 @@ impl StackPrices {
 }
 
 impl Machine {
-    /// Returns the machine with the prices of a stack in place of its own, and which they are.
+    /// Returns the machine with the prices of a stack instead of its own, and the list of replaced prices.
     ///
-    /// Classes that the stack does not name keep their own. Measured shapes and kernels go before the curves of the stack, as
-    /// they go before the machine's. The machine's limits of power and its sustained rates hold for the stack's curves too. Of
-    /// machines with several classes of NPUs the host stays, since a machine has one.
+    /// Classes without prices in the stack keep their own. Measured shapes and kernels take precedence over the stack's curves, as
+    /// over the machine's. The machine's power limits and sustained rates apply to the stack's curves, too. A machine with several
+    /// NPU classes keeps its host, because it has only one.
     pub fn with_stack(&self, prices: &StackPrices) -> (Self, Vec<PricedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-/// Puts the curves of a stack in place of those of `class`.
+/// Replaces curves of `class` by the curves of a stack.
 fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<PricedPart>) {
     let curves = &mut class.curves;
     let kept = curves.kept;

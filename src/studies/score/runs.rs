@@ -6,7 +6,7 @@ use super::columns::{
 use super::{RunColumns, ScoreError};
 use chakram_base::config::{ConfigLiteral, quoted};
 use chakram_hardware::machine::{self, Machine};
-use chakram_jobs::{Stack, machine_facts};
+use chakram_jobs::{SoftwareStack, machine_facts};
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, ModelSource};
@@ -424,12 +424,12 @@ fn resolve(
         set.map_err(|why| format!("`{key}` is {}: {why}", quoted(value)))?;
     }
     let mut plan = draft.finish().map_err(|error| error.to_string())?;
-    let stack = options.get(STACK).map(|name| Stack::load(name));
+    let stack = options.get(STACK).map(|name| SoftwareStack::load(name));
     let stack = stack.transpose().map_err(|error| error.to_string())?;
     let machine = options.get(MACHINE).unwrap_or(&columns.machine);
     if let Some(stack) = &stack {
-        let mut report = stack.report();
-        stack.decide(&mut plan, |key| options.contains_key(key), &mut report);
+        let mut report = stack.begin_report();
+        stack.decide_options(&mut plan, |key| options.contains_key(key), &mut report);
     }
     split_unevenly(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
@@ -448,7 +448,7 @@ fn resolve(
     let machine = machine::for_ranks_with(machine, ranks, &values);
     let mut machine = machine.map_err(|error| error.to_string())?;
     if let Some(stack) = &stack {
-        let (priced, report) = stack.on(&machine).map_err(|error| error.to_string())?;
+        let (priced, report) = stack.price(&machine).map_err(|error| error.to_string())?;
         let left = report.left.iter();
         notes.extend(
             left.map(|left| format!("stack {}: no {} {}", report.name, left.part, left.value)),

@@ -6,7 +6,7 @@ use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{ComputeModel, set_accelerator};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{
-    JobOptions, ReplaySettings, ReplaySettingsError, Stack, least_memory, machine_facts,
+    JobOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_memory, machine_facts,
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{GenerateError, TrainingPattern};
@@ -167,16 +167,17 @@ fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-/// Cache of machines and models, by the settings that determine them; files are read once.
+/// Cache of machines, models and software stacks, by the settings that determine them; files are read once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
     machines: Mutex<PartTable<Arc<Machine>>>,
     models: Mutex<PartTable<Model>>,
+    stacks: Mutex<PartTable<Arc<SoftwareStack>>>,
 }
 
 type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 
-/// Maximum number of cached machines and of cached models.
+/// Maximum number of cached parts of each kind.
 const KEPT: usize = 256;
 
 /// The entry of `parts` for `key`, created by `make` if missing.
@@ -219,7 +220,7 @@ impl SharedParts {
                 .iter()
                 .map(|set| (&*set.path, &set.value)),
         );
-        let stack = stack(settings)?;
+        let stack = self.stack(settings)?;
         let named = settings.get("stack");
         let key = format!("{name}|{ranks}|{}|{edits:?}|{named:?}", replay.fill_domains);
         shared(&self.machines, key, || {
@@ -247,12 +248,26 @@ impl SharedParts {
             }
             if let Some(stack) = &stack {
                 machine = stack
-                    .on(&machine)
+                    .price(&machine)
                     .map_err(|error| PointRefusal::new("stack", error))?
                     .0;
             }
             Ok(Arc::new(machine))
         })
+    }
+
+    /// The software stack of `settings`, if they have one.
+    fn stack(&self, settings: &Settings) -> Result<Option<Arc<SoftwareStack>>, PointRefusal> {
+        let name = settings.get("stack").map(ConfigLiteral::to_string);
+        let load = |name: String| {
+            let stack = shared(&self.stacks, name.clone(), || {
+                let stack =
+                    SoftwareStack::load(&name).map_err(|e| PointRefusal::new("stack", e))?;
+                Ok(Arc::new(stack))
+            });
+            stack.map(Some)
+        };
+        name.map_or(Ok(None), load)
     }
 
     /// The model of `settings`.
@@ -296,18 +311,11 @@ fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, 
         set.map_err(|why| PointRefusal::new(key, format!("`{key}` is {value}: {why}")))?;
     }
     let mut plan = draft.finish()?;
-    if let Some(stack) = stack(settings)? {
+    if let Some(stack) = parts.stack(settings)? {
         let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
-        stack.decide(&mut plan, is_given, &mut stack.report());
+        stack.decide_options(&mut plan, is_given, &mut stack.begin_report());
     }
     Ok(TrainingPattern { model, plan })
-}
-
-/// The software stack of `settings`, if they have one.
-fn stack(settings: &Settings) -> Result<Option<Stack>, PointRefusal> {
-    let name = settings.get("stack").map(ConfigLiteral::to_string);
-    let stack = name.map(|name| Stack::load(&name)).transpose();
-    stack.map_err(|error| PointRefusal::new("stack", error))
 }
 
 /// Binds a plan to its machine, and returns the key of its work.

@@ -26,7 +26,7 @@ pub fn render(dry: &DryRunReport<'_>, style: TextStyle) -> String {
 fn write(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Result {
     head(out, dry)?;
     if let Some(stack) = dry.stack {
-        writeln!(out, "stack     {}", stack.line())?;
+        writeln!(out, "stack     {}", stack.to_line())?;
     }
     groups(out, dry.summary, style)?;
     if let Some((machine, lies)) = &dry.on {

@@ -3,7 +3,7 @@
 use super::TrainingArgs;
 use chakram_base::config::nearest;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{Stack, machine_facts};
+use chakram_jobs::{SoftwareStack, machine_facts};
 use chakram_report::stack::StackReport;
 use chakram_workloads::generate::plan::{CorePlacement, listed};
 use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
@@ -78,11 +78,11 @@ impl TrainingArgs {
         })?;
         let (mut plan, origin) = self.plan.plan(left_out)?;
         let stack = self.stack.as_deref().filter(|_| left_out != Some(STACK));
-        let stack = stack.map(Stack::load).transpose()?;
+        let stack = stack.map(SoftwareStack::load).transpose()?;
         let stack = stack.map(|stack| {
-            let mut report = stack.report();
+            let mut report = stack.begin_report();
             let is_given = |key: &str| self.plan.states(&origin, key, left_out);
-            stack.decide(&mut plan, is_given, &mut report);
+            stack.decide_options(&mut plan, is_given, &mut report);
             report
         });
         let capacity = plan.capacity;

@@ -4,7 +4,7 @@ use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
 use crate::generate::shorter::ShortenedStep;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, Stack, machine_facts};
+use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, SoftwareStack, machine_facts};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
 use std::borrow::Cow;
@@ -67,8 +67,8 @@ impl TrainingArgs {
 
     /// Returns `machine` with the prices of the stack that was asked for.
     pub fn with_stack(&self, machine: &Machine) -> Option<Machine> {
-        let stack = Stack::load(self.stack.as_deref()?).ok()?;
-        Some(stack.on(machine).ok()?.0)
+        let stack = SoftwareStack::load(self.stack.as_deref()?).ok()?;
+        Some(stack.price(machine).ok()?.0)
     }
 
     /// Makes the jobs of `settings` those of their machines, where the plan takes other facts from them than from `machine`.

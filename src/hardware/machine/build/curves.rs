@@ -144,7 +144,7 @@ pub(super) fn add_kernels(
             error: number(&table, "error", 10.0)?,
             waves: table.optional("waves", waves)?,
             decode: table.optional("decode", decode)?,
-            widths: table.optional("widths", widths)?,
+            widths: table.optional("widths", read_widths)?,
         };
         for dtype in formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);
@@ -166,7 +166,7 @@ pub(super) fn add_kernels(
 }
 
 /// Factors on the compute rate of attention by the columns of a head.
-fn widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
+fn read_widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
     let table = field.table(Some(WIDTHS))?;
     let mut factors = [0.0; WidthFactors::WIDTHS.len()];
     for (factor, key) in factors.iter_mut().zip(WIDTHS) {
