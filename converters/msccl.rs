@@ -1,10 +1,11 @@
-//! MSCCL algorithms to traces. The input is XML with the steps of every thread block of every GPU; the output is one
-//! trace per GPU, which the members of a collective execute (`--custom`).
+//! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of every GPU; the
+//! output is one trace per GPU, whose steps the members of a collective execute (`--custom`).
 //!
 //! The steps of a thread block run in order; a step may also wait for a step of another thread block of its GPU. A
-//! step whose kind has an `r` receives first; a step whose kind ends with `s` sends last. Copies and reductions in
-//! between cost no time of their own, as in the built-in algorithms. A connection is a sender, a receiver and a
-//! channel: exactly one thread block sends into it and one receives from it, in order.
+//! step whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies
+//! and reductions between a receive and a send cost no time of their own, as in the built-in algorithms. A connection
+//! is a sender, a receiver and a channel: exactly one thread block sends into the connection and one receives from
+//! it, in order.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
@@ -19,9 +20,9 @@ pub use emit::MscclScripts;
 /// Algorithm of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MscclAlgorithm {
-    /// Its name.
+    /// Name of the algorithm.
     pub name: String,
-    /// The collective.
+    /// Collective that the algorithm carries out.
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
@@ -42,9 +43,9 @@ pub struct MscclGpu {
 /// A thread block: its connections and its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadBlock {
-    /// GPU that it sends to.
+    /// GPU that the thread block sends to.
     pub send: Option<u32>,
-    /// GPU that it receives from.
+    /// GPU that the thread block receives from.
     pub receive: Option<u32>,
     /// Channel of both connections.
     pub channel: u32,
@@ -56,13 +57,13 @@ pub struct ThreadBlock {
 /// Step of a thread block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MscclStep {
-    /// Parts of the step.
+    /// Which of receive, reduce, copy and send the step consists of.
     pub kind: StepKind,
-    /// First chunk that it reads or forwards.
+    /// First chunk that the step reads or forwards.
     pub source: u64,
-    /// Number of chunks.
+    /// Number of chunks, from `source`.
     pub count: u64,
-    /// Thread block and step on the same GPU that it waits for.
+    /// Thread block and step on the same GPU that the step waits for.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
@@ -145,8 +146,8 @@ impl MscclAlgorithm {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
             let end = match rest {
-                // This matches exactly what the XML parser treats as a declaration. Everything else is a
-                // processing instruction, in which quotes have no meaning.
+                // The XML parser treats exactly this form as a declaration. Any other `<?` begins a processing
+                // instruction, in which quotes have no meaning.
                 [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => unquoted(inside, b"?>"),
                 [b'<', b'?', inside @ ..] => behind(inside, b"?>"),
                 [b'<', b'!', b'-', b'-', inside @ ..] => behind(inside, b"-->"),
@@ -165,13 +166,13 @@ impl MscclAlgorithm {
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or as [`Self::parse`].
+    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
 }
 
-/// Builds an error at a line and column, both counted from 1.
+/// Builds the error for an invalid file at a line and column, both counted from 1.
 fn refused(line: (usize, usize), found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: Some(line),

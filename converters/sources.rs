@@ -1,4 +1,5 @@
-//! Sources of traces: their file formats, what the conversion keeps, and format detection.
+//! Sources of traces: their file formats, what the conversion keeps, and detection of a file's
+//! source.
 
 use crate::folder::listed;
 use crate::goal::GoalSchedule;
@@ -41,15 +42,15 @@ pub enum TraceSource {
 /// Description of a source for users.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceDescription {
-    /// The source.
+    /// The source described.
     pub source: TraceSource,
-    /// Its name on the command line.
+    /// Name of the source on the command line.
     pub word: &'static str,
     /// Noun phrase for one input, for use in a sentence.
     pub noun: &'static str,
-    /// Description of its files.
+    /// Description of the source's files.
     pub files: &'static str,
-    /// What the traces keep; keys of settings are in braces.
+    /// Description of what the converted traces keep; keys of settings are in braces.
     pub kept: &'static str,
 }
 
@@ -120,7 +121,7 @@ impl TraceSource {
         described.expect("every source is described")
     }
 
-    /// Returns its name on the command line.
+    /// Returns the source's name on the command line.
     pub fn word(self) -> &'static str {
         self.description().word
     }
@@ -153,7 +154,7 @@ impl TraceSource {
     ///
     /// # Errors
     ///
-    /// As [`Self::of`], and if the paths belong to several sources.
+    /// Fails where [`Self::of`] fails, and if the paths belong to several sources.
     pub fn of_all(paths: &[PathBuf]) -> Result<Self, TraceError> {
         let mut first: Option<(&PathBuf, Self)> = None;
         for path in paths {
@@ -180,9 +181,9 @@ impl TraceSource {
 /// A recognized file or folder, for commands that cannot read it themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
-    /// It can be converted.
+    /// An input that the converters can read.
     Source(TraceSource),
-    /// It cannot be converted; a description of what it is.
+    /// An input that no converter can read, with a description.
     Foreign(&'static str),
 }
 
@@ -205,7 +206,7 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes read for detection. It is large because metadata may come first.
+/// Number of bytes read for detection. This head is large because metadata may precede the events.
 const HEAD: u64 = 1 << 20;
 
 /// Returns the source of a file, or a description of what it is instead.
@@ -269,7 +270,7 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
 }
 
-/// Highest field number of a node or of metadata in any version of the schema.
+/// Maximum field number of a node or of metadata in any version of the schema.
 const MOST_FIELDS: u32 = 16;
 
 /// Returns whether `bytes` may be the first record of a trace. Text is rejected, because most letters would be keys
@@ -300,8 +301,8 @@ fn described(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of a folder: that of its first file, by name, that has one. If no file has one, its
-/// subfolders are searched for captures of ranks and profiles of JAX.
+/// Returns the source of a folder: the source of the first file, in order of names, that has one.
+/// If no file has a source, its subfolders are searched for captures of ranks and profiles of JAX.
 fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = entries(path)?;
     for file in &files {

@@ -1,8 +1,9 @@
 //! Profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
 //!
-//! A file is an `XSpace` of planes: one per device, with a line per stream; one for the host's threads; and one with
-//! the programs (`HloProto`). Fields follow the public `xplane.proto` and `hlo.proto`. The file is in memory once;
-//! events borrow from it.
+//! A file is an `XSpace` of planes: one per device, with a line per stream; one plane for the
+//! host's threads; and one with the compiled programs (`HloProto`). Fields follow the public
+//! `xplane.proto` and `hlo.proto`. Each file is kept in memory once, and events borrow from its
+//! contents.
 //!
 //! - `space`: planes, lines, events and stats;
 //! - `timeline`: time slices of a device's streams, and the calls that launched them;
@@ -34,7 +35,7 @@ use timeline::{DeviceTimeline, HostTimelines};
 /// Contents and name of a file.
 #[derive(Debug)]
 pub struct XplaneFile {
-    /// Path for error messages.
+    /// Path of the file, for error messages.
     pub path: PathBuf,
     /// Decompressed contents.
     pub contents: Vec<u8>,
@@ -45,7 +46,7 @@ impl XplaneFile {
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or exceeds the memory limit.
+    /// Fails if the file cannot be read or exceeds the memory limit.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let contents = DecompressedStream::open(path).map(|stream| read_all(stream, 0))?;
         Ok(Self {
@@ -58,25 +59,27 @@ impl XplaneFile {
 /// Conversion of one device.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceConversion {
-    /// Rank of its trace.
+    /// Rank of the device's trace.
     pub rank: u32,
-    /// Name of its plane.
+    /// Name of the device's plane.
     pub device: String,
-    /// Number of events with a duration on its streams.
+    /// Number of events with a duration on the device's streams.
     pub events: u64,
-    /// Busy time of its streams, summed, ns.
+    /// Busy time of the device's streams, summed, ns.
     pub busy_ns: u64,
-    /// Busy time that nodes preserve, ns: kernels, and collectives including their waiting.
+    /// Busy time that the trace's nodes preserve, ns: kernels, and collectives with their waiting
+    /// time.
     pub kept_ns: u64,
     /// Number of host calls that launched events of this device.
     pub launches: u64,
     /// Number of events with a launching call.
     pub linked: u64,
-    /// Number of events that begin before their launching call; they keep their time but lose the call.
+    /// Number of events that begin before their launching call; such an event keeps its time but
+    /// loses the link to the call.
     pub early: u64,
     /// Number of collectives matched across devices.
     pub collectives: u64,
-    /// Number of unmatched communication events, which remain kernels with their recorded time.
+    /// Number of unmatched communication events, which become kernels with their recorded time.
     pub unmatched: u64,
     /// Number of nodes in the trace.
     pub nodes: u64,
@@ -89,8 +92,8 @@ pub struct XplaneSummary {
     pub span_ns: u64,
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversion>,
-    /// Planes and lines that were skipped because they repeat others or are not streams: name and number of
-    /// events.
+    /// Planes and lines that were skipped because they repeat others or are not streams: the name
+    /// and the number of events of each.
     pub left_out: Vec<(String, u64)>,
 }
 
@@ -164,7 +167,7 @@ impl<'a> XplaneJob<'a> {
         self.devices.len() as u32
     }
 
-    /// Writes the trace of `rank` and adds it to the summary. Must be called in rank order.
+    /// Writes the trace of `rank` and adds the device to the summary. Must be called in rank order.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Reads the processes of an export, each as host and device events in the form that Kineto's traces are read into.
+//! Reads the processes of an Nsight Systems export. The events of each process become a
+//! [`KinetoTrace`], the form of PyTorch's device traces.
 
 use super::nccl::{NcclRange, ThreadMoment};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
@@ -27,9 +28,9 @@ const WORK_COLUMNS: [&str; 6] = [
     "correlationId",
     "globalPid",
 ];
-/// Hint for exports without these tables.
+/// Hint for exports without tables of device work.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
-/// Types of NVTX push/pop ranges: with a text, and with another message.
+/// Types of NVTX push/pop ranges: ranges with a text, and ranges with another message.
 const PUSHED: [i64; 2] = [59, 70];
 /// Kinds of copies by CUPTI's number.
 const COPIES: [(i64, &str); 8] = [
@@ -54,22 +55,22 @@ const STREAM_WAIT: i64 = 2;
 /// A process of an export.
 #[derive(Debug)]
 pub(super) struct ProcessCapture {
-    /// Its process id.
+    /// Process id.
     pub pid: u64,
-    /// The export.
+    /// Path of the export.
     pub file: PathBuf,
-    /// Its events.
+    /// Events of the process.
     pub trace: KinetoTrace,
-    /// Devices that it uses.
+    /// Devices that the process uses.
     pub devices: BTreeSet<i32>,
-    /// Communicators of which it is a member: name, its rank, number of ranks.
+    /// Communicators of the process: name, rank of the process in it, number of ranks.
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and launches of its threads, by time.
     pub moments: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
     details: Interner<EventDetails>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
-    /// Communication kernels by correlation id, with the operation in their name.
+    /// Communication kernels by correlation id, each with the operation in its name.
     kernels: BTreeMap<u64, Vec<(u32, Option<&'static str>)>>,
     /// Records of CUDA events, by event: correlation id and stream.
     records: BTreeMap<i64, Vec<(u64, i64)>>,
@@ -77,7 +78,7 @@ pub(super) struct ProcessCapture {
 }
 
 impl ProcessCapture {
-    /// Adds arguments that describe a kernel's communication to its event.
+    /// Adds arguments that describe a kernel's communication to the kernel's event.
     pub fn state(&mut self, event: u32, arguments: Vec<(String, String)>) {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
@@ -141,12 +142,12 @@ struct ReportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
     texts: NameTable,
-    /// Text index by id in the export.
+    /// Index of each text in the trace, by the text's id in the export.
     text_of: BTreeMap<i64, u32>,
-    /// By text index: what it shows as a kernel name.
+    /// By index of a text: what the text reveals if it is a kernel name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
-    /// Start of the session, ns since 1970.
+    /// Start of the profiling session, ns since 1970.
     base: i64,
     /// Whether rows of device work state their process.
     has_processes: bool,
@@ -156,7 +157,7 @@ struct ReportReader<'d> {
 /// Processes a row in a reader.
 type TakeRow<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
-/// Fields of an event to add.
+/// Fields of an event before it is added to a trace.
 struct EventParts<'e> {
     name: &'e str,
     category: EventCategory,
@@ -203,7 +204,7 @@ impl<'d> ReportReader<'d> {
                 Ok(())
             },
         )?;
-        // A clock beyond the year 2116 cannot be right.
+        // A clock beyond the year 2116 must be wrong.
         this.base = base.filter(|base| (0..1 << 61).contains(base)).unwrap_or(0);
         Ok(this)
     }
@@ -219,8 +220,8 @@ impl<'d> ReportReader<'d> {
         rows(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the device work table `name`, if it exists: [`WORK_COLUMNS`], then
-    /// `more`.
+    /// Calls `take` with each row of the device work table `name`, if it exists: a row has the
+    /// columns [`WORK_COLUMNS`], then `more`.
     fn each_work(
         &mut self,
         name: &str,
@@ -230,7 +231,8 @@ impl<'d> ReportReader<'d> {
         self.each(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
-    /// Returns the process of a row. The process id is in the global id above the lowest 24 bits.
+    /// Returns the process of a row. The process id is in the bits of the global id above the
+    /// lowest 24.
     fn process(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
@@ -253,7 +255,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns start and duration on the host's clock; counts events without them.
+    /// Returns the start and the duration of a row on the host's clock; counts rows without them.
     fn time(&mut self, row: &[SqliteValue<'_>], global: SqliteValue<'_>) -> Option<(i64, u64)> {
         let base = self.base;
         let span = || {
@@ -397,7 +399,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads launches of graphs that were traced as a whole; each is one piece of work on its stream.
+    /// Reads launches of graphs that were traced as a whole; each becomes one kernel on its stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.each_work(WORK[3], &columns, &mut |this, row| {
@@ -410,7 +412,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of a thread. The thread id is in the lowest 24 bits of its global id.
+    /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global
+    /// id.
     fn thread(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.integer().unwrap_or(0).cast_unsigned();
         let process = self.process(global);
@@ -528,7 +531,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads records of CUDA events, for which streams wait.
+    /// Reads records of CUDA events, on which streams wait.
     fn read_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.each(
@@ -603,7 +606,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of synchronizations, on which nothing runs.
+    /// Returns the track of synchronizations, a track on which no work runs.
     fn sync_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let process = self.process(global);
         let tracks = &mut process.trace.tracks;

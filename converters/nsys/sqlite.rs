@@ -2,13 +2,13 @@
 //!
 //! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
 //! is a b-tree ordered by row id: inner pages list the numbers of their children, leaves contain rows. A row is a
-//! header of types followed by its values. A row that does not fit into its page continues in a chain of overflow
-//! pages. Integers are big-endian. *Varints* have seven bits in each of up to eight bytes, most significant first, and
-//! eight bits in a ninth.
+//! header with the types of its values, then the values. A row that does not fit into a page continues in a chain of
+//! overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has seven bits in each of its
+//! first eight bytes, most significant first, and eight bits in a ninth byte.
 //!
 //! The reader loads one page at a time and keeps only the path from the root to a leaf, so memory does not grow with
 //! the file. A table contains each page once, so a walk that visits more pages than the file has must be in a cycle,
-//! and ends in an error.
+//! and the walk ends in an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::{TraceError, TraceLocation, escape};
@@ -110,7 +110,7 @@ pub(crate) struct SqliteTable {
 }
 
 impl SqliteTable {
-    /// Returns whether it has a column `name`.
+    /// Returns whether the table has a column `name`.
     pub fn has(&self, name: &str) -> bool {
         self.place(name).is_some()
     }
@@ -127,13 +127,13 @@ enum DatabaseBytes {
     Memory(Vec<u8>),
 }
 
-/// A file of SQLite.
+/// An SQLite file.
 pub(crate) struct SqliteDatabase {
     path: PathBuf,
     storage: DatabaseBytes,
     /// Size of a page, bytes.
     page: usize,
-    /// Bytes of a page that can contain data; the rest is reserved.
+    /// Bytes of a page that can contain data; the remaining bytes are reserved.
     usable: usize,
     /// Number of pages.
     pages: u32,
@@ -149,7 +149,7 @@ impl SqliteDatabase {
     ///
     /// # Errors
     ///
-    /// If it is not an SQLite file, is damaged, or has changes in another file.
+    /// Fails if the file is not an SQLite file, is damaged, or has changes in another file.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::io(path, "read", source);
         let mut file = File::open(path).map_err(io)?;
@@ -294,7 +294,7 @@ impl SqliteDatabase {
     ///
     /// # Errors
     ///
-    /// If the file is damaged, or `take` fails.
+    /// Fails if the file is damaged, or `take` fails.
     pub fn rows(
         &self,
         table: &SqliteTable,
@@ -369,13 +369,13 @@ struct TableWalk<'d> {
     database: &'d SqliteDatabase,
     table: &'d SqliteTable,
     places: &'d [Option<usize>],
-    /// Number of pages that the walk may still read.
+    /// Number of pages that the walk may still read before the table must have a cycle.
     left: u64,
     row: Vec<u8>,
     overflow: Vec<u8>,
 }
 
-/// An inner page with its next unvisited child.
+/// An inner page, and the index of the page's next unvisited child.
 struct InnerPage {
     number: u32,
     bytes: Vec<u8>,
@@ -428,7 +428,7 @@ impl TableWalk<'_> {
                 continue;
             }
             let at = match place < cells {
-                // The last child's number is in the page header.
+                // The number of the last child is in the page header.
                 false => head + 8,
                 true => usize::from(self.u16(number, bytes, head + 12 + 2 * place)?),
             };
@@ -479,7 +479,7 @@ impl TableWalk<'_> {
             let found = format!("a row of {length} bytes");
             return Err(self.damaged(number, &found));
         }
-        // The format's rule: a row that exceeds a page keeps a prefix in it, sized so that the rest fills
+        // Rule of the file format: a row that exceeds a page keeps a prefix in the page, sized so that the rest fills
         // whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
@@ -551,7 +551,7 @@ impl TableWalk<'_> {
         Some(())
     }
 
-    /// Counts a page as read; fails once a table has more pages than the file.
+    /// Counts a page as read; fails if a table has more pages than the file.
     fn count_page(&mut self, number: u32) -> Result<(), TraceError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
@@ -582,7 +582,7 @@ impl TableWalk<'_> {
     }
 }
 
-/// Offset of the header within a page. In page 1 it follows the file header.
+/// Offset of the header within a page. In page 1 the page header follows the file header.
 fn header_at(page: u32) -> usize {
     if page == 1 { HEADER } else { 0 }
 }
@@ -650,7 +650,7 @@ fn columns(sql: &str) -> (Vec<String>, Option<usize>) {
     (columns, row_id)
 }
 
-/// A word, and whether it is quoted.
+/// A word, and whether the word is quoted.
 type SqlWord = (String, bool);
 
 /// Splits the outermost parentheses of `sql` at commas and returns the words of each part, without words in inner

@@ -1,15 +1,16 @@
 //! Activities of a rank, with the dependencies that determine when each can start.
 //!
-//! Every operator becomes one activity, placed among its child calls where it does its own work ([`own_places`]). The
-//! rest of its own time, and the time between operators, becomes host time before the next activity. So no time is lost
-//! and nothing moves. An annotation becomes a mark of zero length, because its own time is Python's.
+//! Every operator becomes one activity, placed in the gap between its child calls in which it does its own work
+//! ([`own_places`]). The rest of the operator's own time, and the time between operators, becomes host time before
+//! the next activity. So no time is lost, and every activity keeps its recorded time. An annotation becomes a mark of
+//! zero length, because the time between its child calls is Python's.
 //!
-//! An activity depends on these, each of which had ended when it started:
+//! An activity depends on the following activities, each of which had ended when it started:
 //!
 //! - the previous activity on its thread or stream;
 //! - for communication and kernels, the activity that launched it;
-//! - for an activity that had to wait ([`host_waits`]), the communication or kernel that it waited for. The wait itself
-//!   is part of no activity: the replay determines it;
+//! - for an activity that had to wait ([`host_waits`]), the communication or kernel that it waited for. The wait
+//!   itself is part of no activity, because the replay determines its length;
 //! - for a thread that idled, the activity on another thread that ended last.
 //!
 //! The host time before an activity starts at the end of its last dependency.
@@ -44,7 +45,7 @@ pub enum ActivityKind {
 pub enum ActivityLane {
     /// A host thread.
     Thread(u32),
-    /// Communication in flight on the host: one worker's, or the messages to one peer.
+    /// Communication in flight on the host: of one worker thread, or the messages to one peer.
     Flight(u32),
     /// A stream of the device.
     Stream(i64),
@@ -64,9 +65,9 @@ pub struct Activity {
 /// Where a call was submitted and where it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPlace {
-    /// Lane on which it runs.
+    /// Lane on which the call runs.
     pub lane: ActivityLane,
-    /// Item that submitted it.
+    /// Item that submitted the call.
     pub item: u32,
 }
 
@@ -87,9 +88,9 @@ pub struct DependencyStats {
     pub device_syncs: u64,
     /// Waits of streams for one another.
     pub stream_waits: u64,
-    /// Threads that resumed when another thread finished its work.
+    /// Waits of threads that resumed when another thread finished its work.
     pub handoffs: u64,
-    /// Dependencies dropped because they ended after their dependent began.
+    /// Dependencies dropped because the earlier activity ended after the later one began.
     pub cut: u64,
     /// Calls for which no wait was found.
     pub unawaited: u64,
@@ -108,7 +109,7 @@ pub struct Activities {
     pub call_places: Vec<CallPlace>,
     /// Activity of each item.
     pub of_item: Vec<u32>,
-    /// Per call, whether the program was seen to block on it.
+    /// Per call, whether the program blocked on the call.
     pub blocked: Vec<bool>,
     /// Counts by rule.
     pub stats: DependencyStats,
@@ -174,8 +175,8 @@ impl Activities {
         }
     }
 
-    /// Returns the thread's activity that submitted this one: itself for host activities, the launch for device work,
-    /// the operator for a call; 0 if it was launched before the capture.
+    /// Returns the thread's activity that submitted this one: a host activity submits itself, device work is
+    /// submitted by its launch, and a call by its operator. Returns 0 if the launch was before the capture.
     pub fn submitter(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,
@@ -201,7 +202,7 @@ impl Activities {
         self.list.len() as u32 - 1
     }
 
-    /// Records that `effect` starts after `cause`; does nothing if either does not exist.
+    /// Records that `effect` starts after `cause`; does nothing if either activity does not exist.
     fn add_dependency(&mut self, cause: u32, effect: u32) {
         if cause != NONE && effect != NONE && cause != effect {
             self.dependencies.push((cause, effect));
@@ -227,9 +228,9 @@ impl Activities {
     }
 }
 
-/// Sorts dependencies among this many activities by effect, then by cause.
+/// Sorts dependencies among a total of `activities` activities by effect, then by cause.
 fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
-    // Counting sort by effect; few causes per effect remain to be sorted.
+    // Counting sort by effect; the few causes of each effect are sorted afterwards.
     let mut place = vec![0_u32; activities + 1];
     for &(_, effect) in &*dependencies {
         place[effect as usize + 1] += 1;
@@ -243,7 +244,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
         causes[*place as usize] = cause;
         *place += 1;
     }
-    // Afterwards each place is the end of its effect's range.
+    // After the loop, each entry of `place` is the end of the range of its effect.
     let mut start = 0;
     for (effect, end) in (0..).zip(place) {
         let own = start..end as usize;

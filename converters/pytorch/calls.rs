@@ -1,8 +1,9 @@
 //! Communication calls of one rank: the arguments of each, and its time in flight.
 //!
 //! The arguments come from three sources. `c10d::*` operators carry tensors, root and peer. The
-//! `_c10d_functional::*` operators around them carry the group's name. `record_param_comms`, which NCCL's
-//! process group writes, carries everything. The time in flight comes from gloo's intervals or NCCL's kernels.
+//! enclosing `_c10d_functional::*` operators carry the group's name. `record_param_comms`, which
+//! NCCL's process group writes, carries all arguments. The time in flight comes from gloo's
+//! intervals or NCCL's kernels.
 
 use super::rank_timeline::{NONE, RankTimeline};
 use chakram_trace::format::CollectiveKind;
@@ -29,34 +30,35 @@ pub enum CommOp {
 /// A communication call of one rank.
 #[derive(Clone, Debug)]
 pub struct CommCall {
-    /// Item that made the call.
+    /// Index of the item (a timeline entry) that made the call.
     pub item: u32,
     /// Record function id; the calls of a rank are sorted by it.
     pub rf_id: u64,
-    /// Operation.
+    /// Operation of the call.
     pub act: CommOp,
-    /// Arguments.
+    /// Arguments of the call.
     pub asked: CallArgs,
     /// Index of the job's group; set once the groups are known.
     pub group: u32,
-    /// Index in [`RankTimeline::threads`] of the thread that carried it out, or [`NONE`] if that was the caller's
-    /// thread or a device.
+    /// Index in [`RankTimeline::threads`] of the thread that carried out the call, or [`NONE`] if
+    /// the caller's thread or a device did.
     pub worker: u32,
-    /// Stream that carried it out, if it ran on a device.
+    /// Stream that carried out the call, if the call ran on a device.
     pub stream: Option<i64>,
-    /// Index in [`RankTimeline::devices`] of the kernel that carried it out, or [`NONE`].
+    /// Index in [`RankTimeline::devices`] of the kernel that carried out the call, or [`NONE`].
     pub device: u32,
-    /// Time at which the work had been launched. Time of the caller after it does not belong to the call.
+    /// Time at which the work had been launched. The caller's time after `launched` does not belong
+    /// to the call.
     pub launched: i64,
-    /// Start, ns since the epoch by this rank's clock.
+    /// Start of the call, ns since the epoch by this rank's clock.
     pub start: i64,
     /// End of the transfer; for a message on the host, the end of the program's wait for it.
     pub end: i64,
-    /// Time from which the result was usable, after copies that its worker makes at the end.
+    /// Time from which the result was usable, after the copies that the worker makes at the end.
     pub done: i64,
-    /// Kineto event that carried it out; the last one if several did.
+    /// Kineto event that carried out the call; the last one if several did.
     pub event: u32,
-    /// Number of intervals or kernels that carried it out.
+    /// Number of intervals or kernels that carried out the call.
     pub parts: u32,
 }
 
@@ -65,19 +67,20 @@ pub struct CommCall {
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
-    /// Calls whose kernels the profiler dropped. They have no node, but calls of other ranks match them. Their times
-    /// are the times of their launches.
+    /// Calls whose kernels the profiler dropped. Dropped calls get no node, but calls of other
+    /// ranks match them. The launch times replace the missing kernel times.
     pub dropped: Vec<CommCall>,
-    /// Calls that were never seen to run, by operator name.
+    /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,
     /// Number of communication intervals without an operator that requested them.
     pub orphans: u64,
-    /// For calls with several kernels: further kernels in [`RankTimeline::devices`], sorted, each with the call's
-    /// first kernel.
+    /// For calls with several kernels: the kernels after the first, as indices in [`RankTimeline::devices`], sorted,
+    /// each with the index of the call's first kernel.
     pub further: Vec<(u32, u32)>,
-    /// Kernels and copies in [`RankTimeline::devices`] whose communication operation is unknown, sorted.
+    /// Communication kernels and copies of unknown operation, as sorted indices in
+    /// [`RankTimeline::devices`].
     pub unknown: Vec<u32>,
-    /// Number of `unknown` ones launched before the capture began.
+    /// Number of entries of `unknown` launched before the capture began.
     pub before: u64,
 }
 
@@ -97,19 +100,19 @@ impl CommCall {
         !matches!(self.act, CommOp::Collective(_))
     }
 
-    /// Returns whether it moves data of a size that the capture does not state.
+    /// Returns whether the call moves data of a size that the capture does not state.
     pub fn size_unknown(&self) -> bool {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;
         !asked.size_stated && (asked.bytes_in, asked.bytes_out) == (0, 0) && self.act != barrier
     }
 
-    /// Returns whether the profiler dropped all of its kernels.
+    /// Returns whether the profiler dropped all kernels of the call.
     pub fn is_dropped(&self) -> bool {
         self.parts == 0
     }
 
-    /// Returns whether it ran on a device.
+    /// Returns whether the call ran on a device.
     pub fn on_device(&self) -> bool {
         self.device != NONE
     }

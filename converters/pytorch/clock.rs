@@ -1,8 +1,9 @@
 //! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all of them at about the same moment. So the difference between its end
-//! times on two ranks is the difference between their clocks, plus the delay in noticing the end. The median over all
-//! collectives that two ranks share is the *estimate*. Causality bounds it: no member can end before the last has
+//! A collective that needs every member ends on all of them at about the same moment. So the
+//! difference between its end times on two ranks is the difference between their clocks, plus the
+//! delay in noticing the end. The median of these differences over all collectives that two ranks
+//! share is the *estimate*. Causality bounds the estimate: no member can end before the last has
 //! started, and no message arrives before it was sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
@@ -12,9 +13,10 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on one host share a clock, so their estimate is noise. Such a clock moves only if zero is outside the bounds,
-//! and then only to the nearer bound. The same rule applies where only messages were observed, because messages give
-//! bounds but no estimate. If the captures do not name their hosts, estimates within the scatter are not applied.
+//! Ranks on one host share a clock, so their estimate is noise. So a clock on the same host is
+//! corrected only if zero is outside the bounds, and then only to the nearer bound. The same rule
+//! applies if only messages were observed, because messages give bounds but no estimate. If the
+//! captures do not name their hosts, estimates within the scatter are not applied.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -31,7 +33,7 @@ pub struct ClockOffset {
     /// Correction per unit of time since `drift_from`, in parts of 10^12.
     #[serde(rename = "drift_ppt")]
     pub drift: i64,
-    /// Moment at which the drift is zero, by the rank's clock, ns.
+    /// Time by the rank's clock at which the drift correction is zero, ns.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
     /// Median difference of end times, ns; zero if no collective was observed.
@@ -72,11 +74,12 @@ fn drift_gain(drift: i64, passed: i64) -> i64 {
     i64::try_from(gained).unwrap_or(i64::MAX)
 }
 
-/// Unit of drift: parts per 10^12.
+/// Unit of drift: a drift of 1 is one part in 10^12.
 const WHOLE: i64 = 1_000_000_000_000;
 /// Largest plausible drift. Quartz is off by at most 200 parts in a million, and NTP corrects by up to 500.
 const LARGEST_DRIFT: i64 = WHOLE / 1000;
-/// Minimum number of collectives for a drift estimate; fewer cannot separate drift from noise.
+/// Minimum number of collectives for a drift estimate; fewer collectives cannot separate drift from
+/// noise.
 const FEWEST_FOR_DRIFT: usize = 8;
 /// Growth over the window below which no drift is assumed, ns.
 const LEAST_GROWTH: i64 = 1_000;
@@ -92,9 +95,9 @@ struct ClockObservation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ObservationKind {
     Collective,
-    /// Sent by the first.
+    /// Message that the first rank sent.
     Sent,
-    /// Sent by the second.
+    /// Message that the second rank sent.
     Received,
 }
 
@@ -136,8 +139,8 @@ pub fn offsets(
             });
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
-                // A rank that shares no collective with a known rank starts a new set, with its own clock as
-                // reference.
+                // A rank that shares no collective with a known rank starts a new set of known
+                // ranks, with the rank's own clock as reference.
                 Some(rank) => known[rank] = true,
                 None => return offsets,
             }
@@ -154,7 +157,7 @@ pub fn offsets(
     }
 }
 
-/// Relation of the hosts of two ranks.
+/// Whether two ranks are on the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostRelation {
     Same,
@@ -173,7 +176,8 @@ impl HostRelation {
     }
 }
 
-/// Estimates the offset of the second of two ranks. The first is corrected by `base`.
+/// Estimates the offset of the second of two ranks. `base` is the correction of the first rank's
+/// clock.
 fn estimate_offset(
     mut seen: Vec<ClockObservation>,
     base: &ClockOffset,
@@ -201,8 +205,8 @@ fn estimate_offset(
     let estimate = median(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Clocks with other errors can contradict causality. Then the estimate, or the middle of the bounds, is used
-    // unchanged.
+    // Errors in the two clocks can make the bounds contradict each other. Then the estimate, or the
+    // middle of the bounds, is used unchanged.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -257,9 +261,9 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the drift of the second rank's clock against the first's, and the moment at which it is zero. The drift is
-/// the median slope between collectives half the window apart, which is robust against stragglers. It is zero if the
-/// scatter of the differences can explain the growth.
+/// Returns the drift of the second rank's clock against the first's, and the moment at which it is
+/// zero. The drift is the median slope between collectives half the window apart, which is robust
+/// against stragglers. The drift is zero if the scatter of the differences can explain the growth.
 fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -369,8 +373,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Collectives one second apart. They end later on the first rank by the given differences, and last `before` ns
-    /// on both ranks.
+    /// Collectives one second apart. Each ends later on the first rank by its entry of
+    /// `differences`, and lasts `before` ns on both ranks.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;
@@ -404,7 +408,7 @@ mod tests {
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
         assert_eq!(offset.spread, 25);
-        // From the other rank's side all signs are reversed, and the next rank adds its offset.
+        // Seen from the other rank all signs are reversed, and the next rank adds its offset.
         assert_eq!(
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5
@@ -425,22 +429,24 @@ mod tests {
         let seen = collectives(&noise, MS);
         assert_eq!(of(&seen, HostRelation::Same).applied, 0);
         assert_eq!(of(&seen, HostRelation::Different).applied, 200_000);
-        // Scatter is 50 us. 200 us exceeds three times that, 100 us does not.
+        // The scatter is 50 us. An offset of 200 us exceeds three times the scatter, 100 us does
+        // not.
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 200_000);
         let seen = collectives(&[100_000, -300_000, 150_000], MS);
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 0);
-        // Ends differ by 300 us and both lasted 20 us: zero is impossible, and the clock moves to the nearer
-        // bound.
+        // Ends differ by 300 us and the collectives last 20 us: an offset of zero is impossible,
+        // and the clock moves to the nearer bound.
         let seen = collectives(&[300_000, 300_010], 20_000);
         assert_eq!(of(&seen, HostRelation::Same).applied, 280_010);
-        // Zero is possible, so the large estimate is not applied.
+        // An offset of zero is possible, so the large estimate is not applied.
         let late = collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
         assert_eq!(of(&late, HostRelation::Same).applied, 0);
     }
 
     #[test]
     fn messages_alone_move_no_clock_but_where_they_must() {
-        // Sent at 0 and received before 1 ms on the receiver's clock, so that clock is at most 1 ms behind.
+        // The message is sent at 0 and received before 1 ms on the receiver's clock, so the
+        // receiver's clock is at most 1 ms behind.
         let message = |sent: i64, received: i64| ClockObservation {
             spans: [(sent, sent + 10), (received - 10, received)],
             kind: ObservationKind::Sent,
@@ -456,7 +462,8 @@ mod tests {
         }
     }
 
-    /// The second clock is 20 parts in a million fast, and 3 ms ahead at first: 60 collectives a second apart.
+    /// The second clock is 20 parts in a million fast and starts 3 ms ahead: 60 collectives, one
+    /// second apart.
     #[test]
     fn a_line_through_the_differences_follows_a_drift() {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
@@ -464,7 +471,7 @@ mod tests {
         let seen = collectives(&drifting, 300_000);
         for hosts in [HostRelation::Different, HostRelation::Unknown] {
             let offset = of(&seen, hosts);
-            // 1 us of noise over half a minute: 0.03 parts in a million.
+            // Noise of 1 us over half a minute is a drift of 0.03 parts in a million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
                 let apart = seen.spans[0].1 - offset.correct(seen.spans[1].1);
@@ -474,7 +481,7 @@ mod tests {
             }
             assert!(offset.spread <= 1_000);
         }
-        // One host has one clock; scatter of 2 ms hides a drift of 1.2 ms.
+        // Ranks on one host share a clock; a scatter of 2 ms hides a growth of 1.2 ms.
         assert_eq!(of(&seen, HostRelation::Same).drift, 0);
         let scattered: Vec<i64> = drifting
             .iter()

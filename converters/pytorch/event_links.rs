@@ -1,4 +1,5 @@
-//! Joins the host trace and the Kineto trace of one rank: by record function id, or else by order.
+//! Joins the host trace and the Kineto trace of one rank: by record function id, or by order on
+//! each thread if there are no ids.
 
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
@@ -28,7 +29,7 @@ pub struct ThreadLinks {
     pub thread: u32,
     /// The matching Kineto track.
     pub track: KinetoTrack,
-    /// Number of its host nodes.
+    /// Number of host nodes on the thread.
     pub nodes: u64,
     /// Number of the track's operators and annotations.
     pub events: u64,
@@ -36,11 +37,11 @@ pub struct ThreadLinks {
     pub linked: u64,
     /// Number of pairs with shapes in both files.
     pub compared: u64,
-    /// Number of these pairs with equal shapes.
+    /// Number of compared pairs whose shapes are equal.
     pub agreeing: u64,
-    /// Index range of the track's events that match the nodes.
+    /// Range of the track's events, by index, that match the nodes.
     pub window: (u64, u64),
-    /// Number of ranges that fit equally well; the first was used.
+    /// Number of event ranges that match the nodes equally well; the first is used.
     pub windows: u64,
 }
 
@@ -65,15 +66,15 @@ pub struct HostNodeLinks {
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes with a record function id but without an event: work on threads that Kineto did not
-    /// record, or before it started.
+    /// Number of host nodes with a record function id but without an event: such work ran on
+    /// threads that Kineto did not record, or before its recording started.
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
     /// Number of host nodes that are intervals of a library's workers, in captures where only operators
     /// represent calls.
     pub carried: u64,
-    /// Number of these worker intervals that no operator requests.
+    /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,
     /// Number of Kineto's operators and annotations without a host node.
     pub kineto_only: u64,
@@ -104,12 +105,12 @@ impl TimeWindow {
         to: i64::MAX,
     };
 
-    /// Returns whether it covers the whole capture.
+    /// Returns whether the window covers the whole capture.
     pub fn is_all(&self) -> bool {
         self.from == i64::MIN && self.to == i64::MAX
     }
 
-    /// Returns whether `start` is within it.
+    /// Returns whether `start` is within the window.
     pub fn holds(&self, start: i64) -> bool {
         self.from <= start && start < self.to
     }
@@ -118,21 +119,22 @@ impl TimeWindow {
 /// Why two files cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventLinkError {
-    /// What was found.
+    /// What is wrong with the files.
     pub found: String,
-    /// What to try.
+    /// What the user can try.
     pub hint: &'static str,
-    /// Offset in the Kineto file, if the error has a position.
+    /// Offset in the Kineto file, if the error is at one place in it.
     pub offset: Option<u64>,
 }
 
-/// Maximum share of pairs with differing names; above it the files are assumed to be from different runs.
+/// Maximum share of pairs with differing names; above this share the files are assumed to be from
+/// different runs.
 const MAX_RENAMED: f64 = 0.02;
 /// Minimum confidence for a join by order.
 const MIN_CONFIDENCE: f64 = 0.9;
 
 impl HostNodeLinks {
-    /// Joins `host` and `kineto`.
+    /// Joins the nodes of `host` to the events of `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
         if !Self::by_id(host, kineto) {
             return by_order::link(host, kineto).sure();
@@ -181,7 +183,7 @@ impl HostNodeLinks {
                 host.texts.get(host.nodes[node as usize].name),
                 kineto.texts.get(event.name),
             );
-            // Kineto writes "unknown" for names that it would have to escape.
+            // Kineto writes "unknown" for names with characters that JSON must escape.
             if names.0 != names.1 && names.1 != "unknown" {
                 this.renamed += 1;
                 this.first_renamed.get_or_insert_with(|| {
@@ -223,7 +225,8 @@ impl HostNodeLinks {
     /// Rejects links by order with a low confidence.
     fn sure(self) -> Result<Self, EventLinkError> {
         let confidence = self.confidence();
-        // Kineto may record fewer threads than the observer, but hardly less than half of the operators.
+        // Kineto may record fewer threads than the observer; but if more than half of the operators
+        // have no event, the files are hardly from one run.
         let enough = self.linked > 0 && self.linked >= self.host_only;
         if enough && confidence >= MIN_CONFIDENCE {
             return Ok(self);
@@ -270,7 +273,8 @@ impl HostNodeLinks {
                 offset: Some(offset),
             });
         }
-        // Kineto may record for longer than the observer, but hardly for a shorter time.
+        // Kineto may record for longer than the observer, but hardly for less than half of the
+        // observer's time.
         if self.linked == 0 || self.linked * 2 < nodes {
             return Err(EventLinkError {
                 found: format!(

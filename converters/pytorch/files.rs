@@ -17,12 +17,11 @@ use held::spoken;
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
-    /// Rank from the file names; if they contain none, the index among the pairs.
+    /// Rank from the file names; if the names contain no rank, the index among the pairs.
     pub rank: u32,
-    /// Whether the names do not distinguish the rank from others, so that the capture must state it.
+    /// Whether the names do not distinguish the rank from others, so the capture must state the rank.
     pub unnumbered: bool,
-    /// Whether the rank is only a guess: some number in the name of the only capture, which may be that of a
-    /// step.
+    /// Whether the rank is only a guess: a number in the name of the only capture, which may be the number of a step.
     pub guessed: bool,
     /// The host trace.
     pub host: Option<PathBuf>,
@@ -45,7 +44,7 @@ fn is_pipe(path: &Path) -> bool {
 const STANDARD_INPUT: &str = "standard input";
 
 impl CapturePair {
-    /// Returns its files on disk.
+    /// Returns the rank's files on disk.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let paths = self.host.iter().chain(&self.kineto).chain(&self.steps);
         let paths = paths.map(PathBuf::as_path);
@@ -62,7 +61,7 @@ impl CapturePair {
         }
     }
 
-    /// Reads `path`, one of its files: with `read` from disk, or with `parse` from memory.
+    /// Reads `path`, one of the rank's files: `read` reads the file from disk, `parse` parses a file in memory.
     pub(super) fn read<T>(
         &self,
         path: &Path,
@@ -91,27 +90,27 @@ pub struct CaptureSet {
 #[derive(Clone)]
 struct FoundFile {
     kind: CaptureFileKind,
-    /// Rank in its name, if any.
+    /// Rank in the file's name, if any.
     rank: Option<u32>,
     path: PathBuf,
-    /// Whether it was given by name rather than found in a folder.
+    /// Whether the user gave the file by name (`true`) or it was found in a folder.
     named: bool,
 }
 
 /// Host traces and Kineto traces, by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures among `paths`: files, folders (their JSON files), and tar archives, whose captures are read into
-/// memory. A host trace and a Kineto trace belong together if their names contain the same rank, or if there is only
-/// one of each and neither name contains one.
+/// Finds the captures among `paths`: files, folders (their JSON files), and tar archives, whose captures are read
+/// into memory. A host trace and a Kineto trace belong together if their names contain the same rank, or if there is
+/// only one of each and neither name contains a rank.
 ///
-/// Fails if a file given by name is neither, if only some ranks have times, or if a rank has two indistinguishable
-/// files of one kind.
+/// Fails if a file given by name is neither a host trace nor a Kineto trace, if only some ranks have times, or if a
+/// rank has two indistinguishable files of one kind.
 pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// As [`pairs`], but [`PIPE`] is replaced by the capture `piped`. If there is only one other file, it is of the same
+/// As [`pairs`], but the capture `piped` replaces [`PIPE`]. If there is only one other file, that file is of the same
 /// rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
@@ -326,8 +325,8 @@ fn others(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the only file of a rank among `files` of one kind. If there are several, files of a different process
-/// than `other` are put aside, unless they were given by name.
+/// Returns the only file of a rank among `files` of one kind. If there are several, files of a different process than
+/// `other` are put aside, unless the user gave them by name.
 fn only(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
@@ -389,8 +388,8 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
     other.map(|file| file.path.as_path())
 }
 
-/// Expands a pattern such as `run?/host.*.json`, for shells that do not; returns the path itself if it is not a
-/// pattern.
+/// Expands a pattern such as `run?/host.*.json`, for shells that do not expand patterns; returns `path` itself if it
+/// is not a pattern.
 fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
     let Some(pattern) = text else {
@@ -415,7 +414,7 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder, or if there are none, those directly in its
+/// Returns the JSON files and archives directly in a folder, or, if there are none, the files directly in its
 /// subfolders.
 fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = entries(folder)?;
@@ -429,7 +428,7 @@ fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     Ok(inside)
 }
 
-/// JSON files and archives of a folder (none of them given by name), and its subfolders.
+/// JSON files and archives of a folder, each with `false` (not given by name), and the folder's subfolders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
@@ -461,11 +460,11 @@ fn is_listed(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Maximum for a number in a name to count as a rank without the word `rank`; larger numbers are process ids
-/// and times.
+/// Maximum of a number in a file name that counts as a rank without the word `rank` before it; larger numbers are
+/// process ids and times.
 const LARGEST: u32 = 99_999;
 
-/// Returns the rank in the name of a capture. A profiler puts the process id in the same position of its file
+/// Returns the rank in the name of a capture. A profiler puts the process id in the position of the rank in its file
 /// names.
 fn rank_in(
     path: &Path,
@@ -476,7 +475,7 @@ fn rank_in(
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
-        // Processes of a container may have numbers as low as ranks.
+        // Process ids in a container may be as low as ranks.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
             let pid = held.pid(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
@@ -485,9 +484,9 @@ fn rank_in(
     }
 }
 
-/// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in `host.3.json`,
-/// `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` do not count. If there is none, returns the number after
-/// `rank` in the name of the file's folder.
+/// Returns the rank in a file's name: the number after `rank`, or otherwise the last separate number, as in
+/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` do not count. If the file's name has no
+/// number, returns the number after `rank` in the name of the file's folder.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = without_versions(name.split(".json").next()?);
@@ -502,12 +501,12 @@ fn rank_of(path: &Path) -> Option<u32> {
         .or_else(|| worded_rank(path.parent()?.file_name()?.to_str()?))
 }
 
-/// Returns whether the number in a file's name is certainly a rank.
+/// Returns whether the number in a file's name is certainly a rank, because the name has a known form.
 fn numbered(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
-    // Names used by this program's own script and by Chakra's linker.
+    // Names used by chakram's own capture script and by Chakra's linker.
     let known = ["host", "kineto", "device"];
     known.iter().any(|word| name.starts_with(word)) || worded_rank(name).is_some()
 }
@@ -582,7 +581,7 @@ mod tests {
         assert_eq!(rank("trace.json"), None);
         assert_eq!(rank("run/rank_5/trace.json"), Some(5));
         assert_eq!(rank("run/7/trace.json"), None);
-        // Versions, process ids and times do not count as ranks.
+        // Numbers of versions, process ids and times do not count as ranks.
         assert_eq!(rank("1.0.2-chakra.0.0.4.json"), None);
         assert_eq!(rank("resnet.1.0.3.host.2.json"), Some(2));
         assert_eq!(rank("gaunernst_bert-small-uncased__1016001.json.gz"), None);

@@ -1,9 +1,10 @@
-//! Group of each communication call.
+//! Determines the process group of each communication call.
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so their
-//! group is inferred: either only one group exists, or the worker threads identify it, because gloo creates two workers
-//! for every new group. NCCL records that state only a number of members are distinguished by stream. Messages have no
-//! worker; they belong to the group of all ranks unless their ends then mismatch.
+//! group is inferred: either only one group exists, or the worker threads identify it, because gloo creates two
+//! workers for every new group. NCCL records that state only a number of members are distinguished by stream.
+//! Messages have no worker; a message belongs to the group of all ranks, unless its send and receive would then not
+//! match.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;
@@ -19,9 +20,9 @@ mod workers;
 /// A process group of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGroup {
-    /// Its name in the job.
+    /// Name of the group, unique in the job.
     pub name: String,
-    /// Its name in its members' captures. Other ranks may use the same name for other groups.
+    /// Name of the group in the captures of its members. Other ranks may use the same name for other groups.
     pub called: String,
     /// Purpose stated by the program.
     pub desc: String,
@@ -38,12 +39,12 @@ pub struct GroupInference {
     pub only: u64,
     /// Calls whose group was inferred from the worker thread or stream, by group.
     pub by_worker: BTreeMap<u32, u64>,
-    /// Calls assigned by size to the only group with that many members, and kernels with nothing but a name, assigned
-    /// to the only group that other calls name. By group.
+    /// Calls assigned by size to the only group with that many members, and kernels known only by name, assigned to
+    /// the only group that other calls name. Counted by group.
     pub by_size: BTreeMap<u32, u64>,
     /// Barriers and device collectives whose group is unknown.
     pub untold: u64,
-    /// Messages assigned to all ranks or to a smaller group, by group.
+    /// Number of messages assigned to each group (all ranks, or a smaller group).
     pub messages: BTreeMap<u32, u64>,
 }
 
@@ -52,9 +53,9 @@ pub struct GroupInference {
 pub struct GroupInferenceError {
     /// Rank whose capture shows the problem.
     pub rank: u32,
-    /// What was found.
+    /// What is wrong in the captures.
     pub found: String,
-    /// What to try.
+    /// What the user can try.
     pub hint: String,
 }
 
@@ -126,7 +127,7 @@ pub fn resolve(
                     inferred.only += 1;
                     only
                 }
-                // Provisional: `messages` moves it if the ends do not match.
+                // Provisional: `messages` moves the message if its send and receive do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     if let Some(group) = by_thread() {
@@ -140,8 +141,8 @@ pub fn resolve(
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        // A barrier moves no data: it keeps its time, and nothing waits for it. The same goes for a
-                        // kernel.
+                        // A barrier moves no data: the call keeps its time, and nothing waits for it. A kernel of an
+                        // unknown group is treated in the same way.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -166,7 +167,7 @@ pub fn resolve(
     Ok((groups, inferred))
 }
 
-/// Group of calls whose group is unknown.
+/// Sentinel for calls whose group is unknown.
 pub const UNTOLD: u32 = u32::MAX;
 
 /// Returns the only group of `own` whose number of members matches the sizes of `call`.
@@ -234,8 +235,8 @@ pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
         .unwrap_or(0)
 }
 
-/// Returns the groups described by records of calls: name, and either members (listed or computed) or only their
-/// number.
+/// Returns the groups that records of calls describe: the name, and either the members (listed or computed) or only
+/// the number of members.
 fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
@@ -246,7 +247,7 @@ fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     for group in kineto.chain(host) {
         found.entry(group.name.clone()).or_insert(group);
     }
-    // Observers before 1.1.0 wrote the group among a record's inputs.
+    // Observers before schema 1.1.0 wrote the group among a record's inputs.
     for args in &rank.host.args {
         let is_known = |group: &ProcessGroup| !group.ranks.is_empty() || group.size.is_some();
         let Some(group) = positional_group(&args.inputs).filter(is_known) else {
@@ -263,8 +264,8 @@ fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     found.into_values().chain(placed.into_values()).collect()
 }
 
-/// Attribute names in a record that describe its group, in this order: name (or else its number), description, members,
-/// first member, stride, number of members.
+/// Attribute names in a record that describe its group, in this order: name (or the group's number), description,
+/// members, first member, stride, number of members.
 type GroupKeys = [&'static str; 7];
 
 const OF_PROFILER: GroupKeys = [
@@ -287,7 +288,7 @@ const OF_OBSERVER: GroupKeys = [
     "pg_size",
 ];
 
-/// Returns the group that a record's arguments describe: its members, or only its size.
+/// Returns the group that a record's arguments describe: the members, or only the number of members.
 fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
@@ -311,8 +312,8 @@ fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup
     })
 }
 
-/// Returns whether a group without a member list contains all ranks: it is the default group or has that many
-/// members.
+/// Returns whether a group without a member list contains all ranks: the group is the default group or its number of
+/// members is the number of ranks.
 fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
     let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
     is_default || group.size.is_none_or(|size| size as usize == all.len())
@@ -327,7 +328,7 @@ fn declared(
     let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
     for group in &rank.kineto.groups {
         match list.iter_mut().find(|known| known.name == group.name) {
-            // If the host trace lacks the members, Kineto's are used.
+            // If the host trace lacks the members, the members in the Kineto trace are used.
             Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
             Some(_) => {}
             None => list.push(group.clone()),
@@ -346,7 +347,7 @@ fn declared(
     }
     // The members of other groups are unknown.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
-    // If nothing is declared, the only group is that of all ranks.
+    // If nothing is declared, the only group is the group of all ranks.
     if list.is_empty() {
         list.push(ProcessGroup {
             name: "0".to_owned(),
@@ -391,14 +392,14 @@ fn declared(
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
-        // The group of all ranks comes first because messages without a group are assigned to it; the others keep
-        // their order.
+        // The group of all ranks comes first because messages without a group are assigned to it; the other groups
+        // keep their order.
         own[..=whole].rotate_right(1);
     }
     Ok(own)
 }
 
-/// Returns `name` if it is unused in the job, else `name@first`, and appends a number if that is taken too.
+/// Returns `name` if it is unused in the job, else `name@first`, and appends a number if `name@first` is taken too.
 pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
     let taken = |name: &str| groups.iter().any(|group| group.name == name);
     if !taken(name) {
@@ -414,7 +415,7 @@ pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String
     unique
 }
 
-/// Moves messages to a smaller group if their ends do not match among all ranks.
+/// Moves messages to a smaller group if sends and receives do not match among all ranks.
 fn messages(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
@@ -423,7 +424,7 @@ fn messages(
 ) -> Result<(), GroupInferenceError> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
-    // Largest group first: smaller groups are tried only if all ranks do not fit.
+    // Largest group first: smaller groups are tried only if messages among all ranks do not match.
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
@@ -479,7 +480,7 @@ fn messages_pair_up(
     group: &JobGroup,
     members: &[usize],
 ) -> bool {
-    // Sends count up and receives down; a group fits if every count ends at zero.
+    // A send adds one to a count and a receive subtracts one; a group fits if every count ends at zero.
     let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
     for &member in members {
         let own = ranks[member].rank;

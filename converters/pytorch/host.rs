@@ -1,5 +1,4 @@
-//! The host trace: operators with nesting, order and arguments, but without times, which come from the device
-//! trace.
+//! The host trace: operators with nesting, order and arguments, but without times (the device trace has the times).
 
 mod raw;
 mod reader;
@@ -12,13 +11,13 @@ use chakram_trace::graph::NameTable;
 use reader::HostTraceReader;
 use std::path::Path;
 
-/// Sentinel index for none.
+/// Index that represents a missing item.
 pub const NONE: u32 = u32::MAX;
 
-/// A host trace.
+/// Contents of one host trace, as PyTorch's execution trace observer writes it.
 #[derive(Debug, Default)]
 pub struct HostTrace {
-    /// Process that wrote it, if the file states it.
+    /// Id of the process that wrote the trace, if the file states it.
     pub pid: Option<u64>,
     /// Whether any tensor is on a device other than the CPU.
     pub on_device: bool,
@@ -28,7 +27,7 @@ pub struct HostTrace {
     pub nodes: Vec<HostNode>,
     /// Per node, facts that only an observer records; empty if the trace was built from Kineto's data.
     pub records: Vec<ObserverRecord>,
-    /// Distinct forms of nodes (see [`HostNodeForm`]).
+    /// Properties of operators, each distinct value once.
     pub forms: Vec<HostNodeForm>,
     /// Interned texts that nodes refer to.
     pub texts: NameTable,
@@ -47,69 +46,69 @@ pub struct HostTrace {
 /// An operator, or the process or a thread in which operators ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNode {
-    /// Index of its name in [`HostTrace::texts`].
+    /// Index of the node's name in [`HostTrace::texts`].
     pub name: u32,
     /// Thread number assigned by the observer, from 1.
     pub tid: u32,
-    /// Index in [`HostTrace::forms`].
+    /// Index of the node's properties in [`HostTrace::forms`].
     pub form: u32,
-    /// Index in [`HostTrace::args`], or [`NONE`].
+    /// Index of the node's communication arguments in [`HostTrace::args`], or [`NONE`].
     pub args: u32,
 }
 
 /// Ids, links and storages of a node, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverRecord {
-    /// Id; ids ascend in the order in which operators began.
+    /// Id of the node; ids ascend in the order in which operators began.
     pub id: u64,
-    /// Id of the node in which it ran; the process refers to itself.
+    /// Id of the enclosing node; the node of the process has its own id here.
     pub parent: u64,
-    /// Record function id, which joins it to the device trace; 0 if there is none.
+    /// Record function id, which joins the node to the device trace; 0 if there is none.
     pub rf_id: u64,
     /// Sequence number of autograd, −1 if there is none.
     pub seq_id: i64,
-    /// Id of its forward operator; 0 if there is none.
+    /// For a backward operator, the id of its forward operator; 0 if there is none.
     pub fw_parent: u64,
-    /// Range in [`HostTrace::storages`] of the storages of its input tensors.
+    /// Range in [`HostTrace::storages`] of the storage ids of the node's input tensors.
     pub storages_in: (u32, u32),
-    /// Range in [`HostTrace::storages`] of the storages of its output tensors.
+    /// Range in [`HostTrace::storages`] of the storage ids of the node's output tensors.
     pub storages_out: (u32, u32),
 }
 
 /// Properties shared by operators with equal operands, for example in successive layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostNodeForm {
-    /// Scope of the record function: 0 a function, 1 a backward function, 7 a user range.
+    /// Scope of the record function: 0 is a function, 1 a backward function, 7 a user range.
     pub scope: u8,
-    /// Index of its schema in [`HostTrace::texts`].
+    /// Index of the operator's schema in [`HostTrace::texts`].
     pub op_schema: u32,
-    /// Index of the shapes of its inputs, as Python shows them: `[[4, 3, 64, 64], []]`.
+    /// Index of the input shapes, in Python's notation: `[[4, 3, 64, 64], []]`.
     pub shapes_in: u32,
-    /// Index of the types of its inputs, as Python shows them: `['Tensor(float)', 'Int']`.
+    /// Index of the input types, in Python's notation: `['Tensor(float)', 'Int']`.
     pub types_in: u32,
-    /// Index of the shapes of its outputs.
+    /// Index in [`HostTrace::texts`] of the output shapes, in Python's notation.
     pub shapes_out: u32,
-    /// Index of the types of its outputs.
+    /// Index in [`HostTrace::texts`] of the output types, in Python's notation.
     pub types_out: u32,
-    /// Index of its scalar values as a JSON list, kept only where they determine how much it computes or
-    /// moves.
+    /// Index in [`HostTrace::texts`] of the scalar values as a JSON list, kept only if they determine how much the
+    /// operator computes or moves.
     pub values: u32,
-    /// Bytes of its input tensors, each tensor counted once.
+    /// Bytes of the input tensors, each tensor counted once.
     pub bytes_in: u64,
-    /// Bytes of its output tensors, each tensor counted once.
+    /// Bytes of the output tensors, each tensor counted once.
     pub bytes_out: u64,
 }
 
 /// Raw arguments of a communication operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommArgs {
-    /// Values of its inputs, a JSON list.
+    /// Input values, a JSON list.
     pub inputs: String,
-    /// Types of its inputs, a JSON list of strings.
+    /// Input types, a JSON list of strings.
     pub input_types: String,
-    /// Shapes of its inputs, a JSON list.
+    /// Input shapes, a JSON list.
     pub input_shapes: String,
-    /// Values of its outputs, a JSON list.
+    /// Output values, a JSON list.
     pub outputs: String,
     /// Attributes that not every node has, such as `collective_name` and `pg_name`: strings unchanged, other
     /// values as JSON.
@@ -122,7 +121,7 @@ impl HostTrace {
         &self.forms[node.form as usize]
     }
 
-    /// Returns whether an observer wrote this trace.
+    /// Returns whether an observer wrote this trace; otherwise the trace was built from Kineto's data.
     pub fn is_observed(&self) -> bool {
         !self.records.is_empty()
     }
@@ -144,14 +143,14 @@ impl HostTrace {
         })
     }
 
-    /// Reads `path`, which may be compressed.
+    /// Reads the file at `path`, compressed or not.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read(path, &mut reader)?;
         Ok(reader.finish())
     }
 
-    /// Reads the contents of a file.
+    /// Parses the contents of a file, compressed or not.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;

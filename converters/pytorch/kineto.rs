@@ -1,4 +1,5 @@
-//! The device trace: times of host operators and device kernels, and the launches that connect them.
+//! The device trace: times of host operators and device kernels, and the launch calls that connect
+//! an operator to its kernels.
 
 mod merged;
 mod operands;
@@ -18,7 +19,7 @@ use std::path::Path;
 pub use super::host::NONE;
 pub use tracks::KinetoTrack;
 
-/// A device trace.
+/// Contents of one device trace, as PyTorch's profiler (Kineto) writes it.
 #[derive(Debug, Default)]
 pub struct KinetoTrace {
     /// Timed events that the conversion uses, in file order.
@@ -27,7 +28,8 @@ pub struct KinetoTrace {
     pub python: Vec<PythonEvent>,
     /// Event details, each distinct one once.
     pub details: Vec<EventDetails>,
-    /// Number of arrows. They are only counted: they repeat ids of the events that they join.
+    /// Number of arrows (flow events). The reader only counts arrows, because their ids repeat the
+    /// ids of the events that they join.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrack>,
@@ -49,27 +51,27 @@ pub struct KinetoTrace {
     /// Number of skipped events per category, sorted by category name. Events without a category are counted by
     /// phase.
     pub left_out: Vec<(String, u64)>,
-    /// Number of events with a [`KinetoEvent::rf_id`].
+    /// Number of events whose [`KinetoEvent::rf_id`] is known.
     pub with_rf_id: u64,
     /// Repairs made to the text of the file.
     pub repairs: JsonRepairs,
     /// Length of the JSON, in bytes.
     pub bytes: u64,
-    /// Devices of the host.
+    /// Names of the host's devices.
     pub device_names: Vec<String>,
     /// Versions of software that the file states: `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
     /// Start and end of the recording as the profiler states them, ns since 1970.
     pub span: Option<(i64, i64)>,
-    /// Number of events dropped because they are outside that span or before 1970.
+    /// Number of events dropped because they are outside `span` or before 1970.
     pub outside: u64,
-    /// Number of events with an unknown category on tracks outside the operators' process: probably work of a device
-    /// type that the reader does not support. By category.
+    /// Number of events with an unknown category on tracks outside the operators' process: probably
+    /// work of a device type that the reader does not support. Counted by category.
     pub unread: Vec<(String, u64)>,
-    /// Program that wrote it, if not PyTorch's profiler.
+    /// Program that wrote the file, if not PyTorch's profiler.
     pub source: Option<&'static str>,
-    /// Number of events dropped because their duration is missing or negative, for example because the profiler stopped
-    /// before they ended.
+    /// Number of events dropped because their duration is missing or negative, for example because
+    /// the profiler stopped before the event ended.
     pub untimed: u64,
 }
 
@@ -80,22 +82,22 @@ pub struct KinetoEvent {
     pub start_ns: i64,
     /// Duration, in nanoseconds.
     pub duration_ns: u64,
-    /// Index of its name in [`KinetoTrace::texts`].
+    /// Index of the event's name in [`KinetoTrace::texts`].
     pub name: u32,
     /// Category.
     pub category: EventCategory,
-    /// Index of its track in [`KinetoTrace::tracks`].
+    /// Index of the event's track in [`KinetoTrace::tracks`].
     pub track: u32,
-    /// Index in [`KinetoTrace::details`]; [`NONE`] if it has none.
+    /// Index in [`KinetoTrace::details`], or [`NONE`] if the event has no details.
     pub details: u32,
-    /// Record function id, which joins it to the host trace; 0 if there is none.
+    /// Record function id, which joins the event to the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// External id, 0 if there is none. A launch shares it with its operator or with its kernel, depending on the
-    /// profiler's version.
+    /// External id, 0 if there is none. A launch has the external id of its operator or of its
+    /// kernel, depending on the profiler's version.
     pub external_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
-    /// Offset in bytes of the decompressed text.
+    /// Offset of the event in the decompressed text, in bytes.
     pub offset: u64,
 }
 
@@ -106,9 +108,9 @@ pub struct PythonEvent {
     pub start_ns: i64,
     /// Duration, in nanoseconds.
     pub duration_ns: u64,
-    /// Index of its name in [`KinetoTrace::texts`].
+    /// Index of the function's name in [`KinetoTrace::texts`].
     pub name: u32,
-    /// Index of its track in [`KinetoTrace::tracks`].
+    /// Index of the call's track in [`KinetoTrace::tracks`].
     pub track: u32,
 }
 
@@ -124,20 +126,21 @@ pub struct EventDetails {
     pub bytes: u64,
     /// Index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
-    /// Index in [`KinetoTrace::texts`] of the shapes of its inputs, as Python shows them; [`NONE`] if unknown.
-    pub shapes: u32,
-    /// Index in [`KinetoTrace::texts`] of its inputs' types, written as the host trace writes them; [`NONE`] if
+    /// Index in [`KinetoTrace::texts`] of the input shapes, in Python's notation; [`NONE`] if
     /// unknown.
+    pub shapes: u32,
+    /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation; [`NONE`]
+    /// if unknown.
     pub types: u32,
-    /// Index in [`KinetoTrace::texts`] of its scalar values as a JSON list, kept only where they determine how much it
-    /// computes or moves; [`NONE`] if unknown.
+    /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list, kept only if
+    /// they determine how much the operator computes or moves; [`NONE`] if unknown.
     pub values: u32,
-    /// Bytes of its input tensors; tensor lists without a type are not counted.
+    /// Bytes of the input tensors; tensor lists without a type are not counted.
     pub bytes_in: u64,
 }
 
 impl EventDetails {
-    /// Details of an event that has none.
+    /// Details of an event without details.
     const ABSENT: Self = Self {
         stream: -1,
         device: -1,
@@ -283,14 +286,14 @@ impl KinetoTrace {
         reader::drop_outside(self);
     }
 
-    /// Reads `path`, which may be compressed.
+    /// Reads the file at `path`, compressed or not.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read(path, &mut reader)?;
         reader.finish().map_err(|error| error.in_file(path))
     }
 
-    /// Reads the contents of a file.
+    /// Parses the contents of a file, compressed or not.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;

@@ -1,4 +1,5 @@
-//! Times that NCCL itself expects of its kernels, to separate transfers from waiting for ranks without a capture.
+//! Kernel times by NCCL's own formula, used to separate transfer from waiting when the partner
+//! ranks have no capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of `n` GPUs of one
 //! host over NVLink, with `B` the bytes of the whole buffer, it is:
@@ -14,13 +15,14 @@
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives counts as one step of
-//! Simple that sends `(n - 1) / n` of the buffer to all peers at once. `topo.h` assumes 20 GB/s per link on Volta and
-//! Ampere, which have 6 and 12 links, and 20.6 GB/s on Hopper, which has 18.
+//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives
+//! counts as one step of Simple that sends `(n - 1) / n` of the buffer to all peers at once.
+//! `topo.h` assumes 20 GB/s per link on Volta and Ampere, which have 6 and 12 links, and 20.6 GB/s
+//! on Hopper, which has 18.
 //!
-//! Measurements: 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512 B to 512 MiB,
-//! ai-dynamo/aiconfigurator, Apache-2.0). The table has the ratio of the measured time to the smallest time by any
-//! protocol's formula; both systems have equal weight:
+//! Measurements: 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29,
+//! 512 B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the
+//! measured time to the smallest time by any protocol's formula; both systems have equal weight:
 //!
 //! | collective | median | 95 of 100 below |
 //! |---|--:|--:|
@@ -37,13 +39,13 @@ use chakram_trace::format::CollectiveKind;
 /// Times of a kernel in which no member waits, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclTime {
-    /// Median.
+    /// Median of the measured times.
     pub typical: u64,
-    /// 95th percentile.
+    /// 95th percentile of the measured times.
     pub most: u64,
 }
 
-/// Measured median and 95th percentile, as multiples of the formula's time.
+/// Measured median and 95th percentile of kernel times, as multiples of the formula's time.
 const MEASURED: [(CollectiveKind, f64, f64); 4] = [
     (CollectiveKind::AllReduce, 1.13, 1.69),
     (CollectiveKind::AllGather, 1.36, 1.96),
@@ -60,7 +62,7 @@ pub struct NvlinkRate {
     most_ll: f64,
 }
 
-/// Parts of device names, with the device's rates.
+/// Rates of a device whose name contains the given text.
 const DEVICES: [(&str, NvlinkRate); 4] = [
     ("V100-SXM", NvlinkRate::new(6.0 * 20.0, 39.0)),
     ("A100-SXM", NvlinkRate::new(12.0 * 20.0, 87.7)),
@@ -75,7 +77,7 @@ impl NvlinkRate {
 
     /// Returns the NVLink rates of the device `name`; `None` if it has no NVLink or is unknown.
     pub fn of(name: &str) -> Option<Self> {
-        // Cards with NVLink bridges only between pairs.
+        // Excludes cards whose NVLink bridges connect only pairs of devices.
         if name.contains("PCIe") || name.contains("NVL") {
             return None;
         }
@@ -130,8 +132,9 @@ impl NvlinkRate {
 mod tests {
     use super::*;
 
-    /// By hand: 1 MB all-reduced by eight V100 with LL over a ring of 120 / 4 = 30 GB/s takes 6.6 + 13 x 0.6 us and
-    /// 14 / 8 MB at 30 GB/s; on an H100 370.8 / 4 = 92.7 GB/s.
+    /// By hand: an all-reduce of 1 MB among eight V100 with LL uses a ring of 120 / 4 = 30 GB/s. It
+    /// takes 6.6 + 13 x 0.6 us, and 14 / 8 MB at 30 GB/s. On an H100 the bandwidth is 370.8 / 4 =
+    /// 92.7 GB/s.
     #[test]
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
@@ -145,10 +148,10 @@ mod tests {
         let all_reduce = |rate, name| formula(rate, name, CollectiveKind::AllReduce, 1_000_000);
         assert_eq!(all_reduce(volta, ring), Some(14_400 + 58_333));
         assert_eq!(all_reduce(hopper, ring), Some(14_400 + 18_878));
-        // 8.4 us, and 7 / 8 of 240 kB at 120 GB/s: 1.75 us.
+        // A base time of 8.4 us, and 7 / 8 of 240 kB at 120 GB/s: 1.75 us.
         let exchange = formula(volta, old, CollectiveKind::AllToAll, 240_000);
         assert_eq!(exchange, Some(8_400 + 1_750));
-        // 14 + 6 x 1.9 us, and 7 / 8 of 8 MB at 110.4 GB/s.
+        // A base time of 14 + 6 x 1.9 us, and 7 / 8 of 8 MB at 110.4 GB/s.
         let gather = "ncclDevKernel_AllGather_RING_LL128(ncclDevKernelArgsStorage<4096ul>)";
         let gather = formula(volta, gather, CollectiveKind::AllGather, 8_000_000);
         assert_eq!(gather, Some(25_400 + 63_405));

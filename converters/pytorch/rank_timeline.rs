@@ -43,13 +43,13 @@ impl HostIntervalKind {
 /// An interval on a host thread; [`RankTimeline::role`] returns its role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
-    /// Index of its Kineto event.
+    /// Index of the interval's Kineto event.
     pub event: u32,
-    /// Index of its host node, or [`NONE`].
+    /// Index of the interval's host node, or [`NONE`].
     pub host: u32,
     /// Index in [`RankTimeline::threads`].
     pub thread: u32,
-    /// Index of the item that encloses it, or [`NONE`].
+    /// Index of the item that encloses the interval, or [`NONE`].
     pub parent: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
@@ -60,7 +60,7 @@ pub struct HostInterval {
 /// An interval of communication in flight (`gloo:*`), which nests in no other interval.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightInterval {
-    /// Index of its Kineto event.
+    /// Index of the interval's Kineto event.
     pub event: u32,
     /// Index in [`RankTimeline::threads`].
     pub thread: u32,
@@ -75,16 +75,16 @@ pub struct InFlightInterval {
 /// A kernel, copy or other event on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceInterval {
-    /// Index of its Kineto event.
+    /// Index of the event in [`RankTimeline::events`].
     pub event: u32,
-    /// Index of the item that launched it: a runtime call, or its operator if the profiler recorded no runtime
-    /// calls; [`NONE`] if it was launched before the capture began.
+    /// Index of the item that launched the device event: a runtime call, or the operator if the profiler recorded no
+    /// runtime calls; [`NONE`] if the launch was before the capture began.
     pub launch: u32,
     /// Stream.
     pub stream: i64,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End, clipped at the start of the next on its stream.
+    /// End, at most the start of the next device event on the stream.
     pub end: i64,
 }
 
@@ -93,7 +93,7 @@ pub struct DeviceInterval {
 pub struct HostThread {
     /// Index in Kineto's tracks.
     pub track: u32,
-    /// Range of its items in [`RankTimeline::items`].
+    /// Range of the thread's items in [`RankTimeline::items`].
     pub items: std::ops::Range<u32>,
 }
 
@@ -104,13 +104,13 @@ pub struct RankTimeline {
     pub rank: u32,
     /// Host trace.
     pub host: HostTrace,
-    /// Kineto trace; its events have moved to `events`.
+    /// Kineto trace; the events of this trace have moved to `events`.
     pub kineto: KinetoTrace,
     /// Kineto events; intervals refer to them by index.
     pub events: Vec<TimelineEvent>,
-    /// Process of its operators, if known.
+    /// Process id of the rank's operators, if known.
     pub process: Option<u64>,
-    /// Whether events have no times; then only the order of ticks is known.
+    /// Whether events have no times; then the times are ticks, and only the order of ticks is known.
     pub untimed: bool,
     /// Whether record function ids were assigned by order because the profiler wrote none.
     pub ordered: bool,
@@ -130,20 +130,20 @@ pub struct RankTimeline {
     pub by_operator: u64,
     /// Items that launched kernels which the profiler did not record.
     pub dropped: Vec<u32>,
-    /// Device events clipped because they ran past the start of the next on their stream.
+    /// Device events cut off because they ran past the start of the next event on their stream.
     pub overlaps: StreamOverlaps,
-    /// Python calls around items.
+    /// Python calls that enclose items.
     pub stacks: IntervalStacks,
 }
 
-/// Device events that were clipped because they ran past the start of the next on their stream.
+/// Device events that were cut off because they ran past the start of the next event on their stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StreamOverlaps {
     /// Number of clipped events.
     pub events: u64,
-    /// Clipped events that precede a programmatic dependent launch.
+    /// Number of clipped events that precede a programmatic dependent launch.
     pub programmatic: u64,
-    /// Clipped events in the same launched graph as the next event.
+    /// Number of clipped events in the same launched graph as the next event.
     pub in_graphs: u64,
     /// Sum of durations minus the union of the intervals, ns.
     pub ns: u64,
@@ -161,14 +161,15 @@ impl RankTimeline {
             .map(|(of, version)| format!("{of} {version}"))
             .collect();
         CaptureContext {
-            // Host-only captures also list the machine's devices.
+            // Captures of the host alone also list the machine's devices, so the device counts only if something ran
+            // on it.
             device: device.filter(|_| self.has_device()).cloned(),
             host: self.kineto.host_name.clone(),
             software: (!versions.is_empty()).then(|| versions.join(", ")),
         }
     }
 
-    /// Returns whether anything ran on a device or was launched there.
+    /// Returns whether anything ran on a device or was launched on one.
     pub fn has_device(&self) -> bool {
         !self.devices.is_empty() || !self.dropped.is_empty()
     }
@@ -212,14 +213,14 @@ impl RankTimeline {
         }
     }
 
-    /// Returns whether no operator encloses an item: it is at top level or only inside ranges that Python
+    /// Returns whether no operator encloses an item: the item is at top level or only inside ranges that Python
     /// opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of an item: the host trace's, which is exact, or else Kineto's.
+    /// Returns the name of an item: the exact name from the host trace, or otherwise Kineto's name.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -1,4 +1,5 @@
-//! Summary of a conversion: what was read, joined, kept, skipped and inferred, as counts.
+//! Summary of a conversion: counts of the input that was read, joined, kept or skipped, and of the facts that were
+//! inferred.
 
 use super::activities::{Activities, DependencyStats};
 use super::call_matching::CallMatches;
@@ -15,10 +16,10 @@ use chakram_trace::format::profiler_cost::UnprofiledSteps;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Summary of a conversion.
+/// Facts and counts of a conversion, for reports to the user.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ConversionSummary {
-    /// Number of ranks in the job; there may be fewer captures.
+    /// Number of ranks in the job; may exceed the number of captures.
     pub world: u32,
     /// Whether nothing ran on a device; then host operators are the compute.
     pub host_computes: bool,
@@ -38,7 +39,7 @@ pub struct ConversionSummary {
     pub odd: TimeAnomalies,
     /// Files in the given folders that are other kinds of captures, each with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
-    /// Number of captured steps, and the median of the steps measured without a profiler, ns.
+    /// Number of captured steps, and the median of the step times measured without a profiler, ns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unprofiled: Option<(u64, u64)>,
     /// Summary of each rank.
@@ -56,15 +57,15 @@ pub struct GroupSummary {
     pub ranks: Vec<u32>,
     /// Number of collectives.
     pub collectives: u64,
-    /// Calls whose capture names this group.
+    /// Number of calls whose capture names this group.
     pub named: u64,
-    /// Calls assigned because no other group exists.
+    /// Number of calls assigned to this group because no other group exists.
     pub only: u64,
-    /// Calls assigned by their worker thread.
+    /// Number of calls assigned by their worker thread.
     pub by_worker: u64,
-    /// Calls assigned by their sizes, or because other calls name only this group.
+    /// Number of calls assigned by their sizes, or because the rank's other calls name only this group.
     pub by_size: u64,
-    /// Messages assigned because their ends match.
+    /// Number of messages assigned because their sends and receives match within this group.
     pub messages: u64,
 }
 
@@ -80,19 +81,19 @@ pub struct RankConversion {
     pub path: PathBuf,
     /// Bytes of JSON read.
     pub bytes: u64,
-    /// Program that wrote its events, if not PyTorch's profiler.
+    /// Program that wrote the rank's events, if not PyTorch's profiler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<&'static str>,
     /// Schema version stated in the host trace.
     pub schema: String,
-    /// How its two files were joined.
+    /// How the rank's two files were joined.
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Share of nodes that are linked, times the share of compared shapes that agree; only if the files were
-    /// joined by order.
+    /// Share of nodes that are linked, times the share of compared shapes that agree. Meaningful only if the files
+    /// were joined by order.
     pub confidence: f64,
-    /// Device time in the capture and in the trace, ns.
+    /// Device time first in the capture, then in the trace, ns.
     pub device_ns: (u64, u64),
     /// Number of communication calls whose size the capture does not state.
     pub unsized_calls: u64,
@@ -120,34 +121,34 @@ pub struct RankConversion {
     pub unlaunched: u64,
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
-    /// Kernels and copies clipped where the next on their stream starts.
+    /// Kernels and copies cut off at the start of the next one on their stream.
     pub overlaps: StreamOverlaps,
     /// Number of kernels and copies linked to their operator but not to a launch.
     pub by_operator: u64,
     /// Number of communication kernels whose operation is unknown; they keep their recorded time.
     pub unknown_comm: u64,
-    /// Time of those kernels, ns.
+    /// Time of communication kernels whose operation is unknown, ns.
     pub unknown_comm_ns: u64,
-    /// Name of the first such kernel.
+    /// Name of the first communication kernel whose operation is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_unknown_comm: Option<String>,
     /// Number of communication kernels launched before the capture began.
     pub before: u64,
     /// Numbers of collective calls, sends and receives.
     pub calls: (u64, u64, u64),
-    /// Names of communication operators that were never seen to run.
+    /// Names of communication operators without a recorded execution.
     pub never_ran: Vec<String>,
     /// Numbers of threads and of streams.
     pub lanes: (u64, u64),
     /// Inferred dependencies, by rule.
     pub found: DependencyStats,
-    /// Correction of the rank's clock, with the evidence.
+    /// Correction of the rank's clock, with the evidence for the correction.
     pub offset: ClockOffset,
     /// Numbers of emitted nodes and dependencies.
     pub written: EmittedCounts,
     /// Time from the start of the job to the end of the rank's last event, ns.
     pub captured_ns: i64,
-    /// Time from the start of the rank's first event to the end of its last, ns.
+    /// Time from the start of the rank's first event to the end of the rank's last event, ns.
     pub own_ns: i64,
     /// Communication time that was transfer, ns.
     pub transfer_ns: u64,
@@ -211,7 +212,7 @@ impl ConversionSummary {
 }
 
 impl RankConversion {
-    /// Creates the summary of the rank `model`, which was captured as `rank`.
+    /// Creates the summary of the rank `model`, whose timeline is `rank`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a stage of the conversion"
@@ -351,7 +352,7 @@ fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item 
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        // The list is truncated, so it may contain no repair of this kind.
+        // The list of repairs is truncated, so the list may contain no repair of this kind.
         match first {
             Some(first) => {
                 let text = chakram_trace::format::escape(&first.text);

@@ -1,27 +1,29 @@
 //! Splits the time of each call into waiting and transfer.
 //!
-//! A member of a collective first waits until the last member that it needs has started; the rest of its time is
-//! transfer. In a collective without a root, every member needs all others. With a root, the root needs all others, and
-//! the others need only the root. The two ends of a message need each other. With aligned clocks, and `last` the latest
-//! start of the needed members:
+//! A member of a collective first waits until the last member that it needs has started; the rest
+//! of the member's time is transfer. In a collective without a root, every member needs all others.
+//! With a root, the root needs all others, and the others need only the root. The two ends of a
+//! message need each other. With aligned clocks, and `last` the latest start of the needed members:
 //!
 //! ```text
 //! wait     = last − start
 //! transfer = end − last
 //! ```
 //!
-//! In rooted collectives and in messages, a member may end before the last needed member has started. It did not wait,
-//! and is called *eager*. In a collective without a root this is impossible, so the cause must be inaccurate clocks or
-//! late thread scheduling; then the transfer is zero and the whole time is waiting.
+//! In rooted collectives and in messages, a member may end before the last needed member has
+//! started. Such a member did not wait and is called *eager*. In a collective without a root this
+//! is impossible, so the cause must be inaccurate clocks or late thread scheduling; then the
+//! transfer is zero and the whole time is waiting.
 //!
-//! One kernel carries out all messages of a batch and ends with the last of them. So a message has ended once the
-//! kernel at either of its ends has.
+//! One kernel carries out all messages of a batch and ends with the last of them. So a message has
+//! ended when the kernel of its sender or of its receiver has ended.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The interval of a host message ends when the program has waited for it, which may be long after its arrival. If the
-//! program did not block on it, its transfer is the median transfer of messages of the same size on which the program
-//! did block (if any), limited by the times of the message itself.
+//! The interval of a host message ends when the program has waited for the message, which may be
+//! long after the message arrived. If the program did not block on the message, the transfer time
+//! is the median transfer of messages of the same size on which the program did block (if any),
+//! limited by the recorded times of the message itself.
 
 mod absent_ranks;
 
@@ -38,15 +40,17 @@ use std::collections::BTreeMap;
 /// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTime {
-    /// Waiting for other ranks.
+    /// Time of waiting for other ranks, ns.
     pub wait: u64,
-    /// Time from the last start to the end.
+    /// Time from the latest start of the needed members to the end, ns.
     pub transfer: u64,
-    /// Delay of an inferred rank: how much later than its model it starts the call.
+    /// Delay of an inferred rank: time from the start of the call on its model (the captured rank
+    /// that it copies) to its own start, ns.
     pub late: u64,
-    /// Whether it ended without waiting for its partners.
+    /// Whether the call ended without waiting for its partners.
     pub eager: bool,
-    /// Whether it was matched. The time of an unmatched call is all transfer.
+    /// Whether the call was matched with other ranks. The whole time of an unmatched call is
+    /// transfer.
     pub met: bool,
 }
 
@@ -55,7 +59,7 @@ pub struct CallTime {
 pub struct TimeAnomalies {
     /// Members of rootless collectives that ended before the last member started.
     pub early: u64,
-    /// Largest such time difference, ns.
+    /// Largest time by which a member of `early` ended too soon, ns.
     #[serde(rename = "most_ns")]
     pub most: u64,
     /// Messages whose transfer was estimated from others of the same size.
@@ -63,7 +67,7 @@ pub struct TimeAnomalies {
     /// Calls with absent partners, whose transfer was taken from calls of their size class or from NCCL's
     /// formula.
     pub bounded: u64,
-    /// Collectives that an inferred rank starts later than its model.
+    /// Collectives that an inferred rank starts later than the captured rank that it copies.
     pub late: u64,
 }
 
@@ -71,7 +75,7 @@ pub struct TimeAnomalies {
 pub struct JobCalls<'a> {
     /// Calls of each rank.
     pub calls: &'a [CommCalls],
-    /// Ranks, each with its capture.
+    /// Capture that each rank uses.
     pub models: &'a [RankModel],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
@@ -161,7 +165,8 @@ pub fn divide(
         {
             let time = &mut times[at.0 as usize][at.1 as usize];
             if let Some(list) = known.get(&size(at))
-                // The median only lowers the estimate: the transfer cannot exceed what the times show.
+                // The median only lowers the estimate: the transfer cannot take longer than the
+                // recorded times allow.
                 && list[list.len() / 2] < time.transfer
             {
                 time.transfer = list[list.len() / 2];

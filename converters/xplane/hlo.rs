@@ -16,14 +16,15 @@ const MOST_MEMBERS: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HloCollective {
     pub kind: CollectiveKind,
-    /// Bytes of a member's result.
+    /// Bytes of one member's result.
     pub output: u64,
     /// Groups of devices by job-wide number; empty if all devices form one group.
     pub groups: Vec<Vec<u64>>,
 }
 
 impl HloCollective {
-    /// Returns `comm_size` among `members`: a member's input for an all-gather, the whole buffer for other kinds.
+    /// Returns the `comm_size` of the collective among `members` members: a member's input for an all-gather, the
+    /// whole buffer for other kinds.
     pub fn comm_size(&self, members: u64) -> Option<u64> {
         match self.kind {
             CollectiveKind::AllGather => Some(self.output / members.max(1)),
@@ -45,7 +46,7 @@ struct HloModule {
 /// Programs of a job.
 #[derive(Debug, Default)]
 pub(super) struct HloModules {
-    /// Programs of each file, by number.
+    /// Programs of each file, by program number.
     files: Vec<BTreeMap<u64, HloModule>>,
     /// Job-wide number of the file's first device.
     first: u64,
@@ -67,7 +68,7 @@ impl HloModules {
     pub fn read(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // Older profiles store the program where newer ones have a stat.
+                // Older profiles store the program where newer ones have a stat with the program.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.stat(stat, &mut |name, value| {
@@ -86,8 +87,8 @@ impl HloModules {
         Ok(())
     }
 
-    /// Returns the collective that is the instruction `op` of a program of a file: `None` if it is not a collective,
-    /// `Some(None)` if its groups are unknown.
+    /// Returns the collective of the instruction `op` of a program of a file: `None` if the instruction is not a
+    /// collective, `Some(None)` if its groups are unknown.
     pub fn find(
         &self,
         file: usize,
@@ -98,7 +99,8 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may share a name. If only one of them has the instruction, it is used.
+            // Several programs may share a name. If only one of these programs has the instruction, that program is
+            // used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
@@ -140,8 +142,8 @@ impl DeviceAssignment {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
-    /// Returns the device that a group's number refers to. With several replicas and several partitions, only `global`
-    /// numbers are unambiguous.
+    /// Returns the device that number `id` of a group refers to. With several replicas and several partitions, only
+    /// global numbers (`global`) are unambiguous.
     fn device(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replicas(), self.partitions.len() as u64);
         let (replica, partition) = match () {
@@ -186,10 +188,10 @@ fn numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> 
 struct HloInstruction {
     name: String,
     opcode: String,
-    /// Bytes of the result, and of the last element if it is a tuple.
+    /// Bytes of the result, and of its last element if the result is a tuple.
     bytes: Option<(u64, u64)>,
     groups: Vec<Vec<u64>>,
-    /// Whether the groups are in an unsupported notation.
+    /// Whether the groups are in a notation that this reader does not support.
     unknown_groups: bool,
     global: bool,
     called: Vec<u64>,
@@ -261,7 +263,7 @@ impl HloInstruction {
         })
     }
 
-    /// Returns the collective of this instruction on the devices of `assignment`.
+    /// Returns the collective of this instruction among the devices of `assignment`.
     fn collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
         let kind = self.kind()?;
         let (all, last) = self.bytes?;
@@ -279,8 +281,7 @@ impl HloInstruction {
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
         if groups.is_empty() && !assignment.partitions.is_empty() {
-            // With several replicas and partitions, an empty group list may mean all devices of one partition
-            // only.
+            // With several replicas and partitions, an empty group list may mean only the devices of one partition.
             if assignment.replicas() > 1 && assignment.partitions.len() > 1 && !self.global {
                 return None;
             }
@@ -351,7 +352,7 @@ fn element_bits(kind: u64) -> Option<u64> {
     })
 }
 
-/// Returns the bytes of a shape, and of its last element if it is a tuple; `None` if unknown.
+/// Returns the bytes of a shape, and of the last element if the shape is a tuple; `None` if unknown.
 fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     fields(message, |number, value| {
@@ -391,7 +392,7 @@ fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>,
 fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
-    // Collectives with the computation that contains them, and instructions that call computations.
+    // Collectives, each with the id of its computation; and below, instructions that call computations.
     let mut found: Vec<(u64, HloInstruction)> = Vec::new();
     let mut wrappers: Vec<HloInstruction> = Vec::new();
     fields(proto, |number, value| {
@@ -467,7 +468,7 @@ mod tests {
     #[test]
     fn shapes_have_the_bytes_of_their_elements() {
         let of = |shape: &[u8]| shape_bytes((shape, 0), DEEPEST).unwrap();
-        // 3 x 5 of bf16 are 30 B, of 4-bit integers 60 bits, and a scalar of f32 4 B.
+        // 3 x 5 elements of bf16 take 30 B, of 4-bit integers 60 bits; a scalar of f32 takes 4 B.
         let bf16 = shape(16, &[3, 5], &[]);
         assert_eq!(of(&bf16), Some((30, 30)));
         assert_eq!(of(&shape(21, &[3, 5], &[])), Some((8, 8)));
@@ -488,10 +489,10 @@ mod tests {
             });
             iota((&formula, 0)).unwrap()
         };
-        // [2,4]<=[8]: the numbers in order.
+        // The notation [2,4]<=[8] lists the numbers in order.
         let rows = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
         assert_eq!(of(2, 4, &[8], &[0]), Some(rows));
-        // [4,2]<=[2,4]T(1,0): columns of 0 1 2 3 over 4 5 6 7.
+        // The notation [4,2]<=[2,4]T(1,0) lists the columns of the rows 0 1 2 3 and 4 5 6 7.
         let columns = vec![vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
         assert_eq!(of(4, 2, &[2, 4], &[1, 0]), Some(columns));
         assert_eq!(of(4, 2, &[2, 3], &[1, 0]), None);
@@ -563,14 +564,15 @@ mod tests {
         let names: Vec<&String> = module.collectives.keys().collect();
         assert_eq!(names, ["ag", "all-reduce.1", "rs", "rs-start"]);
         let of = |name: &str| module.collectives[name].clone().unwrap();
-        // 256 numbers of 4 B.
+        // 256 numbers of 4 B are 1,024 B.
         let reduced = of("all-reduce.1");
         assert_eq!(
             (reduced.kind, reduced.output),
             (CollectiveKind::AllReduce, 1024)
         );
         assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
-        // The second element of the start's result is the output; each of four members contributes a quarter.
+        // The second element of the result of `all-gather-start` is the output; each of four members contributes a
+        // quarter.
         let gathered = of("ag");
         assert_eq!(
             (gathered.kind, gathered.output),

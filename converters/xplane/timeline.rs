@@ -15,7 +15,7 @@ const OPERATORS: &str = "XLA Ops";
 /// Stat that links a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";
 
-/// Time slice of a stream: an event, or a part of it outside the events nested in it.
+/// Time slice of a stream: an event, or a part of an event outside the events nested in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DevicePiece<'a> {
     /// Index of the stream.
@@ -24,9 +24,9 @@ pub(super) struct DevicePiece<'a> {
     pub start: i128,
     pub end: i128,
     pub event: ProfileEvent<'a>,
-    /// Whether it covers its whole event.
+    /// Whether the slice covers its whole event.
     pub whole: bool,
-    /// Index of the call that launched it.
+    /// Index of the call that launched the event.
     pub launch: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct DeviceTimeline<'a> {
     pub plane: ProfilePlane<'a>,
     /// Index of the file in the job.
     pub file: usize,
-    /// Job-wide number of the device, counted host by host.
+    /// Number of the device in the job, counted host by host.
     pub id: u64,
     /// Number and name of each stream.
     pub streams: Vec<(i64, String)>,
@@ -145,8 +145,8 @@ fn correlation<'a>(
     Ok(id)
 }
 
-/// Returns the devices of a file, by number. `first` is the job-wide number of the first one. Lines and planes that are
-/// not streams are added to `left_out`.
+/// Returns the devices of a file, by number. `first` is the number of the first device in the job.
+/// Lines and planes that are not streams are added to `left_out`.
 pub(super) fn devices<'a>(
     space: ProfileSpace<'a>,
     hosts: HostTimelines,
@@ -213,7 +213,8 @@ fn device<'a>(
         events: 0,
         linked: 0,
     };
-    // Correlation ids that this device's events refer to, each with its call's index in `launches`.
+    // Correlation ids that this device's events refer to, each with the index of its call in
+    // `launches`.
     let mut used: BTreeMap<u64, u32> = BTreeMap::new();
     for line in &lines {
         let own = if streams {
@@ -230,7 +231,8 @@ fn device<'a>(
         }
         let stream = this.streams.len() as u32;
         let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
-        // Stream numbers are non-negative, so negative ones are free.
+        // Stream numbers are non-negative, so negative numbers are free for streams without a
+        // number.
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
@@ -300,9 +302,9 @@ fn stream_number(name: &str) -> Option<i64> {
     Some(number)
 }
 
-/// Cuts the events of a line into slices that do not overlap: index of the event, start, end, and whether the slice
-/// covers the whole event. Each instant belongs to the running event that began last, so the union of all events is
-/// preserved.
+/// Cuts the events of a line into slices that do not overlap: index of the event, start, end, and
+/// whether the slice covers the whole event. Each instant belongs to the latest-started event that
+/// is running, so the union of all events is preserved.
 fn pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
@@ -340,7 +342,8 @@ fn pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
 mod tests {
     use super::*;
 
-    /// Cuts events with these starts and ends into slices: index, start, end, whole.
+    /// Cuts events with these starts and ends into sliceswith index, start, end, and whether the
+    /// slice covers the event.
     fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
         pieces(&times.iter().map(event).collect::<Vec<_>>())
@@ -354,7 +357,7 @@ mod tests {
 
     #[test]
     fn nested_events_cut_those_around_them() {
-        // 0 to 10 encloses 2 to 4 (which encloses 3 to 4) and 6 to 7.
+        // The event 0 to 10 encloses 2 to 4 (which encloses 3 to 4) and 6 to 7.
         let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
         let expected = [
             (0, 0, 2, false),
@@ -369,7 +372,8 @@ mod tests {
 
     #[test]
     fn events_that_overlap_keep_their_union() {
-        // 3 to 8 takes over from 0 to 5, which does not resume afterwards; equal events count once.
+        // The event 3 to 8 takes over from 0 to 5, which does not resume afterwards; equal events
+        // count once.
         assert_eq!(cut(&[(0, 5), (3, 8)]), [(0, 0, 3, false), (1, 3, 8, true)]);
         assert_eq!(cut(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);
         let length = |cut: Vec<(usize, i128, i128, bool)>| -> i128 {

@@ -1,8 +1,8 @@
 //! FLOPs of attention, from shapes and the few scalars that limit which keys a query sees.
 //!
-//! One product over all pairs of a query and a key costs 2 · heads · pairs · width. The forward pass has two products
-//! (Q·Kᵀ and P·V), the backward pass five (Dao, "FlashAttention-2", §3.1). With n sequences of l_q queries and l_k
-//! keys:
+//! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width. The forward pass
+//! has two multiplications (Q·Kᵀ and P·V), the backward pass has five (Dao, "FlashAttention-2", §3.1). With n
+//! sequences of l_q queries and l_k keys:
 //!
 //! ```text
 //! pairs = n l_q l_k                            without a mask, or if the capture does not state one
@@ -10,28 +10,28 @@
 //! ```
 //!
 //! For sequences packed in one tensor (varlen), a capture states the number n (from the shape of the offsets) and the
-//! longest length (a scalar). By the Cauchy-Schwarz inequality, pairs are at least T_q T_k / n, reached if all lengths
-//! are equal, and at most T_q · longest. If the two bounds agree within a tenth, or there is one sequence, the FLOPs
-//! count as known; otherwise they are unknown. They are also unknown if keys are in pages of a cache, because no shape
-//! shows how many pages are read.
+//! longest length (a scalar). By the Cauchy-Schwarz inequality, the pairs of T_q queries and T_k keys number at least
+//! T_q T_k / n, if all lengths are equal, and at most T_q · longest. If the two bounds agree within a tenth, or there
+//! is one sequence, the FLOPs count as known; otherwise they are unknown. They are also unknown if keys are in pages
+//! of a cache, because no shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, elements};
 
 /// Argument positions of an attention operator.
 struct AttentionSignature {
     name: &'static str,
-    /// The query; keys and values follow it.
+    /// Position of the query; keys and values follow it.
     query: usize,
-    /// Number of products: 2 forward, 5 backward.
+    /// Number of matrix multiplications: 2 forward, 5 backward.
     products: u64,
     /// Whether the length dimension precedes the heads.
     by_rows: bool,
-    /// Offsets of the keys' sequences, and the longest length.
+    /// Positions of the offsets of the keys' sequences and of the longest length.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Number of keys to its left that a query sees.
+    /// Position of the number of keys to its left that a query sees.
     window: Option<usize>,
-    /// Page table of a cache that contains the keys.
+    /// Position of the page table of a cache that contains the keys.
     pages: Option<usize>,
 }
 
@@ -84,11 +84,11 @@ const fn paged(whole: AttentionSignature, pages: usize) -> AttentionSignature {
     }
 }
 
-/// Position that no argument has.
+/// Position of a missing argument.
 const NOWHERE: usize = usize::MAX;
 
-/// From the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of FlashAttention,
-/// and of xFormers.
+/// Signatures from the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of
+/// FlashAttention, and of xFormers.
 static SIGNATURES: [AttentionSignature; 28] = [
     by_heads("scaled_dot_product_attention", 5),
     by_heads("_scaled_dot_product_attention_math", 5),
@@ -117,7 +117,8 @@ static SIGNATURES: [AttentionSignature; 28] = [
     backward(varlen(by_rows("_flash_attention_backward", 11), 7, 9)),
     varlen(by_rows("_efficient_attention_forward", 9), 5, 7),
     backward(varlen(by_rows("_efficient_attention_backward", 14), 7, 9)),
-    // FlashAttention versions without operators launch kernels directly from autograd functions.
+    // FlashAttention versions without operators launch kernels directly from autograd functions, so the function's
+    // name is used.
     by_rows("FlashAttnFunc", 5),
     varlen(by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed(by_rows("flash_attn::_flash_attn_forward", 5), 6),
@@ -159,7 +160,7 @@ fn find(name: &str) -> Option<&'static AttentionSignature> {
     SIGNATURES.iter().find(|signature| signature.name == name)
 }
 
-/// Returns whether the operator's scalar values determine how much it computes.
+/// Returns whether the operator's scalar values determine how much the operator computes.
 pub(super) fn needs_values(name: &str) -> bool {
     find(name).is_some()
 }
@@ -182,7 +183,7 @@ impl AttentionSignature {
         let causal = operands.flag(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask a query also sees keys to its right; their number depends on another scalar.
+            // Without a mask a query also sees keys to its right; the number of such keys depends on another scalar.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,
@@ -191,7 +192,7 @@ impl AttentionSignature {
             true => causal_pairs(queries, keys, window),
             false => u64::checked_mul(queries, keys),
         };
-        // Pairs summed over sequences, per head.
+        // The pairs of one head, summed over sequences.
         let (heads, pairs) = if self.by_rows {
             let heads = heads_or_length;
             let [.., keys_heads, keys_width] = *k else {
@@ -203,7 +204,7 @@ impl AttentionSignature {
             let offsets = self.sequences.map(|(offsets, _)| operands.shape(offsets));
             let sequences = match (offsets, q) {
                 (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
-                // Without offsets, a three-dimensional tensor does not show its sequences.
+                // Without offsets, a three-dimensional tensor does not show where its sequences begin.
                 (_, &[batch, _, _, _]) => batch,
                 _ => return None,
             };
@@ -246,11 +247,11 @@ impl AttentionSignature {
 }
 
 /// Returns the number of query-key pairs if each query sees the keys up to its own position, aligned at the end, and
-/// at most `window` of them.
+/// at most `window` keys.
 fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
     // Queries before the first key see no key.
     let queries = queries.min(keys);
-    // The first query sees `first` keys and each next one more, until the window is full.
+    // The first query sees `first` keys and each following query sees one more, until the window is full.
     let first = (keys - queries).checked_add(1)?;
     let growing = queries.min(window.saturating_sub(first));
     let sum = growing
@@ -273,11 +274,11 @@ mod tests {
 
     #[test]
     fn one_sequence_among_offsets_is_that_of_all_tokens() {
-        // 8,192 queries and keys of 32 heads, 128 wide: 4 · 8192² · 32 · 128 = 1.0995e12.
+        // One sequence of 8,192 queries and keys, 32 heads, 128 wide: 4 · 8192² · 32 · 128 = 1.0995e12.
         let shapes = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
         let whole = 4 * 8192 * 8192 * 32 * 128;
         assert_eq!(count(VARLEN, shapes, "[]"), Some(whole));
-        // Causal: 8192 · 8193 / 2 pairs.
+        // A causal mask leaves 8192 · 8193 / 2 pairs.
         let causal = r#"["", "", "", "", "", "8192", "8192", "0.", "0.1", "True", "-1", "-1"]"#;
         let half = 4 * (8192 * 8193 / 2) * 32 * 128;
         assert_eq!(count(VARLEN, shapes, causal), Some(half));
@@ -285,7 +286,7 @@ mod tests {
 
     #[test]
     fn sequences_count_only_if_they_are_equally_long() {
-        // Four of 2,048: 4 · 4 · 2048² · 2 · 64.
+        // Four sequences of 2,048: 4 · 4 · 2048² · 2 · 64.
         let shapes = "[[8192, 2, 64], [8192, 2, 64], [8192, 2, 64], [5], [5], [], []]";
         let at = |longest: &str| {
             let values = format!(r#"["", "", "", "", "", "{longest}", "{longest}"]"#);
@@ -293,22 +294,24 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // At most a tenth more; twice as much; not stated.
+        // A longest length at most a tenth above the mean; one of twice the mean; and one that is not stated.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);
-        // Keys in pages of a cache.
+        // Keys in pages of a cache: the FLOPs are unknown.
         let paged = r"[[8, 2, 64], [999, 16, 2, 64], [999, 16, 2, 64], [2], [2], [], [], [], [], [], [], [], [], [], [], [1, 40]]";
         assert_eq!(count(VARLEN, paged, "[]"), None);
     }
 
     #[test]
     fn queries_see_keys_up_to_their_own_place_and_within_a_window() {
-        // By hand: 3 queries and 3 keys see 1 + 2 + 3; 2 and 5 see 4 + 5; 5 and 2 see 1 + 2.
+        // By hand: 3 queries and 3 keys have 1 + 2 + 3 pairs; 2 queries and 5 keys have 4 + 5; 5 queries and 2 keys
+        // have 1 + 2.
         assert_eq!(causal_pairs(3, 3, u64::MAX), Some(6));
         assert_eq!(causal_pairs(2, 5, u64::MAX), Some(9));
         assert_eq!(causal_pairs(5, 2, u64::MAX), Some(3));
-        // 4 queries and 4 keys in a window of 2: 1 + 2 + 2 + 2; 2 and 5 in a window of 3: 3 + 3.
+        // 4 queries and 4 keys in a window of 2 have 1 + 2 + 2 + 2 pairs; 2 queries and 5 keys in a window of 3 have
+        // 3 + 3.
         assert_eq!(causal_pairs(4, 4, 2), Some(7));
         assert_eq!(causal_pairs(2, 5, 3), Some(6));
         for (queries, keys, window) in [(7_u64, 7_u64, 3_u64), (4, 9, 6), (9, 4, 2), (1, 1, 1)] {
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_backward_pass_has_five_products() {
-        // 2 · 64 · 64 pairs of 8 heads, 32 wide, five times; the gradient is the first argument.
+        // 2 · 64 · 64 pairs of 8 heads, 32 wide, in five multiplications; the gradient is the first argument.
         let shape = "[2, 64, 8, 32]";
         let shapes = format!("[{shape}, {shape}, {shape}, {shape}]");
         let name = "flash_attn::_flash_attn_backward";
@@ -340,7 +343,7 @@ mod tests {
         let forward = format!("[{shape}, {shape}, {shape}]");
         let name = "_scaled_dot_product_flash_attention_for_cpu";
         assert_eq!(count(name, &forward, "[]"), Some(2 * 4_194_304));
-        // The same with lengths before heads.
+        // The same tensors with the length dimension before the heads.
         let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
         let found = count("_flash_attention_forward", &rows, "[]");
         assert_eq!(found, Some(2 * 4_194_304));

@@ -20,11 +20,12 @@ enum RowAccess {
     Bag,
     /// Slices along a dimension, copied to another tensor.
     Select,
-    /// One element per index, into a tensor shaped like the indices.
+    /// One element per index, into a tensor with the shape of the indices.
     Gather { index: usize },
-    /// Elements selected by index lists; the result's shape gives their number.
+    /// Elements selected by index lists; the shape of the result gives the number of elements.
     Index,
-    /// The number of rows in another tensor, each accessed several times: read and written, or accumulated.
+    /// As many rows as another tensor has, each accessed several times: read and written, or
+    /// accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -177,13 +178,14 @@ impl RowAccess {
     }
 }
 
-/// Bytes of an index in a list without a known type: 64 bits.
+/// Bytes of an index if the type of the index list is unknown: 64 bits.
 const INDEX: u64 = 8;
 
 /// Returns the bytes of a lookup in FBGEMM's tables: one row per index, and the sum of each bag.
 ///
-/// Versions differ in the arguments before and between these. But the offsets of the tables' widths always precede the
-/// sum of widths (a number), and the indices precede the bag offsets, with a number before and after the pair.
+/// FBGEMM's versions have different arguments before and between these two pairs. But the offsets
+/// of the tables' widths always precede the sum of widths (a number), and the indices precede the
+/// bag offsets, with a number before and after the pair.
 fn batched(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {

@@ -1,24 +1,24 @@
-//! FLOPs of matrix products and convolutions, from shapes.
+//! FLOPs of matrix multiplications and convolutions, from shapes.
 
 use super::arguments::{OperatorArgument, OperatorArguments, elements};
 
 #[derive(Clone, Copy)]
 enum ProductKind {
-    /// Product of two matrices at these argument positions.
+    /// Matrix multiplication; the argument positions of the two matrices.
     Matrices(usize, usize),
-    /// Matrix-vector product; the position of the matrix.
+    /// Matrix-vector multiplication; the argument position of the matrix.
     Vector(usize),
-    /// Product with the transpose of a weight (features out, features in).
+    /// Multiplication by the transpose of a weight of shape (features out, features in).
     Linear,
-    /// Product of two tensors that are broadcast.
+    /// Multiplication of two tensors that are broadcast.
     Broadcast,
     Convolution,
-    /// Transposed convolution: one product for every position of its input.
+    /// Transposed convolution: one multiplication for every position of the input.
     Transposed,
     ConvolutionBackward,
-    /// Grouped product: groups of rows of one tensor, each times its own matrix of another.
+    /// Grouped multiplication: each group of rows of one tensor times its own matrix of the other tensor.
     Grouped,
-    /// Two layers of the experts chosen for each token.
+    /// The two layers of a mixture of experts, for the experts chosen for each token.
     Experts,
 }
 
@@ -26,7 +26,7 @@ fn product(name: &str) -> Option<ProductKind> {
     Some(match name {
         "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
         "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
-        // 8-bit products of vLLM and SGLang.
+        // 8-bit matrix multiplications of vLLM and SGLang.
         "_C::cutlass_scaled_mm" => ProductKind::Matrices(1, 2),
         "sgl_kernel::fp8_scaled_mm"
         | "sgl_kernel::int8_scaled_mm"
@@ -71,13 +71,13 @@ fn is_expert_layer(name: &str) -> bool {
     name.contains("::") && matches!(plain, "fused_experts" | "fused_experts_impl" | "fused_moe")
 }
 
-/// Returns whether the operator's scalar values determine how much it computes.
+/// Returns whether the operator's scalar values determine how much the operator computes.
 pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine them, `None` if it is not a
-/// product.
+/// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine them, `None` if the operator
+/// is not a matrix multiplication.
 pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product(name)?.flops(operands))
 }
@@ -118,7 +118,7 @@ impl ProductKind {
                 convolution(over, weight)
             }
             Self::ConvolutionBackward => {
-                // Gradient of the output, input, weight.
+                // The first arguments are the gradient of the output, the input and the weight.
                 let one = convolution(tensor(0)?, tensor(2)?)?;
                 one.checked_mul(wanted_gradients(operands)?)
             }
@@ -128,8 +128,8 @@ impl ProductKind {
     }
 }
 
-/// Returns how many gradients of a convolution (of its input and its weight) are computed: from its mask, or from the
-/// result shapes, where a gradient that is not required has no shape.
+/// Returns how many gradients (of the input and of the weight) a convolution's backward pass computes. The number
+/// comes from the mask argument, or from the result shapes, because a gradient that is not required has no shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags(MASK) {
@@ -142,31 +142,32 @@ fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     Some(wanted as u64)
 }
 
-/// Returns the FLOPs of a grouped product. The group sizes sum to one dimension: each row (or column) is multiplied by
-/// its own group's matrix.
+/// Returns the FLOPs of a grouped product. The sizes of the groups add up to one dimension, and each row (or column)
+/// is multiplied by the matrix of its group.
 fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
-        // Grouped rows with one matrix per group, in either operand order.
+        // Groups of rows with one matrix per group, in either operand order.
         (&[_, width], &[_, rows, columns]) => {
             let out = if rows == width { columns } else { rows };
             elements(a)?.checked_mul(out)?.checked_mul(2)
         }
-        // Grouped columns, or a grouped inner dimension.
+        // Groups of columns, or of the inner dimension.
         (&[_, rows, inner] | &[rows, inner], &[_, columns]) => elements(&[2, rows, inner, columns]),
         (&[groups, rows, inner], &[_, _, columns]) => elements(&[2, groups, rows, inner, columns]),
         _ => None,
     }
 }
 
-/// Returns the FLOPs of two expert layers with weights (experts, features out, features in). The tokens are (tokens,
-/// features), and the list of chosen experts (tokens, experts) gives the number of experts per token.
+/// Returns the FLOPs of two expert layers with weights of shape (experts, features out, features in). The tokens have
+/// the shape (tokens, features), and the list of chosen experts, of shape (tokens, experts), gives the number of
+/// experts per token.
 fn experts(args: &[OperatorArgument]) -> Option<u64> {
     let &[tokens, width] = &args.first()?.shape[..] else {
         return None;
     };
     let mut layers = args.iter().filter(|arg| arg.shape.len() == 3);
     let (up, down) = (&layers.next()?.shape, &layers.next()?.shape);
-    // Weights of fewer bits are packed, so their sizes differ.
+    // Weights of fewer bits are packed, so the sizes of such weights do not match the features.
     if up[2] != width || down[1] != width {
         return None;
     }
@@ -177,8 +178,9 @@ fn experts(args: &[OperatorArgument]) -> Option<u64> {
     chosen.checked_mul(one)?.checked_mul(2)
 }
 
-/// Returns whether a convolution is transposed, that is, its weight is (channels in, channels out ÷ groups, …). If both
-/// sides have the same number of channels, a larger output decides.
+/// Returns whether a convolution is transposed, that is, its weight is (channels in, channels out ÷ groups, …). If
+/// the numbers of channels in and out are equal, the convolution counts as transposed if its output is larger than
+/// its input.
 fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
@@ -211,9 +213,9 @@ mod tests {
 
     #[test]
     fn products_count_two_operations_for_each_multiplication() {
-        // (4×5)·(5×6): 2·4·5·6 = 240.
+        // Matrices (4×5)·(5×6): 2·4·5·6 = 240.
         assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
-        // A bias as first argument; a batch of 3: 3 · 240.
+        // A bias as first argument does not count; a batch of 3 has 3 · 240.
         assert_eq!(
             flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
@@ -223,15 +225,15 @@ mod tests {
 
     #[test]
     fn a_convolution_is_a_product_for_every_output() {
-        // ResNet's first: 4 images, 64 channels of 32×32 out, 3 channels of 7×7 in:
-        // 2 · (4·64·32·32) · (3·7·7) = 77,070,336.
+        // First convolution of ResNet: 4 images, 64 channels of 32×32 out, 3 channels of 7×7 in: 2 · (4·64·32·32) ·
+        // (3·7·7) = 77,070,336.
         let forward = flops(
             "mkldnn_convolution",
             "[[4, 3, 64, 64], [64, 3, 7, 7], [], [], [], [], []]",
             "[[4, 64, 32, 32]]",
         );
         assert_eq!(forward, Some(77_070_336));
-        // Only the weight's gradient, because the image needs none; then both.
+        // First only the gradient of the weight, because the image needs no gradient; then both gradients.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
         assert_eq!(weight, forward);
@@ -245,20 +247,20 @@ mod tests {
 
     #[test]
     fn composite_operators_cost_what_their_parts_do() {
-        // (32×64)·(64×256): 2·32·64·256 = 1,048,576; the weight is (256, 64).
+        // Matrices (32×64)·(64×256): 2·32·64·256 = 1,048,576; the weight is (256, 64).
         assert_eq!(
             flops("linear", "[[32, 64], [256, 64], [256]]", "[[32, 256]]"),
             Some(1_048_576)
         );
-        // (2×4×8)·(8×5), broadcast: 2·(2·4·5)·8 = 640.
+        // Tensors (2×4×8)·(8×5), broadcast: 2·(2·4·5)·8 = 640.
         assert_eq!(
             flops("matmul", "[[2, 4, 8], [8, 5]]", "[[2, 4, 5]]"),
             Some(640)
         );
-        // (4×8)·8: 2·4·8.
+        // A matrix of 4×8 times a vector of 8: 2·4·8.
         assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
-        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, under each of its
-        // names.
+        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, under each name of
+        // the operator.
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
         assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
         assert_eq!(flops("convolution", inputs, output), Some(65_536));
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_mask_of_a_convolution_says_which_gradients_it_computes() {
-        // 2 · (4·64·32·32) · (3·7·7), once for the weight and once for the input.
+        // 2 · (4·64·32·32) · (3·7·7), once for the gradient of the weight and once for the gradient of the input.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let of = |mask: &str| {
             let values = format!(r#"["", "", "", "", "", "", "", "", "", "", "{mask}"]"#);
@@ -293,7 +295,7 @@ mod tests {
 
     #[test]
     fn rows_of_groups_meet_the_matrix_of_their_own_group() {
-        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also if these are transposed.
+        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also if the matrices are transposed.
         let out = "[[100, 6]]";
         assert_eq!(
             flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
@@ -303,7 +305,7 @@ mod tests {
             flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
             Some(9600)
         );
-        // 4 matrices of 5×8 with columns of 4 groups: 2·5·8·100; an inner dimension of 4 groups: 2·5·100·6.
+        // 4 matrices of 5×8 with columns of 4 groups: 2·5·8·100; an inner dimension in 4 groups: 2·5·100·6.
         assert_eq!(
             flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
             Some(8000)
@@ -312,7 +314,7 @@ mod tests {
             flops("_grouped_mm", "[[5, 100], [100, 6], [4]]", "[[4, 5, 6]]"),
             Some(6000)
         );
-        // Four products.
+        // Four multiplications.
         assert_eq!(
             flops("_grouped_mm", "[[4, 5, 8], [4, 8, 6]]", "[[4, 5, 6]]"),
             Some(4 * 480)
@@ -321,14 +323,15 @@ mod tests {
 
     #[test]
     fn tokens_meet_the_experts_that_are_chosen_for_them() {
-        // 10 tokens of 16, two experts each, of 2·32 features up and 32 down: 2·10·2·(64·16 + 16·32) = 61,440.
+        // 10 tokens of 16, two experts per token, each with 2·32 features up and 32 down: 2·10·2·(64·16 + 16·32) =
+        // 61,440.
         let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";
         let types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(float)', 'Tensor(int)', '']";
         let operands = OperatorArguments::new(shapes, types, "[]", "[]");
         let count = |name| super::flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
-        // The number of experts is not stated; weights of four bits.
+        // Unknown FLOPs: the number of experts is not stated, or weights have four bits.
         let name = "vllm::fused_moe";
         assert_eq!(
             flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),

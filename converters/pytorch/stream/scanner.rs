@@ -1,7 +1,7 @@
 //! A fast scanner for JSON of the expected form.
 //!
-//! It accepts only legal values, and only those that it reads exactly as the general parser would. Anything else ends
-//! the scan. Then the general parser reads the element again and reports the damage and its offset.
+//! The scanner accepts only legal values that it reads exactly as the general parser would. Any other value ends the
+//! scan. Then the general parser reads the element again and reports the damage and its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -36,7 +36,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
 /// Eight bytes with value 1.
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 
-/// Maximum nesting of skipped values; the general parser handles deeper ones.
+/// Maximum nesting of skipped values; the general parser handles deeper values.
 const DEEPEST: u32 = 32;
 
 /// A position in a text. Methods return `None` to end the scan.
@@ -46,7 +46,7 @@ pub(in crate::pytorch) struct JsonScanner<'a> {
 }
 
 impl<'a> JsonScanner<'a> {
-    /// Starts at the beginning of `text`, which may be cut off anywhere.
+    /// Starts at the beginning of `text`, which may end anywhere, even inside a value.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
@@ -62,7 +62,7 @@ impl<'a> JsonScanner<'a> {
         &self.text.as_bytes()[self.at..]
     }
 
-    /// Skips `bytes` bytes; the text must have that many left.
+    /// Skips `bytes` bytes; at least that many must be left.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
@@ -167,8 +167,8 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Skips a list, possibly nested, of integers and strings, the form of operator arguments. Returns whether it did;
-    /// otherwise consumes nothing.
+    /// Skips a list, possibly nested, of integers and strings, the form of operator arguments. Returns `false`, and
+    /// consumes nothing, if the next value has another form.
     fn plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
@@ -254,7 +254,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Consumes a comma or the closing bracket `close`; returns whether it was the bracket.
+    /// Consumes a comma or the closing bracket `close`; returns whether the bracket was found.
     #[inline]
     fn ends(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek()?;
@@ -281,7 +281,7 @@ impl<'a> JsonScanner<'a> {
         let mut at = self.at + usize::from(bytes[self.at] == b'-');
         let integer = at;
         at = digits_end(bytes, at)?;
-        // A number has no leading zero.
+        // JSON allows no leading zero.
         if at == integer || bytes[integer] == b'0' && at > integer + 1 {
             return None;
         }
@@ -301,7 +301,7 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Set of an object's keys already read, as small numbers assigned by its reader.
+/// Keys of an object that were already read, as small numbers assigned by its reader.
 #[derive(Default)]
 pub(in crate::pytorch) struct SeenKeys(u32);
 
