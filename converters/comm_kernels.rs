@@ -1,19 +1,18 @@
-//! Identifies communication kernels by name, for kernels that no record or argument describes.
+//! Identifies communication kernels by name. Used for kernels that no record or argument describes.
 
 use chakram_trace::format::CollectiveKind;
 
-/// User-defined name parts of communication kernels with their collectives, in addition to those of known
-/// libraries.
+/// User-defined parts of kernel names, each with its collective, in addition to the kernels of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Kernels of known libraries; the file documents its format.
+/// Kernels of known libraries; the format is documented in the file.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {
-    /// Adds the kernels whose names contain a text, given as `PART=KIND` with a kind such as `all-reduce`.
+    /// Adds the kernels whose names contain `PART`, from a text `PART=KIND` with a kind such as `all-reduce`.
     ///
     /// # Errors
     ///
@@ -49,12 +48,12 @@ pub(crate) struct CommKernelTable<'a> {
     known: Vec<KnownKernel>,
 }
 
-/// What a kernel's name shows about communication.
+/// Conclusion from a kernel's name about communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelNameHint {
     /// Not a known communication kernel.
     Nothing,
-    /// It communicates; the kind of collective, if the name shows it.
+    /// The kernel communicates; with the kind of collective, if the name shows it.
     Communicates(Option<CollectiveKind>),
 }
 
@@ -63,7 +62,7 @@ struct KnownKernel {
     pattern: &'static str,
     /// Kind of collective; `None` if the name does not show it.
     kind: Option<CollectiveKind>,
-    /// A real name, as written by a profiler.
+    /// A real name, as a profiler writes it.
     #[cfg(test)]
     example: &'static str,
 }
@@ -115,7 +114,7 @@ fn plain(name: &str) -> String {
     }
 }
 
-/// Returns whether `name` contains the parts of `pattern` in order, with no letter directly before the first.
+/// Returns whether `name` contains the parts of `pattern` in order, and no letter is directly before the first part.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

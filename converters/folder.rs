@@ -1,4 +1,4 @@
-//! Lists folders.
+//! Lists the files of folders.
 
 use chakram_trace::format::TraceError;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 ///
-/// A folder that cannot be listed.
+/// Fails if the folder cannot be listed.
 pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let io = |source| TraceError::io(folder, "list", source);
     let entries = std::fs::read_dir(folder).map_err(io)?;
@@ -21,7 +21,8 @@ pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// # Errors
 ///
-/// A folder without such files (the message states what was expected and what to try), and the errors of `own`.
+/// Fails if a folder has no such files (the message states what was expected and what to try), and with the errors of
+/// `own`.
 pub(crate) fn files_of(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),

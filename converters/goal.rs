@@ -1,5 +1,5 @@
-//! GOAL schedules, the text format of LogGOPSim and its tracers: per rank, calculations, sends and receives, and the
-//! operations that each one requires.
+//! GOAL schedules, the text format of LogGOPSim and its tracers: each rank has calculations, sends and receives, and
+//! each operation names the operations that it requires.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -19,24 +19,24 @@ pub struct GoalSchedule {
 /// Program of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalProgram {
-    /// Operations in text order, which is also the order of messages with equal tags.
+    /// Operations in text order, which is also the order in which messages with equal tags match.
     pub operations: Vec<GoalOperation>,
 }
 
 /// Operation of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoalOperation {
-    /// Its label; empty if it has none.
+    /// Label of the operation; empty if it has none.
     pub label: String,
-    /// The operation.
+    /// Kind of the operation.
     pub kind: GoalOperationKind,
-    /// Processor that it occupies.
+    /// Processor that the operation occupies.
     pub cpu: u32,
-    /// Indices of operations that must end before it begins; ascending.
+    /// Indices of operations that must end before this one begins; ascending.
     pub after_end: Vec<u32>,
-    /// Indices of operations that must begin before it begins; ascending.
+    /// Indices of operations that must begin before this one begins; ascending.
     pub after_begin: Vec<u32>,
-    /// Line of the text, from 1; 0 if it does not come from a text.
+    /// Line of the text, from 1; 0 if the operation does not come from a text.
     pub line: usize,
 }
 
@@ -50,13 +50,13 @@ pub enum GoalOperationKind {
     },
     /// Sends or receives a message.
     Message {
-        /// Whether it receives.
+        /// Whether the rank receives the message.
         receive: bool,
         /// Rank at the other end.
         peer: u32,
-        /// Bytes.
+        /// Size of the message, bytes.
         bytes: u64,
-        /// Tag.
+        /// Tag of the message.
         tag: i32,
     },
 }
@@ -66,7 +66,7 @@ impl GoalSchedule {
     pub fn begins(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Comments may come first; their line ends are words.
+        // Comments may come first; the parser treats their line ends as words.
         let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }
@@ -75,12 +75,12 @@ impl GoalSchedule {
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or as [`Self::parse`].
+    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
 
-    /// Returns the number of operations of all ranks.
+    /// Returns the number of operations, summed over all ranks.
     pub fn operations(&self) -> u64 {
         let programs = self.programs.iter();
         programs
@@ -89,7 +89,7 @@ impl GoalSchedule {
     }
 }
 
-/// Builds an error at a line, counted from 1.
+/// Builds the error for an invalid file, at a line, counted from 1.
 fn refused(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: (line > 0).then_some((line, 1)),

@@ -1,8 +1,8 @@
-//! Reports of Nsight Systems, exported to SQLite, to one trace per process that uses devices.
+//! Converts reports of Nsight Systems, exported to SQLite, to one trace per process that uses devices.
 //!
-//! An export has one table per kind of event; rows are read one at a time. Each process becomes a set of host and
-//! device events in the form that Kineto traces are read into. From there, PyTorch's conversion does the rest: launches
-//! by correlation, streams, communication and its matching across ranks, clocks, waits and unknown values.
+//! An export has one table per kind of event; the reader reads one row at a time. Each process becomes a set of host
+//! and device events in the same form as a Kineto trace. From there, PyTorch's conversion does the rest: launches by
+//! correlation, streams, matching of communication across ranks, clocks, waits and unknown values.
 //!
 //! - `sqlite`: pages, rows and values of a file;
 //! - `report`: events of processes;
@@ -56,15 +56,15 @@ pub enum RankOrder {
     Devices,
 }
 
-/// Summary of a conversion, with facts that only these exports have.
+/// Summary of a conversion, with facts that only exports of Nsight Systems have.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysSummary {
-    /// The conversion.
+    /// Summary that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
     /// Order of the ranks.
     pub order: RankOrder,
-    /// The process of each rank: its file, process id and devices.
+    /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
     /// Number of kernels whose communication NCCL's ranges describe.
     pub stated: u64,
@@ -77,7 +77,7 @@ pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 ///
 /// # Errors
 ///
-/// A folder that cannot be listed, or that contains no export.
+/// Fails if a folder cannot be listed or contains no export.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     let expected = (
         "an export of Nsight Systems",
@@ -94,8 +94,8 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// # Errors
 ///
-/// Files that are not exports or have no device events, ranks that disagree about their communication, and traces that
-/// cannot be written.
+/// Fails if a file is not an export or has no device events, if ranks disagree about their communication, or if a
+/// trace cannot be written.
 pub fn convert(
     paths: &[PathBuf],
     options: &ConvertOptions,
@@ -124,8 +124,8 @@ pub fn convert(
     Ok((summary, written))
 }
 
-/// Sorts processes into rank order and numbers them: by NCCL's largest communicator if it contains all of them (its
-/// name is returned too), else by file, device and process.
+/// Sorts processes into rank order and numbers them: by NCCL's largest communicator if that communicator contains all
+/// processes (its name is returned too), else by file, device and process.
 fn order(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
@@ -167,9 +167,9 @@ fn order(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
 }
 
 /// Adds to kernels the call arguments from NCCL's ranges, and the members of communicators; returns the number of
-/// kernels that got arguments. The members of the communicator `all` use their ranks in it.
+/// kernels that got arguments. The members of the communicator `all` use their ranks in `all`.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
-    // Members of each communicator: rank in it, and job rank.
+    // Members of each communicator: the rank in the communicator, and the job rank.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
         let own = process.trace.rank.unwrap_or(0);
@@ -221,8 +221,8 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
             };
             let mut arguments = call.arguments(peer);
             if members.is_none() {
-                // If a communicator's members are unknown, its size may still be known. A job's only communicator
-                // does not need it.
+                // If a communicator's members are unknown, its size may still be known. If the job has only one
+                // communicator, the size is not needed.
                 let size = name
                     .and_then(|name| communicators.get(name))
                     .map(|(ranks, _)| *ranks);

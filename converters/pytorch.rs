@@ -1,9 +1,9 @@
-//! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto, together or alone.
+//! Converts captures of PyTorch: the host trace of `ExecutionTraceObserver`, the device trace of Kineto, or both.
 //!
-//! Both are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one element at a
-//! time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and only arguments that a
-//! conversion needs are kept. Readers check which keys are present and ignore the stated version, because versions do
-//! not determine the keys.
+//! Both files are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one element
+//! at a time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and only arguments
+//! that a conversion needs are kept. Readers check which keys are present and ignore the stated version, because
+//! versions do not determine the keys.
 //!
 //! Damage is an error with its byte offset. Damage that profilers and scripts are known to write is repaired if it has
 //! only one possible meaning ([`JsonRepairKind`]). Each repair is reported.
@@ -62,11 +62,11 @@ use std::collections::BTreeMap;
 /// A process group that a file declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Name by which operators refer to it, often a number.
+    /// Name by which operators refer to the group, often a number.
     pub name: String,
     /// Purpose stated by the program.
     pub desc: String,
-    /// Members; empty means all ranks.
+    /// Members; an empty list means all ranks.
     pub ranks: Vec<u32>,
     /// Number of members, if the file states it.
     pub size: Option<u32>,
@@ -77,24 +77,24 @@ pub struct ProcessGroup {
 /// Kind of repaired damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JsonRepairKind {
-    /// A name was not escaped.
+    /// A name that was not escaped was escaped.
     Name,
     /// A list of process groups was truncated; the groups before the cut were kept.
     Groups,
-    /// A number that JSON does not allow, such as `NaN`, was treated as missing.
+    /// A number that JSON does not allow, such as `NaN`, became a missing value.
     Number,
-    /// A comma followed the last element.
+    /// A comma after the last element was removed.
     Comma,
 }
 
 /// One repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonRepair {
-    /// Offset in bytes of the decompressed text.
+    /// Offset of the repair in the decompressed text, bytes.
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// Replacement: the name, or the end of the list; for a number or comma, the original text.
+    /// New text: the name, or the end of the list; for a number or comma, the original text.
     pub text: String,
 }
 
@@ -111,7 +111,7 @@ impl JsonRepairs {
     /// Maximum number of repairs that are listed.
     pub const LISTED: usize = 100;
 
-    /// Returns the number of repairs.
+    /// Returns the number of repairs of all kinds.
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
     }
@@ -140,11 +140,11 @@ pub fn communicates(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators between checks for an interruption: some milliseconds of work.
+/// Number of events or operators to process between two checks for an interruption: some milliseconds of work.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Name prefixes of intervals in flight: for communication that is only known to have been requested, and for
-/// intervals that host backends write.
+/// Name prefixes of intervals in flight: the first for communication that was requested but has no recorded interval,
+/// the others for intervals that host backends write.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns whether an interval with this name is communication in flight that the host carries out.
@@ -152,6 +152,6 @@ fn in_flight(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A JSON string, borrowed if it contains no escapes.
+/// A JSON string, borrowed from the text if it contains no escapes.
 #[derive(serde::Deserialize)]
 struct JsonString<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

@@ -1,9 +1,10 @@
 //! Text workloads of SimAI and its generator AICB: the layers of a transformer with their times and collectives,
 //! identical for all NPUs, and the degrees of parallelism.
 //!
-//! A pass follows SimAI's own loop. Forward, each layer computes and then communicates; the next layer starts after
-//! that. Backward, from the last layer, the input gradient does the same. Then the weight gradient computes and starts
-//! its collective; only the same layer of the next pass waits for it. Times are nanoseconds.
+//! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates; the next layer
+//! starts afterwards. In the backward pass, from the last layer to the first, the input gradient computes and
+//! communicates in the same way. Then the weight gradient computes and starts its collective; only the same layer of
+//! the next pass waits for that collective. Times are nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -14,13 +15,13 @@ mod parse;
 
 pub use grid::{GroupRole, RankGrid};
 
-/// First words of such files.
+/// First words of SimAI's files.
 const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiWorkload {
-    /// First word of its first line.
+    /// First word of the file.
     pub kind: &'static str,
     /// Size of a tensor-parallel group.
     pub tensor: u32,
@@ -32,9 +33,9 @@ pub struct SimaiWorkload {
     pub npus: Option<u32>,
     /// The layers; at least one.
     pub layers: Vec<SimaiLayer>,
-    /// Layers whose inputs are kept (activation checkpoints).
+    /// Indices of layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,
-    /// Layers before whose backward pass the layers since the last checkpoint are recomputed.
+    /// Indices of layers whose backward pass is preceded by a recomputation of the layers since the last checkpoint.
     recomputing: BTreeSet<usize>,
 }
 
@@ -56,16 +57,16 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, ns.
     pub ns: u64,
-    /// Collective that follows; `None` also for zero bytes.
+    /// Collective after the compute; `None` also if it has zero bytes.
     pub comm: Option<SimaiComm>,
 }
 
 /// Collective of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimaiComm {
-    /// The operation.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// Role of the groups that carry it out.
+    /// Role of the groups that carry out the collective.
     pub role: GroupRole,
     /// Bytes of the whole buffer: the output of an all-gather, the input of a reduce-scatter.
     pub bytes: u64,

@@ -25,7 +25,7 @@ pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, T
     Ok(words)
 }
 
-/// Parses a word as a number of at most `most`.
+/// Parses a word as a number from 0 to `most`.
 pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
     match word.1.parse() {
         Ok(number) if number <= most => Ok(number),
@@ -38,7 +38,7 @@ pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result
     }
 }
 
-/// Builds an error at a line and column, both counted from 1.
+/// Builds the error for an invalid file, at a line and column, both counted from 1.
 pub fn refused(
     line: usize,
     column: usize,

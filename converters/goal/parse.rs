@@ -14,8 +14,8 @@ use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, refused
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 
-/// Splits a text into words with line numbers from 1. The end of a line is the word `\n`; `:`, `{` and `}` are separate
-/// words.
+/// Splits a text into words with line numbers from 1. The end of a line becomes the word `\n`; `:`, `{` and `}` are
+/// words of their own.
 pub(super) struct GoalWords<'t> {
     rest: &'t str,
     line: usize,
@@ -73,7 +73,7 @@ impl<'t> Iterator for GoalWords<'t> {
 /// A parser with one word of lookahead.
 struct GoalParser<'t> {
     words: std::iter::Peekable<GoalWords<'t>>,
-    /// Line of the last word.
+    /// Line of the word read last, from 1.
     line: usize,
 }
 
@@ -82,7 +82,7 @@ struct LabelledDependency<'t> {
     line: usize,
     later: &'t str,
     earlier: &'t str,
-    /// Whether the earlier operation only has to begin (`irequires`).
+    /// Whether the earlier operation only needs to begin (`irequires`).
     begins: bool,
 }
 
@@ -179,7 +179,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    /// Reads a number of at most `most`.
+    /// Reads a number from 0 to `most`.
     fn number(&mut self, what: &str, most: u64) -> Result<u64, TraceError> {
         let parsed = self.words.peek().and_then(|(_, word)| word.parse().ok());
         match parsed.filter(|number| *number <= most) {
@@ -262,8 +262,8 @@ impl<'t> GoalParser<'t> {
         Ok(program)
     }
 
-    /// Consumes the keyword of a dependency if it is next; returns whether the earlier operation only has to
-    /// begin.
+    /// Consumes the keyword of a dependency if the next word is one; returns whether the earlier operation only needs
+    /// to begin.
     fn relation(&mut self) -> Option<bool> {
         if self.next_is("requires") {
             Some(false)
@@ -299,7 +299,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    /// Reads an operation and its processor, to the end of the line.
+    /// Reads an operation and the processor that it occupies, to the end of the line.
     fn operation(&mut self, rank: u32, ranks: u32) -> Result<(GoalOperationKind, u32), TraceError> {
         let Some(&(line, word)) = self.words.peek() else {
             return Err(self.wrong(OPERATION));
@@ -389,7 +389,7 @@ impl<'t> GoalParser<'t> {
 
 const OPERATION: &str = "`calc`, `send` or `recv`";
 const FORM: &str = "lines such as `l1: send 10b to 1 tag 5`, `l1: calc 100` and `l2 requires l1`";
-/// Maximum duration of a calculation, ns: its picoseconds must fit in 64 bits.
+/// Maximum duration of a calculation, ns: the duration in picoseconds must fit in 64 bits.
 const MOST_NS: u64 = u64::MAX / 1000;
 const MOST_CPU: u64 = 1 << 16;
 const MOST_BYTES: u64 = i64::MAX as u64;

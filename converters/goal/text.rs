@@ -1,4 +1,4 @@
-//! Converts traces to GOAL schedules, and writes their text.
+//! Converts traces to GOAL schedules, and writes schedules as text.
 //!
 //! Nodes that occupy a lane become calculations of their recorded duration plus delay; a communication node with a
 //! delay is preceded by a calculation of that length. Times are rounded to nanoseconds. GOAL has neither collectives
@@ -13,15 +13,15 @@ use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalProgram {
-    /// Converts the trace `graph` of a rank to its program; `peers` are the job ranks of the peers that it
+    /// Converts the trace `graph` of a rank to its program; `peers` are the job ranks of the peers that the trace
     /// names.
     ///
     /// # Errors
     ///
-    /// Fails at collectives, at kernels without a recorded time and at negative tags.
+    /// Fails at collectives, at kernels without a recorded time, and at negative tags.
     pub fn of(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
         let mut program = Self::default();
-        // The last operation of each node.
+        // Index of the last operation of each node.
         let mut place: Vec<u32> = vec![0; graph.len()];
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.len()];
         for node in graph.nodes() {
@@ -69,7 +69,8 @@ impl GoalProgram {
     }
 }
 
-/// Returns the nodes in topological order, otherwise in trace order so that messages keep their order.
+/// Returns the nodes in topological order, and in trace order where dependencies allow, so that messages keep their
+/// order.
 fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
     let mut ready: std::collections::BTreeSet<u32> = graph
@@ -90,7 +91,7 @@ fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     order
 }
 
-/// Returns a node's operation in a schedule.
+/// Converts a node to an operation of a schedule.
 fn operation(
     graph: &Graph,
     peers: &[u32],

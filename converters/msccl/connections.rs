@@ -4,7 +4,7 @@ use super::{MscclAlgorithm, refused};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
-/// Sender, receiver and channel.
+/// Connection between GPUs: sender, receiver and channel.
 pub(super) type Connection = (u32, u32, u32);
 
 /// One end of a connection: the thread block, and its sending or receiving steps in order.
@@ -15,8 +15,9 @@ struct ConnectionEnd {
 }
 
 impl MscclAlgorithm {
-    /// Checks that each connection has one thread block at each end, and that both agree on its messages. Returns the
-    /// first chunks of each connection's messages, in order, as the sender numbers them; both ends agree on the sizes.
+    /// Checks that each connection has one thread block at each end, and that both ends agree on the number and sizes
+    /// of its messages. Returns the first chunk of each message of each connection, in order, as the sender numbers
+    /// the chunks.
     pub(super) fn connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {

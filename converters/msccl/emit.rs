@@ -13,7 +13,7 @@ use std::io::Write;
 #[derive(Debug)]
 pub struct MscclScripts<'a> {
     algorithm: &'a MscclAlgorithm,
-    /// First chunk of each message of a connection.
+    /// First chunk of each message, by connection.
     messages: BTreeMap<Connection, Vec<u64>>,
     /// Bytes of the whole buffer.
     buffer: u64,
@@ -24,7 +24,7 @@ impl<'a> MscclScripts<'a> {
     ///
     /// # Errors
     ///
-    /// As [`MscclAlgorithm::parse`].
+    /// Fails where [`MscclAlgorithm::parse`] fails.
     pub fn new(algorithm: &'a MscclAlgorithm, buffer: u64) -> Result<Self, TraceError> {
         Ok(Self {
             algorithm,
@@ -33,7 +33,8 @@ impl<'a> MscclScripts<'a> {
         })
     }
 
-    /// Returns the bytes of `count` chunks from `first` on. Chunks are whole bytes and as equal as possible.
+    /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes, as
+    /// equal as possible.
     fn bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
@@ -49,7 +50,7 @@ impl<'a> MscclScripts<'a> {
         let io = |source: std::io::Error| TraceError::io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
-        // Other steps wait for a step's last node, so these ids are computed in advance.
+        // Other steps wait for a step's last node, so the ids of last nodes are computed in advance.
         let mut next = 1;
         let mut last: Vec<Vec<u64>> = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -91,7 +92,7 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // A local step costs no time; it must not become a kernel without a price.
+                // A local step costs no time; it must not become a kernel without a known time.
                 if !step.kind.receives() && !step.kind.sends() {
                     put(Op::NoOp, &data)?;
                 }
@@ -101,7 +102,7 @@ impl<'a> MscclScripts<'a> {
         Ok((writer.into_inner(), id - 1))
     }
 
-    /// Returns one end of the message `index` of a connection.
+    /// Returns the send or the receive of the message `index` of a connection.
     fn message(
         &self,
         receive: bool,
@@ -114,7 +115,7 @@ impl<'a> MscclScripts<'a> {
         Op::Message {
             receive,
             peer: if receive { from } else { to },
-            // Messages of a connection arrive in order; the index distinguishes those of one channel.
+            // Messages of a connection arrive in order; the index distinguishes messages of one channel.
             tag: (channel << 16 | index as u32) as i32,
             bytes: self.bytes(first, count),
             own: None,
@@ -138,7 +139,7 @@ mod tests {
             gpus: Vec::new(),
         };
         let scripts = MscclScripts::new(&algorithm, 10).unwrap();
-        // Chunks of 10 B end at 3, 6 and 10.
+        // Three chunks of 10 B end at the bytes 3, 6 and 10.
         let bytes =
             [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)].map(|(first, n)| scripts.bytes(first, n));
         assert_eq!(bytes, [3, 3, 4, 10, 7]);

@@ -4,11 +4,11 @@ use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, refused}
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
 use roxmltree::{Document, Node};
 
-/// Maximum number of chunks, GPUs, channels, thread blocks per GPU and steps per thread block; far above MSCCL's
-/// own limits.
+/// Maximum number of chunks, GPUs, channels, thread blocks per GPU and steps per thread block; it is far above
+/// MSCCL's own limits.
 const MOST: u64 = 1 << 15;
 
-/// Collectives by the value of `coll`.
+/// Collectives by the value of the attribute `coll`.
 const COLLECTIVES: [(&str, CollectiveKind); 8] = [
     ("allreduce", CollectiveKind::AllReduce),
     ("allgather", CollectiveKind::AllGather),
@@ -40,7 +40,7 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// Returns a number from 0 to `most`; `None` for -1.
+    /// Parses the attribute `key` as a number from 0 to `most`; `None` for -1.
     fn optional(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
         let text = self.text(key)?;
         if text == "-1" {
@@ -63,8 +63,8 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// Returns the child elements, which must all be named `name`, sorted by their attribute `key`, which must
-    /// count from 0.
+    /// Returns the child elements, which must all be named `name`, sorted by their attribute `key`, whose values must
+    /// be 0, 1, 2, ….
     fn inner(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(Element) {
@@ -94,7 +94,7 @@ impl MscclAlgorithm {
     /// Fails with the line of a format violation, of a peer or step that does not exist, or of a message whose send
     /// and receive do not match.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        // The parser skips only one byte order mark itself.
+        // The XML parser itself skips only one byte order mark.
         let document = Document::parse(text).map_err(|error| {
             let place = TraceLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
@@ -146,7 +146,7 @@ impl MscclAlgorithm {
                     algo.number("minBytes", most)?,
                     algo.number("maxBytes", most)?,
                 );
-                // Tools write zeros for unbounded sizes.
+                // Tools write zeros if the size is unbounded.
                 Some((least, most)).filter(|(_, most)| *most > 0)
             }
             _ => None,
@@ -164,7 +164,7 @@ impl MscclAlgorithm {
         Ok(this)
     }
 
-    /// Rejects steps that wait for steps that do not exist.
+    /// Rejects steps that wait for a missing step.
     fn check_waits(&self) -> Result<(), TraceError> {
         for gpu in &self.gpus {
             for step in gpu.blocks.iter().flat_map(|block| &block.steps) {

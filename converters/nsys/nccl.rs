@@ -1,9 +1,10 @@
-//! NCCL calls, from the ranges that NCCL opens in Nsight Systems, and the kernels that carry them out.
+//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems, and assigns them to the kernels that carry
+//! them out.
 //!
-//! A range has a name such as `ncclAllReduce` and a payload: bytes of the message, root or peer, and from NCCL 2.24 on
-//! the communicator. Builds that write all of this into the name
-//! (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`) are supported too. Within a group, NCCL launches kernels
-//! when the group ends, so a call belongs to the next launch of its kind on its thread.
+//! A range has a name such as `ncclAllReduce` and a payload: bytes of the message, root or peer, and from NCCL 2.24
+//! on the communicator. NCCL builds that write all of these fields into the name (`ncclAllReduce(): commHash 0x1, …,
+//! data_size 4096, …`) are supported too. Within a group, NCCL launches kernels when the group ends, so a call
+//! belongs to the next launch of its kind on its thread.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -28,11 +29,11 @@ pub(super) enum NcclRange {
     Call(NcclCall),
     /// A process became a member of a communicator.
     Member {
-        /// The communicator.
+        /// Name of the communicator.
         communicator: String,
-        /// Its rank in it.
+        /// Rank of the process in the communicator.
         rank: u32,
-        /// Number of its members.
+        /// Number of members of the communicator.
         ranks: u32,
     },
 }
@@ -40,18 +41,18 @@ pub(super) enum NcclRange {
 /// A call of NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NcclCall {
-    /// Name of its operation in PyTorch's records.
+    /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of its message, if stated; for a collective, the bytes of one rank.
+    /// Bytes of the call's message, if stated; for a collective, the bytes of one rank.
     pub bytes: Option<u64>,
-    /// Root, or peer of a message, as a rank within the communicator.
+    /// Root of a collective, or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// The communicator, if stated.
+    /// Name of the communicator, if stated.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Parses a range with the name `name` and the payload `json`; `None` if it is not a communication range
+    /// Parses a range with the name `name` and the payload `json`; `None` if the range is not a communication range
     /// of NCCL.
     pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
@@ -78,7 +79,7 @@ impl NcclRange {
     }
 }
 
-/// Facts stated by a range.
+/// Fields that the text of a range states.
 #[derive(Default)]
 struct RangeFacts {
     bytes: Option<u64>,
@@ -99,7 +100,7 @@ impl RangeFacts {
             };
             facts.fact(&key.to_lowercase(), &text);
         }
-        // `key value, key value`, after a colon, or as the whole name.
+        // The fields are `key value, key value`, either after a colon or as the whole name.
         let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
         let words: Vec<&str> = tail
             .split([' ', ','])
@@ -140,13 +141,14 @@ impl RangeFacts {
 pub(super) enum ThreadMoment {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel: its event, and the operation name in records that begins like the kernel's name, if any.
+    /// Launch of a kernel: the event of the kernel, and the operation (by its name in records) that the kernel's name
+    /// begins with, if any.
     Launch(u32, Option<&'static str>),
 }
 
-/// Returns the call of each kernel whose call and size can be determined, by the kernel's event. `threads` has the
-/// events of each thread, sorted by time. If one kernel carries out several calls of a group, they become one call with
-/// their total bytes.
+/// Returns the call of each kernel whose call and size can be determined, by the index of the kernel's event.
+/// `threads` has the events of each thread, sorted by time. Several calls of a group that one kernel carries out
+/// become one call with their total bytes.
 pub(super) fn calls_of_kernels(
     threads: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
 ) -> BTreeMap<u32, NcclCall> {
@@ -174,8 +176,8 @@ pub(super) fn calls_of_kernels(
     found
 }
 
-/// Assigns the calls of one group to the launches after them, kind by kind: one to one if the numbers match, or all to
-/// a single kernel.
+/// Assigns the calls of one group to the launches after them, kind by kind: one to one if the numbers match, or all
+/// calls to a single kernel.
 fn settle(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
@@ -188,7 +190,7 @@ fn settle(
             continue;
         }
         let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
-        // The kernel name for messages and all-to-all names neither.
+        // Kernels for messages and for all-to-all share one name, which does not show the kind.
         let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
             Some(named) => named == kind,
             None => is_message(kind) || kind == "alltoall",
@@ -317,8 +319,8 @@ mod tests {
         assert_eq!(NcclRange::read("forward", Some(payload)), None);
     }
 
-    /// Two calls of a group and one kernel: 100 + 28 bytes. Two calls and two kernels: one each. Two calls and three
-    /// kernels: no assignment.
+    /// Two calls of a group and one kernel: 100 + 28 bytes. Two calls and two kernels: each kernel has one call. Two
+    /// calls and three kernels: no assignment.
     #[test]
     fn kernels_have_the_calls_before_their_launches() {
         let of = |moments: &[ThreadMoment]| {
@@ -334,7 +336,7 @@ mod tests {
         assert_eq!(two, BTreeMap::from(each));
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
-        // A send and a receive in one kernel.
+        // A kernel that carries out a send and a receive has no call.
         let both = ["send", "recv"].map(|kind| ThreadMoment::Call(call(kind, 9)));
         let both = of(&[&both[..], &[ThreadMoment::Launch(7, None)]].concat());
         assert!(both.is_empty());

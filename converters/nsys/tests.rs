@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use writer::{SqliteWriter, StoredValue};
 
-/// A generator of numbers that are the same in every run.
+/// A generator of pseudorandom numbers, which are the same in every run.
 struct RandomNumbers(u64);
 
 impl RandomNumbers {
@@ -88,7 +88,8 @@ fn rows_are_read_as_they_were_written() {
     }
 }
 
-/// Pages that refer to themselves, beyond the end, or have an unknown type; headers with wrong values.
+/// Files with pages that refer to themselves or beyond the end of the file, with pages of an unknown type, and with
+/// wrong values in the header.
 #[test]
 fn damage_ends_in_an_error() {
     let rows: Vec<Vec<StoredValue>> = (0..400)
@@ -109,7 +110,7 @@ fn damage_ends_in_an_error() {
     };
     let at = (root - 1) * 512;
     let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
-    // 400 rows from the tree's pages, which a cycle reads again and again.
+    // The tree has 400 rows; a cycle of pages would return rows again and again.
     for (file, expected) in [
         (last_child(root as u32), "lead back to one another"),
         (last_child(9999), "a reference to page 9999"),
@@ -127,7 +128,7 @@ fn damage_ends_in_an_error() {
     }
 }
 
-/// Columns of the generated tables, in an arbitrary order.
+/// Columns of the generated table of kernels, in an arbitrary order.
 const KERNEL: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, shortName INT, demangledName INT";
 const COPY: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, bytes INT, copyKind INT";
 const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlationId INT";
@@ -198,7 +199,8 @@ impl MadeExport {
                     made.copies.push(row);
                     continue;
                 }
-                // Without a separate stream, so that every collective of a process has a unique name.
+                // With several processes there is no separate stream, so that every collective of a process has a
+                // unique name.
                 let comm = kind == 1 && processes == 1;
                 if comm {
                     let is_sized = numbers.below(2) == 0;
@@ -264,7 +266,8 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     Ok(converted.0)
 }
 
-/// No kernel is lost, bytes are kept, and device time equals the union of each stream's intervals to the nanosecond.
+/// The conversion loses no kernel, preserves bytes, and gives each device the time of the union of each stream's
+/// intervals, to the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();
@@ -310,7 +313,7 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// Two processes whose communicator makes the second one rank 0: its device has the first trace.
+/// The communicator of two processes makes the second process rank 0, so the first trace is of the second process.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();
@@ -360,7 +363,7 @@ fn what_says_nothing_of_devices_is_refused() {
     assert!(said(&other.file(1024)).contains("that Nsight Systems did not export"));
     writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
     assert!(said(&writer.file(1024)).contains("are empty"));
-    // Pages in a separate log are not part of the file.
+    // The reader rejects a database whose newest pages are in a separate log.
     let made = MadeExport::new(3, 1, 20);
     let mut file = made.file(1024);
     (file[18], file[19]) = (2, 2);

@@ -1,9 +1,9 @@
-//! Estimates the work of kernels without an operator from kernels with the same name that have one, and the bytes of
-//! copies in the same way.
+//! Estimates the work of kernels without an operator from kernels with the same name that have an operator, and the
+//! bytes of copies in the same way.
 //!
 //! Kernels launched before the capture began, or by a graph, have no operator that states their shapes. A kernel with
-//! the same name is the same program on other data. If there are several, the one with the nearest duration is used.
-//! Its FLOPs and bytes are scaled by time:
+//! the same name is the same program on other data. If there are several such kernels, the estimate uses the kernel
+//! with the nearest duration. Its FLOPs and bytes (`work'`) are scaled by the ratio of durations:
 //!
 //! ```text
 //! work = work' t / t'
@@ -15,24 +15,24 @@ use chakram_trace::format::Dtype;
 /// A kernel and its known work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelWork {
-    /// Index of its name.
+    /// Index of the kernel's name.
     pub name: u32,
     /// Duration, ns.
     pub time: u64,
-    /// FLOPs and bytes; zero if it has no operator, or its operator's shapes are unknown.
+    /// FLOPs and bytes; zero if the kernel has no operator, or the operator's shapes are unknown.
     pub cost: OpCost,
-    /// Element type that it computes in.
+    /// Element type in which the kernel computes.
     pub dtype: Option<Dtype>,
 }
 
 impl KernelWork {
-    /// Returns whether all of its work is known.
+    /// Returns whether FLOPs and bytes are both known.
     pub fn is_known(&self) -> bool {
         !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
     }
 }
 
-/// Kernels with known work, for kernels with the same names that have none.
+/// Kernels with known work, used for kernels with the same name and unknown work.
 #[derive(Debug, Default)]
 pub(super) struct AlikeKernels {
     /// Sorted by name, then time.
@@ -40,7 +40,7 @@ pub(super) struct AlikeKernels {
 }
 
 impl AlikeKernels {
-    /// Collects the kernels of a rank with known work, if another kernel with the same name needs them.
+    /// Collects the kernels of a rank with known work, if another kernel with the same name has unknown work.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
@@ -103,14 +103,15 @@ mod tests {
             assert_eq!(found.dtype, Some(Dtype::Bf16));
             Some((found.cost.flops, found.cost.bytes))
         };
-        // 120 ns are nearer to 100 than to 400: 2000 · 120 ÷ 100 = 2,400 FLOPs, 500 · 120 ÷ 100 = 600 bytes.
+        // A duration of 120 ns is nearer to 100 than to 400: 2000 · 120 ÷ 100 = 2,400 FLOPs, 500 · 120 ÷ 100 = 600
+        // bytes.
         assert_eq!(work(0, 120), Some((2400, 600)));
-        // 300 is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
+        // A duration of 300 ns is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
         assert_eq!(work(0, 300), Some((12_000, 600)));
-        // Shorter than all known kernels; longer than all.
+        // A kernel shorter than all known kernels, and a longer one.
         assert_eq!(work(0, 50), Some((1000, 250)));
         assert_eq!(work(0, 800), Some((32_000, 1600)));
-        // No kernel needs the name 1; the work of 2 is unknown.
+        // No kernel with the name 1 has unknown work; no kernel with the name 2 has known work.
         assert_eq!(work(1, 50), None);
         assert_eq!(work(2, 10), None);
     }

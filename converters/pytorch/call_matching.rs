@@ -1,4 +1,5 @@
-//! Matches calls: the k-th collective of a group across its members, and sends with receives.
+//! Matches calls: the k-th collective of a group on each member is one collective, and each send is paired with a
+//! receive.
 
 use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -12,26 +13,26 @@ use chakram_trace::matching::{
 /// A collective with the calls of its captured members.
 #[derive(Clone, Debug)]
 pub struct MatchedCollective {
-    /// Its kind.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// The group.
+    /// Index of the group.
     pub group: u32,
     /// The call of each captured member, in the group's order.
     pub members: Vec<CommRef>,
-    /// Index in `members` of the root; `None` if there is no root or it has no capture.
+    /// Index in `members` of the root; `None` if there is no root or the root has no capture.
     pub root: Option<u32>,
-    /// `comm_size`: the largest over all members.
+    /// `comm_size`: the largest value over all members.
     pub bytes: u64,
-    /// Whether members' sizes differ.
+    /// Whether the members state different sizes.
     pub uneven: bool,
 }
 
-/// A message.
+/// A message with its send and its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchedMessage {
-    /// The send.
+    /// Call that sends the message.
     pub send: CommRef,
-    /// The receive.
+    /// Call that receives the message.
     pub receive: CommRef,
 }
 
@@ -40,9 +41,9 @@ pub struct MatchedMessage {
 pub struct CallMatches {
     /// Collectives, sorted by group and sequence.
     pub collectives: Vec<MatchedCollective>,
-    /// Messages with both ends.
+    /// Messages whose send and receive were both found.
     pub messages: Vec<MatchedMessage>,
-    /// Calls without counterparts, by reason.
+    /// Calls without a matching call, by reason.
     pub unmatched: Vec<(CommRef, &'static str)>,
 }
 
@@ -55,7 +56,7 @@ pub struct CallMismatch(pub String);
 pub struct JobRank<'a> {
     /// Rank number in the job.
     pub number: u32,
-    /// The capture that its calls come from: its own, or that of a rank with the same role.
+    /// Capture that contains the rank's calls: its own capture, or the capture of a rank with the same role.
     pub timeline: &'a RankTimeline,
 }
 
@@ -122,12 +123,12 @@ pub fn matching(
             .extend(untold.map(|(i, _)| ((rank, i), reason)));
     }
     job.messages(&mut matches);
-    // Dropped calls have no node, so they are not reported.
+    // Dropped calls have no node, so they are not reported as unmatched.
     matches.unmatched.retain(|&(at, _)| !job.is_dropped(at));
     Ok(matches)
 }
 
-/// Reason for calls whose partner's kernel is missing.
+/// Reason given for unmatched calls whose partner's kernel is missing.
 const PARTNER_DROPPED: &str = "of partners whose kernels the profiler dropped";
 
 /// Returns the calls of a rank in program order with their indices; dropped calls are indexed after all others.
@@ -169,8 +170,8 @@ impl<'a> CapturedCalls<'a> {
     }
 
     /// Keeps only the calls that all members share, because profiling windows may start or end at different calls. If
-    /// no shift makes the members agree, keeps the first calls, as many as the shortest list has, so that the mismatch
-    /// is reported.
+    /// no shift makes the members agree, keeps the first calls of each list, up to the length of the shortest list,
+    /// so that the mismatch is reported.
     fn common<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
@@ -193,7 +194,7 @@ impl<'a> CapturedCalls<'a> {
         });
         let shifts: Option<Vec<i64>> = std::iter::once(Some(0)).chain(shifts).collect();
         let shifts = shifts.unwrap_or_else(|| vec![0; members.len()]);
-        // Positions are relative to the first member's calls.
+        // Positions count from the start of the first member's calls.
         let ends = members.iter().zip(&shifts);
         let ends = ends.map(|(member, shift)| member.calls.len() as i64 + shift);
         let from = shifts.iter().copied().max().unwrap_or(0);
@@ -227,8 +228,8 @@ impl<'a> CapturedCalls<'a> {
 
     fn signature(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind(at);
-        // Only the root of a scatter knows the total. In all-to-all and gather each member may have its own
-        // size.
+        // In a scatter only the root knows the total size, and in all-to-all and gather each member may have its own
+        // size, so a difference is no error.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll
@@ -244,7 +245,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// Returns the member that is the root.
+    /// Returns the index of the root among the members.
     fn root(&self, at: CommRef) -> Option<u32> {
         self.call(at)
             .asked
@@ -342,12 +343,12 @@ impl<'a> CapturedCalls<'a> {
     }
 }
 
-/// Returns `comm_size` for a member with these input and output bytes in a group of `count`.
+/// Returns `comm_size` of a collective from one member's input and output bytes, in a group of `count` members.
 fn size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),
         CollectiveKind::AllGather if bytes_in == 0 => bytes_out / count.max(1),
-        // Kineto omits nested lists of tensors.
+        // Kineto omits nested lists of tensors, so the input bytes are missing.
         CollectiveKind::ReduceScatter if bytes_in == 0 => bytes_out.saturating_mul(count),
         CollectiveKind::Scatter => bytes_out.saturating_mul(count),
         CollectiveKind::Barrier => 0,

@@ -1,13 +1,14 @@
-//! Names with which operators request communication and libraries carry it out; used to match the two.
+//! Names of operators that request communication and of the intervals in which libraries carry it out; used to match
+//! operators with intervals.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Kind of communication, as the carrying library names it.
+/// Kind of communication, as named by the library that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CarrierKind {
     /// All-reduce.
     AllReduce,
-    /// Reduce-scatter; gloo carries it out as an all-reduce.
+    /// Reduce-scatter; gloo carries out a reduce-scatter as an all-reduce.
     ReduceScatter,
     /// All-gather.
     AllGather,
@@ -30,12 +31,12 @@ pub(super) enum CarrierKind {
 }
 
 impl CarrierKind {
-    /// Returns whether this is one end of a message.
+    /// Returns whether this is a send or a receive.
     pub fn is_message(self) -> bool {
         matches!(self, Self::Send | Self::Receive)
     }
 
-    /// Returns whether an interval of kind `carrier` may carry this out.
+    /// Returns whether an interval of kind `carrier` may carry out this kind of request.
     pub fn carried_by(self, carrier: Self) -> bool {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
@@ -83,12 +84,12 @@ impl CarrierKind {
     }
 }
 
-/// Returns the kind that the `c10d` operator `name` requests.
+/// Returns the kind of communication that the `c10d` operator `name` requests.
 pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
     CarrierKind::named(name.strip_prefix("c10d::")?)
 }
 
-/// Returns the kind that an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
+/// Returns the kind of communication that an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
 pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);

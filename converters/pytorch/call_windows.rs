@@ -1,11 +1,11 @@
 //! Calls that several ranks' captures have in common.
 //!
 //! Profilers of different ranks start and stop at different calls. Two members of a group see the same collectives in
-//! one order, so their lists are offset by a *shift*: a shift is possible if the signatures agree wherever the lists
-//! overlap. Among several, the best is the one under which collectives end together on both ranks: the differences
-//! between end times, which estimate the clock offset, then vary least, and among equally small variations their
-//! magnitude is smallest. Two lists of equal length with different clocks are assumed to contain the same calls if the
-//! variation under shift zero is minimal.
+//! one order, so the list of one member is the list of the other moved by a *shift*. A shift is possible if the
+//! signatures agree wherever the lists overlap. Among several possible shifts, the best makes collectives end
+//! together on both ranks: the differences between end times, which estimate the clock offset, then vary least. Among
+//! equally small variations, the shift with the smallest differences is best. Two lists of equal length with
+//! different clocks are assumed to contain the same calls if the variation under shift zero is minimal.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
@@ -15,21 +15,21 @@ use chakram_trace::matching::CollectiveSignature;
 pub struct CallOutline {
     /// Properties that are equal on all members.
     pub signature: CollectiveSignature,
-    /// Sequence number in its group, if the profiler wrote it.
+    /// Sequence number of the call in its group, if the profiler wrote one.
     pub sequence: Option<u64>,
-    /// Start and end, ns by the rank's own clock; `None` if it has no time, or need not end at the same time
-    /// on all members.
+    /// Start and end, ns by the rank's own clock; `None` if the call has no time, or may end at different times on
+    /// different members.
     pub span: Option<(i64, i64)>,
 }
 
 /// Maximum shift beyond the difference of the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Resolution for comparing the variation of end times, ns: threads are scheduled late by this much.
+/// Resolution for comparing the variation of end times, ns: threads can be scheduled late by this much.
 const ALIKE: i64 = 200_000;
 
 /// Returns the position in `one` of the first call of `other`, which may be negative or past the end; `None` if no
-/// shift fits. `one_clock` states that both have the same clock.
+/// shift fits. `one_clock` states that both lists have the same clock.
 pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = by_sequence(one, other) {
@@ -70,7 +70,7 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
     })
 }
 
-/// Returns the shift under which sequence numbers agree, if every call has one and any agree.
+/// Returns the shift under which sequence numbers agree, if every call has a sequence number and some numbers agree.
 fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let place = |list: &[CallOutline], of: &CallOutline| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
@@ -104,7 +104,7 @@ fn agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool {
     pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median difference of end times, and the median deviation from it.
+/// Returns the median difference of end times, and the median deviation from that median.
 fn differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
     let ends = pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
     let mut ends: Vec<i64> = ends.flatten().collect();
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// A job whose steps have three collectives, of equal or different sizes, that take 2, 3 and 5 ms.
+    /// A job whose steps have three collectives, with the given sizes, that take 2, 3 and 5 ms.
     fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallOutline> {
         let ends = (0..steps).flat_map(|step| {
             // Step lengths differ by some microseconds.
@@ -172,10 +172,10 @@ mod tests {
             for clock in [0, 300_000, -4_000_000] {
                 for (one, other) in [
                     (0..24, 0..24),
-                    // Different start and end.
+                    // The lists differ in start and end.
                     (0..20, 3..24),
                     (2..24, 0..21),
-                    // Equal number of calls, but not the same ones.
+                    // The lists have equal lengths but different calls.
                     (0..20, 4..24),
                     (0..24, 5..19),
                 ] {
@@ -198,7 +198,8 @@ mod tests {
         }
     }
 
-    /// Collectives every 10 ms, on the same host or not: a clock that is 10 ms behind looks like a missing call.
+    /// Collectives every 10 ms, with or without a common clock: without one, a clock that is 10 ms behind looks like
+    /// a missing call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallOutline> {
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(shift(&untimed(0..24), &untimed(0..18), false), Some(0));
         assert_eq!(shift(&untimed(0..24), &untimed(4..24), false), Some(4));
         assert_eq!(shift(&untimed(1..24), &untimed(0..24), false), Some(-1));
-        // A shift by whole steps cannot be seen without times: the lists are aligned at the first call.
+        // Without times a shift by whole steps is invisible, so the lists are aligned at the first call.
         assert_eq!(shift(&untimed(0..24), &untimed(3..21), false), Some(0));
         assert_eq!(shift(&untimed(0..6), &[call(9, 0); 6], false), None);
         assert_eq!(shift(&[], &untimed(0..3), false), None);

@@ -1,6 +1,6 @@
 //! Number and size of tensor elements.
 
-/// Returns the number of elements of a tensor with these sizes, or of a list of tensors.
+/// Returns the number of elements of a tensor with the sizes `dims`, or of a list of tensors.
 pub(super) fn elements_of(dims: &serde_json::Value) -> u64 {
     let list = dims.as_array().map_or(&[][..], Vec::as_slice);
     if list.iter().any(serde_json::Value::is_array) {
@@ -20,7 +20,7 @@ pub(super) fn element_bytes(name: &str) -> Option<u64> {
         "long" | "long int" | "long long" | "unsigned long" | "uint64_t" | "double"
         | "complex<float>" => 8,
         "complex<double>" => 16,
-        // A type that packs two values in a byte counts each pair as one element.
+        // A type that packs two values in a byte counts each pair of values as one element.
         _ if plain.starts_with("Float8") || plain.starts_with("Float4") => 1,
         _ => return None,
     })

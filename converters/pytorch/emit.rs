@@ -24,9 +24,9 @@ pub use lanes::lane_names;
 
 /// Job-wide data that the nodes of a rank refer to.
 pub struct EmitContext<'a> {
-    /// Rank number; its capture may belong to another rank.
+    /// Rank number; the capture may belong to another rank.
     pub number: u32,
-    /// The groups.
+    /// Groups of the job.
     pub groups: &'a [JobGroup],
     /// Waiting and transfer time of each call.
     pub times: &'a [CallTime],
@@ -43,11 +43,11 @@ pub struct EmitContext<'a> {
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMatchInfo {
-    /// `comm_size`; for a message, its bytes.
+    /// `comm_size`; for a message, the bytes sent.
     pub bytes: u64,
     /// Whether no capture states the bytes.
     pub size_unknown: bool,
-    /// Rank of the root in the group.
+    /// Position of the root in the group.
     pub root: Option<u32>,
     /// Whether members exchange parts of different sizes.
     pub uneven: bool,
@@ -60,7 +60,7 @@ pub struct CallMatchInfo {
 pub struct EmittedCounts {
     /// Number of nodes.
     pub nodes: u64,
-    /// Number of dependencies.
+    /// Number of dependencies between nodes.
     pub causes: u64,
     /// Time of nodes on device streams, including waiting for other ranks, ns.
     pub device_ns: u64,
@@ -70,7 +70,7 @@ pub struct EmittedCounts {
     pub profiler_record_ns: u64,
 }
 
-/// Writes the nodes of `rank`, given its own `activities` and `calls`.
+/// Writes the nodes of `rank` from its `activities` and `calls`.
 pub fn write<W: Write>(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -81,7 +81,7 @@ pub fn write<W: Write>(
     let order = order(rank, activities, calls);
     let mut ids = vec![0_u32; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
-        // Id 1 is the node that declares the groups.
+        // Ids start at 2, because id 1 is the node that declares the groups.
         ids[work as usize] = place as u32 + 2;
     }
     let mut written = EmittedCounts {
@@ -147,7 +147,7 @@ pub fn write<W: Write>(
     Ok(written)
 }
 
-/// Returns when an activity ends in a replay that reproduces the capture.
+/// Returns the time at which an activity ends in a replay that reproduces the capture.
 fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {

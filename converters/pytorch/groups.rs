@@ -1,7 +1,8 @@
-//! Process groups as both files declare them.
+//! Process groups as host traces and Kineto traces declare them.
 //!
 //! Long lists of ranks are abbreviated to their first members, `...` and their last members. The omitted members are
-//! reconstructed from the stride of the first ones, if that leads to the last ones and to the stated size.
+//! reconstructed from the stride of the first members, if that stride leads to the last members and to the stated
+//! size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;
@@ -38,8 +39,8 @@ impl From<ProcessGroupEntry<'_>> for ProcessGroup {
     }
 }
 
-/// Parses a list of a group's ranks; `size` is the number of members, if known. Returns `None` if it is not such a
-/// list, or if it is abbreviated and the rest cannot be reconstructed.
+/// Parses a list of a group's ranks; `size` is the number of members, if known. Returns `None` if the text is not
+/// such a list, or if the list is abbreviated and the omitted ranks cannot be reconstructed.
 pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     if inner.trim().is_empty() {
@@ -60,7 +61,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     );
     let stride = match front[..] {
         [.., one, next] => next.checked_sub(one)?,
-        // One member does not determine the stride, but the size does.
+        // One member does not determine the stride, but together with the size it does.
         [first] => match (&back, size) {
             (Some(back), Some(size)) => {
                 let [last] = back[..] else { return None };
@@ -97,7 +98,7 @@ pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>
     (0..size).map(rank).collect()
 }
 
-/// Puts `...` in place of values into quotes, so that the text is JSON.
+/// Puts quotes around each `...` that replaces values, so that the text is JSON.
 fn quote_gaps(json: &str) -> Cow<'_, str> {
     if !json.contains("...") {
         return Cow::Borrowed(json);
@@ -172,7 +173,8 @@ mod tests {
             parse_ranks("[0, 1, ..., 7]", Some(8)),
             Some((0..8).collect())
         );
-        // No size and no end; a size that does not match the end; two strides; entries that are not ranks.
+        // Lists that cannot be reconstructed: without a size and an end; with a size that does not match the end;
+        // with two strides; with entries that are not ranks.
         for (text, size) in [
             ("[0, ...]", Some(4)),
             ("[0, 2, ...]", None),

@@ -1,11 +1,12 @@
 //! Events for a capture without a Kineto trace: order and nesting of host operators, without times.
 //!
 //! Operators begin in the order of their ids, one tick apart, and end with the last operator that ran in them. Ticks
-//! only define an order: nodes made from them have no duration, and the replay prices them by their work.
+//! only define an order: nodes made from them have no duration, and the replay computes their time from their work.
 //!
 //! Every operator that requests communication is assumed to carry it out immediately. The file's intervals of gloo's
-//! workers are ignored: without times they carry no information, and their nesting is arbitrary, because each is pushed
-//! onto the stack of the operator that its caller happens to be in when the worker picks it up.
+//! workers are ignored: without times these intervals carry no information. Their nesting is arbitrary, because a
+//! worker's interval is pushed onto the stack of the operator that the caller runs when the worker starts the
+//! interval.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};
@@ -43,7 +44,7 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
             }
             None => Some(()),
         };
-        // Names are interned in 32 bits.
+        // The index of a name has 32 bits, so the name table can be full.
         if pushed.is_none() || flight.is_none() {
             break;
         }
@@ -54,8 +55,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of a kind no operator in the file requests. They come from library calls that
-/// have no operators.
+/// Returns how many worker intervals of a kind no operator in the file requests. Such intervals come from library
+/// calls without operators.
 fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
@@ -70,12 +71,12 @@ fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h st
     flights.iter().filter(alone).count() as u64
 }
 
-/// Events under construction.
+/// Kineto events under construction, with ticks as times.
 #[derive(Default)]
 struct TickedEvents {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Tracks by thread; communication has separate tracks.
+    /// Tracks by thread; each thread has a separate track for communication.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
@@ -122,7 +123,7 @@ impl TickedEvents {
     }
 }
 
-/// Returns the end tick of each operator of `order`: after the last operator that ran in it.
+/// Returns the end tick of each operator of `order`: a tick after the last operator that ran inside the operator.
 fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)
@@ -135,11 +136,11 @@ fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     ends
 }
 
-/// Returns the index in `order` of the operator that each one ran in.
+/// Returns the index in `order` of the operator that encloses each operator.
 ///
 /// The observer writes operators when they end. On one thread, an operator ran inside another if it began later and
-/// ended earlier. This is reliable where the file's own links are not: those name the top of a stack that gloo's
-/// workers share. If another tool sorted the file, only its links are available.
+/// ended earlier. This rule is more reliable than the file's own parent links, because a link names the top of a
+/// stack that gloo's workers share. If another tool sorted the file, only the links are available.
 fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -151,7 +152,8 @@ fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let mut open: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let parent = |(own, &i): (usize, &u32)| {
         let stack = open.entry(host.nodes[i as usize].tid).or_default();
-        // A node's index is its position in the file, so it gives the order of ends.
+        // A node's index is its position in the file, and nodes are written when they end, so the index gives the
+        // order of ends.
         while stack.last().is_some_and(|&top| order[top] < i) {
             stack.pop();
         }
@@ -162,7 +164,7 @@ fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     order.iter().enumerate().map(parent).collect()
 }
 
-/// Returns the index in `order` of each operator's stated parent, if that began earlier on the same thread.
+/// Returns the index in `order` of each operator's stated parent, if the parent began earlier on the same thread.
 fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()
@@ -172,7 +174,7 @@ fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let parent = |(own, &i): (usize, &u32)| {
         let tid = |i: u32| host.nodes[i as usize].tid;
         let parent = place.get(&host.records[i as usize].parent).copied()?;
-        // Other links are damage.
+        // A link to a later operator or to another thread is damage.
         (parent < own && tid(order[parent]) == tid(i)).then_some(parent)
     };
     order.iter().enumerate().map(parent).collect()

@@ -4,14 +4,14 @@
 //! position of rank x in a group:
 //!
 //! - a group of `t` that contains `m` is kept. For any other group, `m` uses a declared group with the same purpose,
-//!   size and spacing of members that contains it, or else the group shifted by m − t;
+//!   size and spacing of members that contains `m`, or otherwise the group shifted by m − t;
 //! - a message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
 //! A captured rank is a valid model only if nothing contradicts it. In every group, captured members must have equal
-//! numbers of collectives of each kind. The messages that captured ranks send to `m` and expect from it must match the
-//! messages that `m` receives and sends; between two ranks, both sides must agree on the first and the last message in
-//! each direction. Among several valid models, the one with the most groups in which p(m) = p(t) wins (for example
-//! ranks of the same tensor shard), then the nearest.
+//! numbers of collectives of each kind. The messages that captured ranks send to `m` and expect from `m` must match
+//! the messages that `m` receives and sends; between two ranks, both sides must agree on the first and the last
+//! message in each direction. Among several valid models, the one with the most groups in which p(m) = p(t) is taken
+//! (for example a rank of the same tensor shard); among equal models, the nearest.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -25,9 +25,9 @@ use std::fmt;
 pub struct RankModel {
     /// Rank number in the job.
     pub number: u32,
-    /// Index among the captured ranks: its own capture, or its model's.
+    /// Index among the captured ranks: the capture of this rank or, if the rank is inferred, of its model.
     pub capture: usize,
-    /// Whether it has no capture of its own.
+    /// Whether the rank has no capture of its own.
     pub inferred: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct UnknownRole {
     pub rank: u32,
     /// Captured rank that comes closest to a valid model.
     pub nearest: u32,
-    /// What contradicts that model.
+    /// Contradiction that rules out `nearest` as the model.
     pub found: String,
 }
 
@@ -130,7 +130,7 @@ pub fn infer(
     Ok(all)
 }
 
-/// Calls of a rank that follow from a valid model.
+/// Calls of a rank that a valid model implies.
 struct ModelCandidate {
     capture: usize,
     /// Number of groups in which the rank and its model have the same position.
@@ -139,7 +139,7 @@ struct ModelCandidate {
     added: Vec<JobGroup>,
 }
 
-/// Test of the captured rank at `capture` as the model of the rank `number`.
+/// Checks whether the captured rank at `capture` can be the model of the rank `number`.
 struct ModelSearch<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],
@@ -150,7 +150,8 @@ struct ModelSearch<'a> {
 }
 
 impl ModelSearch<'_> {
-    /// Returns the rank inferred from the captured one, if their positions agree in more than `least` groups.
+    /// Returns the rank inferred from the captured rank, if the positions of the two agree in more than `least`
+    /// groups.
     fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
         let model = self.numbers[self.capture];
         let mut added: Vec<JobGroup> = Vec::new();
@@ -158,7 +159,7 @@ impl ModelSearch<'_> {
         let own = &self.calls[self.capture].list;
         let used: BTreeSet<u32> = own.iter().map(|call| call.group).collect();
         let mut alike = 0;
-        // Groups shared by both come first, so that no other group is mapped to them.
+        // Groups that contain both ranks come first, so that no other group is mapped to them.
         let shared = |group: &u32| self.groups[*group as usize].ranks.contains(&self.number);
         let used = used.into_iter().filter(|&group| group != UNTOLD);
         let (stay, go): (Vec<u32>, Vec<u32>) = used.partition(shared);
@@ -193,7 +194,7 @@ impl ModelSearch<'_> {
                 let peer = (is + from.len() + peer as usize).checked_sub(was);
                 call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
             }
-            // Another rank's split sizes do not show the sizes to each peer of this one.
+            // The split sizes of the model are the model's own, so the inferred rank's sizes per peer are unknown.
             (call.asked.sends, call.asked.receives) = (None, None);
             call.group = to;
         }
@@ -207,8 +208,8 @@ impl ModelSearch<'_> {
         }))
     }
 
-    /// Returns the group in which the rank has the role that its model has in `group`; adds it if no capture
-    /// declares it.
+    /// Returns the group in which the rank has the role that its model has in `group`; adds the group to the job if
+    /// no capture declares it.
     fn counterpart(
         &self,
         group: u32,
@@ -293,9 +294,9 @@ impl ModelSearch<'_> {
         Ok(())
     }
 
-    /// Checks that captured ranks send what the rank receives and receive what it sends. Between two ranks, the first
-    /// and the last message must have the same direction on both sides: comparing the messages as a set is not
-    /// enough, because neighbouring stages send each other equal messages.
+    /// Checks that captured ranks send the messages that the rank receives, and receive the messages that it sends.
+    /// Between two ranks, the first and the last message must have the same direction on both sides: comparing the
+    /// messages as a set is not enough, because neighbouring stages send each other equal messages.
     fn hold_messages<'m>(
         &self,
         calls: &[CommCall],

@@ -18,27 +18,27 @@ mod rank_capture;
 use job_capture::JobCapture;
 use rank_capture::RankCapture;
 
-/// Selects what to convert.
+/// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Only the step with this number, from its `ProfilerStep#N`.
+    /// Number of the only step to convert, from its range `ProfilerStep#N`; `None` converts all steps.
     pub step: Option<u64>,
     /// Number of ranks in the job; if set, ranks without a capture are inferred.
     pub infer_ranks: Option<u32>,
-    /// Number of ranks read at once; 0 for the number of processors.
+    /// Number of ranks read at once; 0 means the number of processors.
     pub threads: usize,
     /// Names of communication kernels other than those of NCCL and similar libraries.
     pub comm_kernels: CommKernels,
 }
 
-/// Converts the captures `pairs` of one job. Creates rank r's trace in `files` as `path(r)`, compressed according
-/// to that name's extension, and reports the written files with the summary. Files appear when `files` are
+/// Converts the captures `pairs` of one job. Creates rank r's trace in `files` as `path(r)`, compressed according to
+/// the extension of that path, and returns the summary and the written files. Files appear when `files` are
 /// committed. `progress` is called with the number of ranks read so far and the total.
 ///
 /// # Errors
 ///
-/// Files that cannot be read or do not belong together, ranks that disagree about their communication, and traces
-/// that cannot be written.
+/// Fails if files cannot be read or do not belong together, if ranks disagree about their communication, or if a
+/// trace cannot be written.
 pub fn convert(
     pairs: &[CapturePair],
     options: &ConvertOptions,
@@ -50,12 +50,12 @@ pub fn convert(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, like [`convert`]. Each must state its rank and the file that it was
+/// Converts the device traces of one job, like [`convert`]. Each device trace must state its rank and the file it was
 /// read from.
 ///
 /// # Errors
 ///
-/// As [`convert`].
+/// Fails where [`convert`] fails.
 pub(crate) fn convert_kineto(
     traces: Vec<(PathBuf, KinetoTrace)>,
     options: &ConvertOptions,
@@ -95,14 +95,14 @@ fn write_job(
 /// A rank's number and its trace, as bytes.
 pub type RankTrace = (u32, Vec<u8>);
 
-/// A rank's number with its host trace and its Kineto trace, as far as they exist.
+/// A rank's number with its host trace and its Kineto trace, each `None` if it does not exist.
 pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 
 /// Converts captures that are in memory.
 ///
 /// # Errors
 ///
-/// As [`convert`].
+/// Fails where [`convert`] fails.
 pub fn convert_bytes(
     captures: &[RankFiles<'_>],
     options: &ConvertOptions,

@@ -1,4 +1,4 @@
-//! Builds host nodes for a capture without a host trace, from Kineto's data about operators.
+//! Builds host nodes for a capture without a host trace, from the operators in the Kineto trace.
 //!
 //! Kineto has names, shapes, types and scalar values, but no outputs and no storages. So output shapes are derived from
 //! input shapes, and uses of results are inferred from times alone.
@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Builds a host trace from the operators and annotations of `kineto`, which must all have ids; `order` lists them in
-/// any order.
+/// Builds a host trace from the operators and annotations of `kineto`, which must all have record function ids;
+/// `order` lists the indices of these events in any order.
 pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
@@ -86,7 +86,7 @@ struct OutputTable {
 }
 
 impl OutputTable {
-    /// Returns the index in `texts` of the shapes of an event's outputs, and their bytes.
+    /// Returns the index in `texts` of the shapes of an event's outputs, and the bytes of the outputs.
     fn of(
         &mut self,
         kineto: &KinetoTrace,
@@ -108,7 +108,7 @@ impl OutputTable {
             let name = kineto.texts.get(event.name);
             let shape = output_shapes::of(name, &dims, &concrete.unwrap_or_default())?;
             let types = kineto.texts.get(types);
-            // Output type: the type of the first input tensor.
+            // The output is assumed to have the type of the first input tensor.
             let (_, rest) = types.split_once("Tensor(")?;
             let size = element_bytes(rest.split_once(')')?.0)?;
             let elements = shape
@@ -126,9 +126,10 @@ impl OutputTable {
     }
 }
 
-/// Returns the event that carries out each communication operator: the first of its kind with a higher id.
+/// Returns, for each communication operator, the event that carries it out: the first event of the same kind with a
+/// higher id.
 fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
-    /// Number of events after an operator among which its carrier is searched.
+    /// Maximum number of events after an operator to search for the event that carries it out.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
     let name = |i: u32| kineto.texts.get(kineto.events[i as usize].name);
@@ -147,7 +148,7 @@ fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Tensor moved by a carrier: number of elements, and element type.
+/// Tensor that an event moves: number of elements, and element type.
 struct CarriedTensor {
     elements: u64,
     dtype: String,
@@ -188,7 +189,8 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
             let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
             let listed = tensors.iter().map(|dims| tensor(elements_of(dims), size));
             let mut listed: Vec<Value> = listed.collect();
-            // Profilers before 2024 left tensor lists empty.
+            // Profilers before 2024 wrote no tensor lists, so the tensor comes from the event that carried out the
+            // call.
             if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
                 listed.push(tensor(carrier.elements, size));
             }
@@ -249,7 +251,7 @@ mod tests {
             dtype: "c10::Half".to_owned(),
         };
         let made = comm_args(&args, Some(&carrier));
-        // 64·2 halves.
+        // 64·2 elements of half precision.
         assert_eq!(made.inputs, r#"[[[0,0,0,128,2,""]],"<Object>",1,true]"#);
         let empty = [
             arg("Input Dims", "[[]]"),

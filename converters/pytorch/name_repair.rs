@@ -1,27 +1,27 @@
-//! Repairs names that a writer did not escape.
+//! Repairs names that the writer of a file did not escape.
 //!
 //! The observer writes operator names without escaping, so a `record_function` name with a quote, a backslash or a
-//! line break makes the JSON invalid. Kineto did the same up to PyTorch 2.3. Each writer always puts the same key
-//! after the name, which shows where the name ends. A name that is legal JSON is never changed, whatever else is
-//! wrong.
+//! line break makes the JSON invalid. Kineto did not escape names either up to PyTorch 2.3. Each writer always puts
+//! the same key after the name, so this key shows where the name ends. A name that is legal JSON is never changed,
+//! even if the file has other damage.
 
 /// How a writer arranges its elements around the name.
 pub(super) struct NameLayout {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
-    /// Keys that cannot occur inside a name: if one does, the supposed name spans several elements.
+    /// Keys that cannot occur inside a name: if such a key occurs, the supposed name spans several elements.
     pub never: &'static [&'static str],
 }
 
 /// An element with a repaired name.
 pub(super) struct RepairedElement {
-    /// The element up to the closing quote of the name, made legal.
+    /// The element up to the closing quote of the name, converted to legal JSON.
     pub text: Vec<u8>,
-    /// Offset in the original after that quote.
+    /// Offset in the original text after the closing quote of the name.
     pub resume: usize,
-    /// Offset of the name.
+    /// Offset of the name in the original text.
     pub name_at: usize,
-    /// The name.
+    /// The repaired name, without escapes.
     pub name: String,
 }
 
@@ -41,11 +41,11 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
                 .any(|key| continues_with(&search[i + 1..], key))
         })?;
     let raw = &text[start..end];
-    // The name is legal, so something else is wrong.
+    // The name is legal JSON, so the damage is elsewhere.
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
-    // Names come from the program and need not be UTF-8.
+    // Names come from the program and may be invalid UTF-8.
     let name = String::from_utf8_lossy(raw).into_owned();
     if layout.never.iter().any(|key| name.contains(key)) {
         return None;

@@ -12,8 +12,8 @@ pub(super) fn text(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// Parses an integer, plain or in a string, decimal or hexadecimal with `0x`. Also accepts a trailing `.0`, which
-/// scripts write for columns with missing values.
+/// Parses an integer, plain or in a string, decimal or hexadecimal with `0x`. A trailing `.0` is accepted too,
+/// because scripts write it in columns with missing values.
 #[inline]
 pub(super) fn whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
@@ -28,7 +28,7 @@ fn other_whole(json: &str) -> Option<i128> {
     let text = text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
-        // `from_str_radix` would accept a second sign.
+        // Excluded because `from_str_radix` would accept a second sign.
         Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
         _ => {
             let whole = match text.split_once('.') {
@@ -64,7 +64,8 @@ fn digits(text: &[u8]) -> Option<i64> {
 fn eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let digits = u64::from_le_bytes(text) ^ (ONES * u64::from(b'0'));
-    // A digit never carries. A larger byte sets its own top bit, and possibly others.
+    // A digit sets no top bit and carries into no other byte. Any other byte sets its own top bit, and possibly
+    // others.
     if (digits.wrapping_add(ONES * (0x80 - 10)) | digits) & (ONES << 7) != 0 {
         return None;
     }
@@ -106,7 +107,7 @@ fn decimal_nanoseconds(json: &str) -> Option<i64> {
     if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // Number of digits before the point after the conversion to nanoseconds.
+    // Number of digits before the decimal point, after the conversion to nanoseconds.
     let before = (integer.len() as i64)
         .checked_add(exponent)?
         .checked_add(3)?;
@@ -150,7 +151,7 @@ mod tests {
             ("1.5e3", Some(1_500_000)),
             ("15E-1", Some(1_500)),
             ("\"12.5\"", Some(12_500)),
-            // 2⁶³ ns is one more than fits.
+            // The largest value is 2⁶³ − 1 ns.
             ("9223372036854775.807", Some(i64::MAX)),
             ("9223372036854775.808", None),
             ("1e400", None),
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Tests a number's own text, and the text with each byte replaced by every other.
+    /// Tests the text of each number, and the same text with each byte replaced by every other byte.
     #[test]
     fn digits_are_those_of_the_standard_parser() {
         for number in [
@@ -185,7 +186,7 @@ mod tests {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.clone().into_bytes();
                     bytes[place] = byte;
-                    // The standard parser accepts a sign.
+                    // Texts with a sign are excluded, because the standard parser accepts a sign.
                     let plain = bytes.iter().all(u8::is_ascii_digit);
                     let expected = std::str::from_utf8(&bytes).ok().filter(|_| plain);
                     let expected = expected.and_then(|text| text.parse().ok());

@@ -8,18 +8,19 @@ use super::view_operators::moves_nothing;
 use chakram_trace::graph::Interner;
 
 /// Costs attributed to items. Work is counted once, at the innermost operator that does it. The kernels of an
-/// operator share its cost in proportion to their time. An operator that launches kernels itself is charged for its
-/// own tensors, whichever library it belongs to.
+/// operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of its
+/// own tensors, whichever library the operator belongs to.
 ///
-/// An operator whose children move about as many bytes as it does only calls them. If it moves more than twice as
-/// many, it also does work of its own, more than converting a scalar or the like.
+/// An operator whose children together move about as many bytes as its own tensors have does no work of its own. An
+/// operator with more than twice the bytes of its children also does work of its own, beyond small steps such as
+/// converting a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
-    /// Cost attributed to each item; empty unless the host computes.
+    /// Cost attributed to each item; empty unless host operators are the compute.
     of: Vec<OpCost>,
     /// Items that launch kernels themselves, sorted.
     launched: Vec<LaunchedCost>,
-    /// Kernel names that show whether they compute, sorted.
+    /// Kernel names that show whether the kernel computes, sorted.
     hints: Vec<(u32, ComputeHint)>,
 }
 
@@ -27,16 +28,16 @@ pub struct OpCosts {
 #[derive(Clone, Copy, Debug)]
 struct LaunchedCost {
     item: u32,
-    /// Cost of all of its kernels.
+    /// Cost of all kernels of the item.
     cost: OpCost,
-    /// Total time of its kernels, ns.
+    /// Total time of the item's kernels, ns.
     time: u64,
-    /// Event of its first kernel.
+    /// Event of the item's first kernel.
     kernel: u32,
 }
 
 impl OpCosts {
-    /// Attributes costs to the items of `rank`. Host operators get costs only if the host computes.
+    /// Attributes costs to the items of `rank`. Host operators get costs only if `host_computes`.
     pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
             of: if host_computes {
@@ -79,13 +80,14 @@ impl OpCosts {
         this
     }
 
-    /// Returns the cost attributed to `item`; zero if its work is counted in its children, or it does none.
+    /// Returns the cost attributed to `item`; zero if its work is counted in its children, or if the item does no
+    /// work.
     pub fn of(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the share of the kernel `device` (its name has index `name`) in the cost of `item`, the operator that
-    /// launched it, by time.
+    /// Returns the cost of the kernel `device`: the cost of `item`, the operator that launched the kernel, in
+    /// proportion to the kernel's time. `name` is the index of the kernel's name.
     pub fn share(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -109,7 +111,7 @@ impl OpCosts {
     }
 }
 
-/// Returns the kernel names of `rank` that show whether they compute, sorted.
+/// Returns the kernel names of `rank` that show whether the kernel computes, sorted.
 fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
@@ -124,7 +126,7 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
         .collect()
 }
 
-/// Returns the cost of each item of `rank`; zero if its work is counted in its children, or it does none.
+/// Returns the cost of each item of `rank`; zero if its work is counted in its children, or if the item does no work.
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
@@ -177,7 +179,7 @@ impl KnownCosts {
     }
 }
 
-/// Returns the cost of an operator; `plain` is its name without `aten::`.
+/// Returns the cost of an operator; `plain` is the operator's name without `aten::`.
 fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form(node);
     let text = |number| host.texts.get(number);
@@ -215,13 +217,13 @@ impl KnownLaunches {
     }
 }
 
-/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of the first one.
+/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of its first kernel.
 fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = cost(&rank.host, node, plain);
-    // Observers already count the tensors in lists.
+    // The byte counts of an observer already include the tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
         false => tensor_lists::bytes_moved(texts.get(rank.host.form(node).shapes_in), kernel),
@@ -234,8 +236,8 @@ pub(super) fn length(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns whether an operator only returns views of its inputs: all its results share their storages, and its schema
-/// says that it writes to none of them.
+/// Returns whether an operator only returns views of its inputs: all results share the storages of the inputs, and
+/// its schema says that the operator writes to no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

@@ -1,12 +1,12 @@
 //! FLOPs and bytes of operators, from the shapes of their arguments.
 //!
 //! A multiplication and an addition count as two operations. So C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
-//! convolution is such a product for every position of its output: 2 · elements of the output · elements of the weight
-//! ÷ output channels. Its backward pass has a product of the same size for each gradient that it computes. Attention
-//! computes Q·Kᵀ and P·V, and five such products in the backward pass. If an operator's name shows that it forms
-//! products but its shapes do not show their size, its FLOPs are unknown. Every other operator counts no FLOPs: it is
-//! memory-bound on every machine, by the bytes of its tensors. Table lookups count only the rows that their indices
-//! select.
+//! convolution is such a matrix multiplication for every position of its output: 2 · elements of the output ·
+//! elements of the weight ÷ output channels. The backward pass of a convolution has a multiplication of the same size
+//! for each gradient that it computes. Attention has two multiplications (Q·Kᵀ and P·V) in the forward pass, and five
+//! of the same size in the backward pass. If the name of an operator shows that it multiplies matrices, but its
+//! shapes do not show the sizes, its FLOPs are unknown. Every other operator has zero FLOPs: its time is limited by
+//! the bytes of its tensors on every machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;
@@ -18,7 +18,7 @@ pub(super) use arguments::{OperatorArguments, scalar_values};
 pub(super) use computing::{ComputeHint, kernel_hint};
 pub(super) use lookups::is_lookup;
 
-/// Returns whether the scalar values of the operator `name` determine how much it computes or moves.
+/// Returns whether the scalar values of the operator `name` determine how much the operator computes or moves.
 pub(super) fn needs_values(name: &str) -> bool {
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     attention::needs_values(plain) || products::needs_values(plain) || lookups::needs_values(plain)
@@ -27,11 +27,11 @@ pub(super) fn needs_values(name: &str) -> bool {
 /// Cost of an operator, independent of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpCost {
-    /// FLOPs; zero unless it is a matrix product.
+    /// FLOPs; zero unless the operator multiplies matrices.
     pub flops: u64,
-    /// Bytes read and written; zero for operators that move none, such as views.
+    /// Bytes read and written; zero for operators that move no data, such as views.
     pub bytes: u64,
-    /// Whether it forms products of unknown size.
+    /// Whether the operator multiplies matrices of unknown size.
     pub flops_unknown: bool,
 }
 
@@ -50,10 +50,10 @@ impl OpCost {
     }
 }
 
-/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is its name without `aten::`.
+/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is the operator's name without `aten::`.
 pub(super) fn cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
     let flops = attention::flops(plain, operands).or_else(|| products::flops(plain, operands));
-    // The number of rows is unknown, so the bytes are too.
+    // If the number of rows is unknown, the bytes are unknown too.
     let bytes = match lookups::bytes(plain, operands) {
         None => bytes,
         Some(rows) => rows.unwrap_or(0),

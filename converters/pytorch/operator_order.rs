@@ -1,19 +1,19 @@
 //! Assigns record function ids in Kineto traces that have none, and finds the operator of each interval in flight.
 //!
 //! Later stages order operators by record function id, and assign an interval of gloo's workers to the last operator
-//! with a lower id. If the profiler wrote no ids, they are assigned here by start. An interval in flight gets the id
-//! right after its operator's; the operator is found by kind and size.
+//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start. An interval in flight
+//! gets the id after its operator's id; the operator is found by kind and size.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
 use super::elements::elements_of;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators searched for an interval's operator.
+/// Maximum number of open operators to search for the operator of an interval.
 const OPEN: usize = 256;
 
-/// Assigns ids to all operators and annotations if any lack one. Returns whether it did, and the operators and
-/// annotations, sorted by start if it did.
+/// Assigns ids to all operators and annotations if any has no id. Returns whether ids were assigned, and the
+/// operators and annotations (sorted by start if ids were assigned).
 pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
@@ -48,7 +48,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
         } else if let Some(kind) = carrier_kind(name).filter(|_| super::in_flight(name)) {
             let found = requester(&open, kind, event.track, largest(kineto, i));
             let id = match found {
-                // The operator of a message or of a collective opens at most one interval.
+                // The operator is removed, because each operator opens at most one interval.
                 Some(found) => open.remove(found).id,
                 None => last,
             };
@@ -70,7 +70,7 @@ struct OpenOperator {
 fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
         operator.kind.carried_by(kind)
-            // A message's interval is on the caller's thread.
+            // The interval of a message is on the thread of its caller.
             && (!kind.is_message() || operator.track == track)
     };
     let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;

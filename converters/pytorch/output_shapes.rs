@@ -1,13 +1,13 @@
-//! Derives output shapes for operators of which only the inputs were recorded.
+//! Derives output shapes for operators with recorded inputs but no recorded outputs.
 //!
-//! For matrix products and convolutions they follow exactly from the inputs. Reductions produce next to nothing. All
-//! other operators are assumed to produce a tensor like their largest input, as element-wise operators, normalizations
-//! and copies do.
+//! For matrix multiplications and convolutions, the output shapes follow exactly from the inputs. Outputs of
+//! reductions are negligible. All other operators are assumed to produce a tensor of the shape of their largest
+//! input, as element-wise operators, normalizations and copies do.
 
 use serde_json::Value;
 
-/// Returns the output shape of the operator `name`; `None` if it is small or unknown. `dims` are the input shapes,
-/// `concrete` the scalar values in Python's notation.
+/// Returns the output shape of the operator `name`; `None` if the output is small or its shape unknown. `dims` are
+/// the input shapes, `concrete` the scalar values in Python's notation.
 pub(super) fn of(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let shape = |place: usize| dims.get(place).and_then(shape).filter(|s| !s.is_empty());
@@ -19,7 +19,7 @@ pub(super) fn of(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
-        // Positions of padding, stride and dilation; cuDNN's operator has no bias before them.
+        // Positions of padding, stride and dilation; the operator of cuDNN has no bias argument before these.
         "cudnn_convolution" => convolution(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
             convolution(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))
@@ -28,7 +28,7 @@ pub(super) fn of(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u
             let (table, rows) = (shape(0)?, shape(1)?);
             Some(rows.into_iter().chain(table.last().copied()).collect())
         }
-        // Tokens with each group's weights, or with the experts chosen for them.
+        // Tokens multiplied by the weights of their group, or of the experts chosen for them.
         "_grouped_mm" | "_scaled_grouped_mm" | "gmm" => product(&shape(0)?, &shape(1)?),
         _ if plain.contains("fused_experts") || plain.contains("fused_moe") => shape(0),
         _ if REDUCTIONS.contains(&plain) => None,
@@ -58,7 +58,7 @@ const REDUCTIONS: [&str; 14] = [
     "_local_scalar_dense",
 ];
 
-/// Returns a shape; `None` unless all sizes are known.
+/// Parses a shape; `None` unless all sizes are known.
 fn shape(dims: &Value) -> Option<Vec<u64>> {
     dims.as_array()?.iter().map(Value::as_u64).collect()
 }
@@ -89,7 +89,7 @@ fn convolution(
     let (padding, stride, dilation) = (list(places.0)?, list(places.1)?, list(places.2)?);
     let mut out = vec![*input.first()?, *weight.first()?];
     for (axis, (&size, &window)) in input.get(2..)?.iter().zip(weight.get(2..)?).enumerate() {
-        // A list with one value applies to all axes.
+        // A list with one value applies its value to all axes.
         let at = |list: &[u64]| list.get(axis).or(list.first()).copied();
         let covered = at(&dilation)?
             .checked_mul(window.checked_sub(1)?)?
@@ -119,7 +119,7 @@ mod tests {
             shape_of("aten::addmm", "[[6],[4,5],[5,6]]", "[]"),
             Some(vec![4, 6])
         );
-        // ResNet's first layer: (224 + 2·3 − 7) ÷ 2 + 1 = 112.
+        // First layer of ResNet: (224 + 2·3 − 7) ÷ 2 + 1 = 112.
         let dims = "[[8,3,224,224],[64,3,7,7],[],[],[],[]]";
         let concrete = r#"["","","[3, 3]","[2, 2]","[1, 1]","1"]"#;
         assert_eq!(

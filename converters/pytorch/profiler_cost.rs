@@ -1,18 +1,20 @@
-//! Host time that the profiler added during capture, estimated node by node.
+//! Host time that the profiler added during capture, estimated for each node.
 //!
 //! While the program runs, observer and profiler write a record of every operator and annotation on the program's
-//! thread. The time per record hardly depends on the operator. It is estimated from the capture:
+//! thread. The time per record hardly depends on the operator. The time per record is estimated in the first of these
+//! ways that is possible:
 //!
-//! - if the job also measured steps without a profiler: the excess of the capture over the same number of those steps,
-//!   divided by the number of records on the thread that has most;
-//! - else from views, operators that compute nothing and take less than a microsecond by themselves: the median time of
-//!   views that call no other operator, plus the median time from a view's start to the start of the operator that it
-//!   calls (the time to start a record). The true cost is slightly higher, because some of the work is between
-//!   operators;
-//! - else, in captures with few views, from fourteen other jobs, all on one machine.
+//! - if the job also measured steps without a profiler: the duration of the capture minus the duration of as many
+//!   unprofiled steps, divided by the number of records on the thread with the most records;
+//! - else from views (operators that compute nothing and take less than a microsecond by themselves): the median time
+//!   of views that call no other operator, plus the median time from a view's start to the start of the operator that
+//!   the view calls (the time to start a record). The true cost is slightly higher, because some of the work is
+//!   between operators;
+//! - else, in captures with few views, from measurements of fourteen other jobs, all on one machine.
 //!
-//! Half of a record's time is inside its operator and half outside. So a node is charged for its own record up to its
-//! duration and delay, and the rest is charged to the next node.
+//! Half of a record's time is inside its operator and half outside. So each node's time is reduced by the cost of its
+//! own record, at most by its duration and the delay before it. The rest of the cost is subtracted from the next
+//! node.
 
 use super::activities::{Activity, ActivityKind};
 use super::event_links::LinkMethod;
@@ -22,35 +24,36 @@ use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
-/// Estimated cost of a record, from captures of fourteen jobs whose steps were also measured without a profiler, all on
-/// one machine (a virtual CPU of 2026). Half of the jobs were used for the fit; docs/validation.md has the others.
+/// Estimated cost of a record, from captures of fourteen jobs whose steps were also measured without a profiler, all
+/// on one machine (a virtual CPU of 2026). Half of the jobs were used for the fit; docs/validation.md has the results
+/// for the other half.
 struct RecordEstimate {
-    /// Cost in excess of the time seen in views, percent.
+    /// Cost above the time that views show, percent of that time.
     over_views: u64,
-    /// Cost in those jobs, ns.
+    /// Cost per record in the fourteen jobs, ns.
     elsewhere: u64,
-    /// 90 % interval of costs, percent of the estimate.
+    /// 90 % interval of the true cost, percent of the estimate.
     interval: [u64; 2],
 }
 
-/// For records written by observer and profiler.
+/// Estimate for records written by observer and profiler.
 const OBSERVED: RecordEstimate = RecordEstimate {
     over_views: 120,
     elsewhere: 12_000,
     interval: [80, 145],
 };
-/// For records written by the profiler alone.
+/// Estimate for records written by the profiler alone.
 const PROFILED: RecordEstimate = RecordEstimate {
     over_views: 240,
     elsewhere: 3_500,
     interval: [40, 350],
 };
 /// Interval for a cost that was measured on another machine, percent. It is wide because machines differ more than
-/// jobs.
+/// jobs do.
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;
-/// Maximum number of views for a median; more do not improve it.
+/// Maximum number of views for a median; more views do not improve it.
 const MOST_VIEWS: usize = 20_000;
 
 /// Returns the cost of a record of `rank`, whose files were joined by `method`; `None` if nothing has a time.
@@ -76,7 +79,7 @@ fn percent(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
-/// Returns the cost of a record of a job whose capture lasts `captured` ns, when the same number of steps takes
+/// Returns the cost of a record of a job. The capture lasts `captured` ns, and the same number of steps takes
 /// `unprofiled` ns without a profiler; `None` if no rank has a record.
 pub(super) fn cost_by_steps(
     ranks: &[RankTimeline],
@@ -129,15 +132,15 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     Some(median(&mut durations)?.saturating_add(median(&mut starts)?))
 }
 
-/// Charges nodes for the profiler's time, thread by thread.
+/// Subtracts the profiler's time from nodes, thread by thread.
 pub(super) struct ProfilerCharges {
     per_record: u64,
-    /// Per thread, time not yet charged because earlier nodes were too short.
+    /// Per thread, time not yet subtracted because earlier nodes were too short.
     open: BTreeMap<u32, u64>,
 }
 
 impl ProfilerCharges {
-    /// Creates the charges for a capture in which each record took `per_record` ns.
+    /// Starts with no pending time, for a capture in which each record took `per_record` ns.
     pub fn new(per_record: u64) -> Self {
         Self {
             per_record,
@@ -145,8 +148,8 @@ impl ProfilerCharges {
         }
     }
 
-    /// Returns the profiler's share, ns, of an activity and the `delay` ns before it. Call it for the activities of a
-    /// thread in order.
+    /// Returns the profiler's share, ns, of an activity and the `delay` ns before it. Must be called for the
+    /// activities of a thread in order.
     pub fn charge(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {

@@ -1,10 +1,10 @@
-//! Python's `str` of parsed JSON, which Chakra's converter uses for attributes.
+//! Writes JSON values as Python's `str` writes them, because Chakra's converter uses this form for attributes.
 
 use super::number;
 use std::fmt::Write;
 
-/// Returns `str(json.loads(text))` for legal JSON. Numbers are copied unchanged, which differs from Python only
-/// for fractions that Python would shorten; shapes and types contain none.
+/// Returns `str(json.loads(text))` for legal JSON. Numbers are copied unchanged, so the result differs from Python's
+/// only for fractions that Python would shorten; shapes and types contain no such fractions.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();

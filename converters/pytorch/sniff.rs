@@ -19,10 +19,10 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Number of bytes inspected. It is large because some device traces begin with their metadata.
+/// Number of bytes inspected. The number is large because some device traces begin with their metadata.
 const BEGINNING: u64 = 1 << 16;
 
-/// Returns the kind of `path` from the keys at its beginning; does not check the rest.
+/// Detects the kind of the file `path` from the keys at its beginning; does not check the rest of the file.
 pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
     let text = beginning_of(DecompressedStream::open(path)?, path)?;
     Ok(kind_of(&text))
@@ -47,7 +47,8 @@ fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
 }
 
 /// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
-/// JSON contains no zero bytes, so a zero next to the first character identifies UTF-16 without a mark.
+/// JSON contains no zero bytes, so a zero byte next to the first character identifies UTF-16 without a byte order
+/// mark.
 fn utf8(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
@@ -108,7 +109,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         (begins(b"<!doctype html") || begins(b"<html"))
             .then_some("a page of HTML, expected a capture; a link to the file itself may be on it")
     };
-    // Keys of a model's configuration, in any order.
+    // A model's configuration has these keys in any order.
     let hub = || {
         let has = |key: &str| text.windows(key.len()).any(|part| part == key.as_bytes());
         (text.trim_ascii_start().starts_with(b"{")
@@ -134,7 +135,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         .or_else(empty)
 }
 
-/// Returns the process of a text from its beginning: the host trace's, or that of the first event.
+/// Returns the process id stated at the beginning of a capture: the process of the host trace, or of the first event.
 pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
@@ -146,7 +147,7 @@ pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Returns the kind of a text from its beginning.
+/// Returns the kind of a capture, from the beginning of its text.
 pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
@@ -167,8 +168,8 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns whether nodes were written by the observer. Checked separately because keys may be sorted, so the
-/// schema may come too late.
+/// Returns whether the observer wrote the nodes in `text`. This is a separate check because the keys of a file may be
+/// sorted, so that the schema is after the part that was read.
 fn of_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
@@ -204,7 +205,7 @@ impl TopLevelKeys {
                     let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
                     if depth == 0 && rest.starts_with(b":") {
                         let value = rest[1..].trim_ascii_start();
-                        // This program's own reports have a schema too.
+                        // chakram's own reports have a schema too.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
                             || self.key(string)
                         {

@@ -17,7 +17,7 @@ pub struct MeasuredSteps {
 }
 
 impl MeasuredSteps {
-    /// Reads `path`, which may be compressed.
+    /// Reads the file at `path`, compressed or not.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let contents = TraceContents::open_any(path)?;
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
@@ -42,11 +42,11 @@ impl MeasuredSteps {
         })
     }
 
-    /// Returns the durations of the job's steps, ns: each is that of its slowest rank.
+    /// Returns the durations of the job's steps, ns: each is the duration on the slowest rank.
     pub fn of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
-        // Only steps that all measuring ranks have are counted.
+        // Only steps that every measuring rank has are counted.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };

@@ -1,8 +1,8 @@
 //! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
 //!
-//! A window slides over the decompressed text. Every element of the array is parsed in place; an element that crosses
-//! the window's end is parsed again after the window has moved. So memory is limited to the window, which grows only
-//! for a single large value, and only a few bytes at window ends are scanned twice.
+//! A window slides over the decompressed text. Every element of the array is parsed in place; the reader parses an
+//! element that crosses the window's end again after moving the window. So the window bounds the memory (the window
+//! grows only for a single large value), and the reader scans only a few bytes at window ends twice.
 
 #[cfg(test)]
 pub(super) mod damage;
@@ -34,11 +34,11 @@ const ENOUGH: usize = 1 << 16;
 
 /// Consumer of the values of a text.
 pub(super) trait ElementReader {
-    /// Name of the kind of text, for error messages.
+    /// Name of the kind of text, such as a host trace, for error messages.
     const WHAT: &'static str;
     /// Key of the large array.
     const ARRAY: &'static str;
-    /// Whether the text may be the bare array.
+    /// Whether the text may be the array alone, without an object around it.
     const BARE: bool;
     /// How unescaped names are detected and repaired.
     const LAYOUT: NameLayout;
@@ -178,7 +178,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    /// Accepts a closing bracket after a comma; some scripts end every line with a comma.
+    /// Accepts a closing bracket after a comma, because some scripts end every line with a comma.
     fn ends_after_comma(
         &mut self,
         close: u8,
@@ -218,7 +218,8 @@ impl JsonWalker<'_> {
                 }
                 Err(error) => error,
             };
-            // The window may cut an element within a token, where the parser need not report an unexpected end.
+            // If the window cuts an element within a token, the parser may report another error than an unexpected
+            // end.
             if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.more(MAX_ELEMENT)?;
                 continue;
@@ -236,10 +237,10 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Virtual start of the element: with it, bytes after the repaired name have their original
+            // Virtual start of the element. Relative to it, bytes after the repaired name have their original
             // offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
-            // A prefix that suffices for most elements first, then longer ones.
+            // First a prefix that suffices for most elements, then longer prefixes.
             let mut stretch = 1 << 13;
             loop {
                 let whole = stretch >= text.len() - mended.resume;
@@ -261,7 +262,7 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // Counted in the original text, whose name is shorter than the escaped form.
+                        // The length is counted in the original text, whose name is shorter than its escaped form.
                         self.0.advance(used - before + mended.resume);
                         return Ok(());
                     }
@@ -299,7 +300,7 @@ impl JsonWalker<'_> {
             let offset = self.0.offset();
             let text = self.0.rest();
             match parse_window::<JsonText<'_>>(&self.0) {
-                // A number at the window's end may continue after it.
+                // A number at the window's end may continue after the window.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
                     take(format, value, LocatedElement { text, offset })?;
@@ -333,7 +334,7 @@ fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
     }
 }
 
-/// Parses the value at the start of the window's remaining text; returns it and its length.
+/// Parses the value at the start of the window's remaining text; returns the value and the length of its text.
 ///
 /// Text that was validated as UTF-8 as a whole is not validated again string by string.
 fn parse_window<'de, T: Deserialize<'de>>(
@@ -347,7 +348,7 @@ fn parse_window<'de, T: Deserialize<'de>>(
     }
 }
 
-/// Parses the value at the start of `text`; returns it and its length.
+/// Parses the value at the start of `text`; returns the value and the length of its text.
 fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<(T, usize), serde_json::Error> {
     first_value(serde_json::Deserializer::from_slice(text).into_iter())
 }

@@ -1,10 +1,10 @@
-//! Reads files of a tar archive in order from a stream. Nothing is written to disk, and names are never used as paths
-//! on this machine.
+//! Reads files of a tar archive in order from a stream. The reader writes nothing to disk, and names are never used
+//! as paths on this machine.
 
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};
 
-/// Size of a header; entries are padded to multiples of it.
+/// Size of a header; entries are padded to multiples of this size.
 const BLOCK: usize = 512;
 
 /// Maximum number of entries; archives of captures have a few per rank.
@@ -17,8 +17,8 @@ pub fn is_tar(head: &[u8]) -> bool {
     matches!(first, Ok(Some(Ok(_))))
 }
 
-/// Calls `visit` with the name, including folders, and contents of each file in the archive `source`. Unread contents
-/// are skipped.
+/// Calls `visit` with the name (including folders) and the contents of each file in the archive `source`. Contents
+/// that `visit` does not read are skipped.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ mod tests {
             format!("{long}\0").as_bytes(),
         );
         push(&mut tar, "folder/short", b'0', &[2; 512]);
-        // "13 path=a/b\n" has 12 bytes; with a length of 12 the record is "12 path=a/b\n".
+        // The record "13 path=a/b\n" has 12 bytes; with a length of 12 the record would be "12 path=a/b\n".
         push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         push(&mut tar, "ab", b'0', b"3");
         assert!(is_tar(&tar));
@@ -98,11 +98,11 @@ mod tests {
         ];
         let expected = expected.map(|(name, contents)| (name.to_owned(), contents));
         assert_eq!(files(&tar).unwrap(), expected);
-        // With and without the zero blocks at the end.
+        // Archives with and without zero blocks at the end are read.
         let mut ended = tar.clone();
         ended.resize(tar.len() + 2 * BLOCK, 0);
         assert_eq!(files(&ended).unwrap(), expected);
-        // Unread contents are skipped.
+        // Contents that the visitor does not read are skipped.
         let mut names = 0;
         for_each_file(&tar[..], |_, _| {
             names += 1;

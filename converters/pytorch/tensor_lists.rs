@@ -1,7 +1,7 @@
 //! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
-//! For a list, Kineto states the shapes but no element type; the kernel's name states the type as a template argument.
-//! Such a kernel reads all its lists and writes one like the longest.
+//! For a list, Kineto states the shapes but no element type; the kernel's name states the type as a template
+//! argument. Such a kernel reads all its input lists and writes a list of the length of the longest one.
 
 use super::elements::elements_of;
 use serde_json::Value;
@@ -48,7 +48,7 @@ fn element_bytes(kernel: &str) -> Option<u64> {
         let whole = |&(at, _): &(usize, &str)| {
             let before = arguments[..at].chars().next_back();
             let after = arguments[at + name.len()..].chars().next();
-            // `Float8_e4m3fn` continues after the name; `Int` must not match inside `UnsignedInt`.
+            // `Float8` may continue, as in `Float8_e4m3fn`; `Int` must not match inside `UnsignedInt`.
             !before.is_some_and(word) && (name == "Float8" || !after.is_some_and(word))
         };
         let (at, _) = arguments.match_indices(name).find(whole)?;
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn lists_are_read_and_one_is_written() {
         let cat = "void at::native::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 3, 128, 1>(int)";
-        // 2 · 3 + 4 elements of two bytes, read and written.
+        // 2 · 3 + 4 elements of two bytes, each read and written.
         assert_eq!(bytes_moved("[[[2, 3], [4]], []]", cat), Some(40));
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
         // Two lists of 10 elements are read and one is written: 30 floats.

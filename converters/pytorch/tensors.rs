@@ -1,10 +1,10 @@
-//! Tensors among the arguments of an operator.
+//! Finds the tensors among the arguments of an operator.
 //!
 //! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`; only its type distinguishes it from a
 //! list of numbers. Types mirror the nesting of the values: `GenericList[TensorArg(float), Int]` has one entry per
 //! element.
 
-/// Type of a value, reduced to where tensors are.
+/// Type of a value, simplified: it states only where tensors are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArgType {
     /// A value without tensors.
@@ -51,7 +51,7 @@ impl ArgType {
     }
 }
 
-/// Splits at commas outside brackets.
+/// Splits `text` at commas outside brackets.
 fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0_usize, 0);
@@ -75,9 +75,9 @@ fn split(text: &str) -> Vec<&str> {
 pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
-    /// Size; `None` if it does not fit in 64 bits.
+    /// Size of the tensor; `None` if the size does not fit in 64 bits.
     pub bytes: Option<u64>,
-    /// Whether it is on a device other than the CPU.
+    /// Whether the tensor is on a device other than the CPU.
     pub on_device: bool,
 }
 
@@ -106,7 +106,7 @@ struct ArgCursor<'a> {
 }
 
 impl<'a> ArgCursor<'a> {
-    /// Returns the next non-blank byte, or 0 at the end.
+    /// Returns the next non-blank byte, or 0 at the end of the text.
     fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while matches!(bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
@@ -172,7 +172,7 @@ impl<'a> ArgCursor<'a> {
             return None;
         }
         let device = &self.text.as_bytes()[self.at + 1..];
-        // A tensor without memory is on no device.
+        // A tensor without memory has an empty device name and is on no device.
         let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
         self.skip();
         let [id, storage, _, elements, size] = numbers;

@@ -2,25 +2,25 @@
 
 use super::kineto::{EventCategory, KinetoEvent};
 
-/// An event without its times and without the ids that were used to place it.
+/// An event without its times and without the ids that only joining needs.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEvent {
-    /// Record function id, which joins it to the host trace; 0 if there is none.
+    /// Record function id, which joins the event to the host trace; 0 if there is none.
     pub rf_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
-    /// Index of its name in the texts of the Kineto trace.
+    /// Index of the event's name in the texts of the Kineto trace.
     pub name: u32,
-    /// Index of its details in the Kineto trace; [`NONE`](super::NONE) if it has none.
+    /// Index of the event's details in the Kineto trace; [`NONE`](super::NONE) if there are none.
     pub details: u32,
     /// Category.
     pub category: EventCategory,
 }
 
 impl TimelineEvent {
-    /// Converts `events` to this smaller form and frees the rest of their memory.
+    /// Converts `events` to this smaller form and frees the memory that is no longer needed.
     pub fn all(events: Vec<KinetoEvent>) -> Vec<Self> {
-        // Collected in place: two of these fit where one event was.
+        // Collected in place, because two small events fit into the memory of one original event.
         let mut kept: Vec<Self> = events.into_iter().map(Self::of).collect();
         kept.shrink_to_fit();
         kept

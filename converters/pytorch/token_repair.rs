@@ -1,9 +1,9 @@
 //! Repairs tokens that Python and scripts write between values but JSON does not allow.
 //!
-//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write `nan`,
-//! `-nan`, `inf` and `-inf`. JSON has no words for them, so they become `null`, a missing value. Scripts that end every
-//! element with a comma leave one after the last element of lists and objects, at any depth; it is removed. A comma
-//! without a preceding value is kept, because a value may be missing.
+//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write
+//! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value.
+//! Scripts that end every element with a comma leave a comma after the last element of lists and objects, at any
+//! depth; this comma is removed. A comma without a preceding value is kept, because a value may be missing.
 
 use super::JsonRepairKind;
 
@@ -12,11 +12,11 @@ const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf"
 
 /// A value with repaired tokens.
 pub(super) struct RepairedTokens {
-    /// The value, made legal.
+    /// The value, converted to legal JSON.
     pub text: Vec<u8>,
-    /// Length of the original.
+    /// Length of the original text.
     pub length: usize,
-    /// Offset of the first repair.
+    /// Offset of the first repair in the original text.
     pub first_at: usize,
     /// Kind of the first repair.
     pub what: JsonRepairKind,
@@ -29,7 +29,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     let mut mended = Vec::new();
     let mut first = None;
     let (mut at, mut depth) = (0, 0_usize);
-    // Last non-blank byte.
+    // Last non-blank byte so far.
     let mut before = b'[';
     loop {
         let byte = *text.get(at)?;
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(&text[mended.length..], b", ");
         assert_eq!((mended.first_at, mended.what), (15, JsonRepairKind::Comma));
         assert_eq!(mended.token, "]");
-        // In the first three a value may be missing, so they are left for the parser to reject.
+        // In the first three texts a value may be missing, so they are not repaired, and the parser rejects them.
         for text in ["[,]", "{\"a\":,}", "[1,,]", "[1, 2]", "[1,", "[1,  "] {
             let left = repair_tokens(text.as_bytes()).map(|mended| mended.text);
             let legal =

@@ -10,7 +10,7 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::io::Write;
 
 impl SimaiComm {
-    /// Returns a member's bytes: the shard of an all-gather, the whole buffer for other collectives.
+    /// Returns the bytes of one member: the shard for an all-gather, the whole buffer for other collectives.
     fn bytes_of_member(self, members: u32) -> u64 {
         match self.kind {
             CollectiveKind::AllGather => self.bytes.div_ceil(members.into()),
@@ -20,7 +20,7 @@ impl SimaiComm {
 }
 
 impl SimaiWorkload {
-    /// Writes the trace of `rank` with `passes` passes; returns the number of its nodes.
+    /// Writes the trace of `rank` with `passes` passes; returns the number of nodes written.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl SimaiWorkload {
             causes: Vec::new(),
         };
         emitter.groups()?;
-        // Each layer's weight-gradient collective that no node has waited for yet.
+        // For each layer, the id of its weight-gradient collective until a node waits for it.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
@@ -61,7 +61,8 @@ impl SimaiWorkload {
         Ok((emitter.writer.into_inner(), emitter.nodes))
     }
 
-    /// Returns the layers that are recomputed before the backward pass of layer `index`: all since the last checkpoint.
+    /// Returns the layers that are recomputed before the backward pass of layer `index`: all layers since the last
+    /// checkpoint.
     fn recomputed(&self, index: usize) -> &[SimaiLayer] {
         let from = self.checkpoints.range(..=index).next_back();
         match from {
@@ -77,7 +78,7 @@ struct StageEmitter<'g, W> {
     grid: &'g RankGrid,
     rank: u32,
     nodes: u64,
-    /// Nodes that the next one depends on.
+    /// Ids of the nodes that the next node depends on.
     causes: Vec<u64>,
 }
 
@@ -94,7 +95,7 @@ impl<W: Write> StageEmitter<'_, W> {
         self.writer.write(&node, &[], &NodeExtras::default())
     }
 
-    /// Writes a node that depends on the causes; returns its id.
+    /// Writes a node that depends on all nodes in `causes`; returns its id.
     fn node(
         &mut self,
         name: &str,
@@ -111,7 +112,7 @@ impl<W: Write> StageEmitter<'_, W> {
         Ok(self.nodes)
     }
 
-    /// Writes the computation of a stage; all later nodes depend on it.
+    /// Writes the computation of a stage; the next node depends on this computation.
     fn compute(
         &mut self,
         layer: &SimaiLayer,

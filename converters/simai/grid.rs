@@ -28,10 +28,10 @@ impl GroupRole {
     ];
 }
 
-/// Assignment of ranks to groups. Rank `t + T (p + P (e + E x))` has position `t` in its tensor-parallel group, belongs
-/// to stage `p`, and has position `e + E x` in its data-parallel group. Each run of `E` consecutive members of a
-/// data-parallel group is an expert-parallel group. With one stage these are SimAI's groups; with several stages
-/// SimAI's expert-parallel groups would mix stages.
+/// Assignment of ranks to groups. Rank `t + T (p + P (e + E x))` has position `t` in its tensor-parallel group,
+/// belongs to stage `p`, and has position `e + E x` in its data-parallel group. Each run of `E` consecutive members
+/// of a data-parallel group is an expert-parallel group. With one stage, the groups are identical to SimAI's. With
+/// several stages SimAI's own expert-parallel groups would mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.
@@ -49,7 +49,7 @@ pub struct RankGrid {
 /// Members of a group: `count` from `first`, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// Number of the group, which is its name.
+    /// Number of the group, used as its name.
     pub number: u64,
     /// First member.
     pub first: u32,
@@ -96,7 +96,7 @@ impl RankGrid {
         self.expert * self.replicas
     }
 
-    /// Returns the size of a role's groups, and their number.
+    /// Returns the size of a role's groups, and the number of such groups.
     pub fn size(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
@@ -118,7 +118,7 @@ impl RankGrid {
     /// Returns the group of `role` that contains `rank`.
     pub fn group(&self, role: GroupRole, rank: u32) -> RankGroup {
         let (count, _) = self.size(role);
-        // Position outside the data-parallel group, and within it.
+        // Position of the rank outside its data-parallel group, and its position within that group.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);
@@ -142,8 +142,7 @@ impl RankGrid {
         }
     }
 
-    /// Returns the groups with several members that contain `rank`, in the form in which a trace declares
-    /// them.
+    /// Returns the groups with several members that contain `rank`, in the form of a trace's group declaration.
     pub fn declared(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
@@ -174,8 +173,8 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_the_degrees() {
-        // T = 2, P = 1, E = 2 on 16 NPUs: 8 data-parallel members, 4 replicas. Rank 5 has t = 1 and position 2 = 0 + 2
-        // x 1.
+        // T = 2, P = 1, E = 2 on 16 NPUs: a data-parallel group has 8 members, an expert 4 replicas. Rank 5 has t = 1
+        // and position 2 = 0 + 2 x 1.
         let grid = RankGrid {
             npus: 16,
             tensor: 2,
@@ -193,7 +192,8 @@ mod tests {
             let ranks = (0..count).map(|i| first + i * stride);
             (number, ranks.collect::<Vec<_>>())
         };
-        // 8 tensor-parallel groups, numbers 1 to 8; data 9 and 10; 8 of experts, 11 to 18; 4 of replicas, 19 to 22.
+        // The 8 tensor-parallel groups have the numbers 1 to 8, the data-parallel groups 9 and 10, the 8
+        // expert-parallel groups 11 to 18, and the 4 groups of replicas 19 to 22.
         assert_eq!(group(GroupRole::Tensor, 5), (3, vec![4, 5]));
         let odd = vec![1, 3, 5, 7, 9, 11, 13, 15];
         assert_eq!(group(GroupRole::Data, 5), (10, odd));

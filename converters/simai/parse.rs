@@ -35,7 +35,7 @@ impl SimaiWorkload {
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or as [`Self::parse`].
+    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
@@ -70,7 +70,7 @@ impl SimaiWorkload {
         Ok(this)
     }
 
-    /// Rejects checkpoints of layers that do not exist, and recomputation without an earlier checkpoint.
+    /// Rejects checkpoints of missing layers, and recomputation without an earlier checkpoint.
     fn check_checkpoints(&self) -> Result<(), TraceError> {
         let mut all = self.checkpoints.iter().chain(&self.recomputing);
         if let Some(layer) = all.find(|layer| **layer >= self.layers.len()) {
@@ -216,7 +216,7 @@ mod tests {
         let comm = |kind, role, bytes| Some(SimaiComm { kind, role, bytes });
         let exchanged = comm(CollectiveKind::AllToAll, GroupRole::Expert, 64);
         assert_eq!((moe.forward.ns, moe.forward.comm), (5, exchanged));
-        // A collective of no bytes is dropped.
+        // A collective of zero bytes is dropped.
         assert_eq!(moe.input_gradient.comm, None);
         let scattered = comm(CollectiveKind::ReduceScatter, GroupRole::ExpertData, 32);
         assert_eq!(moe.weight_gradient.comm, scattered);

@@ -10,7 +10,7 @@ use std::io::Write;
 const SCHEMA: &str = "1.0.2-chakra.1.0.0";
 
 impl TextWorkload {
-    /// Writes the trace of `rank` with `passes` passes. Its node ids continue from the previous rank's.
+    /// Writes the trace of `rank` with `passes` passes. The node ids continue from the previous rank's last id.
     ///
     /// # Errors
     ///
@@ -66,8 +66,8 @@ impl TextWorkload {
         Ok(())
     }
 
-    /// Writes model parallelism; if `hybrid`, also reduces weight gradients. `suffix` is appended to the names of
-    /// input-gradient collectives.
+    /// Writes the nodes of model parallelism and, if `hybrid`, the all-reduces of weight gradients. `suffix` is
+    /// appended to the names of input-gradient collectives.
     fn model(
         &self,
         suffix: &str,
@@ -186,7 +186,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         self.finish()
     }
 
-    /// Writes the pending message.
+    /// Writes the pending message (one node) to the file.
     fn finish(&mut self) -> Result<(), TraceError> {
         self.record.clear();
         frame(&mut self.record, self.node.as_bytes());
@@ -194,13 +194,13 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         written.map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Begins a node with a type of the schema that depends on the existing nodes in `after`; its name is set
-    /// already. Returns its id.
+    /// Begins a node with a type of the schema that depends on the existing nodes in `after`; the caller has already
+    /// set the name. Returns its id.
     fn begin<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;
         self.node.clear();
-        // Protobuf does not write zero, the default.
+        // Protobuf does not write zero, because zero is the default.
         if id > 0 {
             self.node.varint(1, id);
         }
@@ -260,7 +260,7 @@ mod tests {
     use chakram_trace::format::wire::FrameCursor;
     use chakram_trace::format::{Op, scan};
 
-    /// A node as read back: its id, its name, and the ids of its dependencies.
+    /// A node that the test read back: its id, its name, and the ids of its dependencies.
     type Told = (u64, String, Vec<u64>);
 
     struct Data(Vec<u64>);
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn ids_go_on_from_rank_to_rank() {
-        // MICRO has a node for each layer: two passes of three layers are six, so rank 2 begins at 12.
+        // MICRO has one node for each layer. Two passes of three layers are six nodes, so rank 2 begins at id 12.
         let told = told(&layers("MICRO"), 2, 2);
         let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
@@ -320,8 +320,9 @@ mod tests {
 
     #[test]
     fn data_parallelism_reduces_behind_the_backward_pass() {
-        // Forward 0 1 2; backward c: WG 3, AR 4, IG 5; b: WG 6, AR 7, IG 8; a: WG 9, AR 10. In the second pass, which
-        // begins at 11, each forward also waits for its layer's all-reduce: 10, 7 and 4.
+        // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce: forward 0 1 2; backward c: WG
+        // 3, AR 4, IG 5; b: WG 6, AR 7, IG 8; a: WG 9, AR 10. The second pass begins at 11, and each forward stage
+        // there also waits for its layer's all-reduce: 10, 7 and 4.
         let told = told(&layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],
@@ -343,9 +344,9 @@ mod tests {
 
     #[test]
     fn model_parallelism_exchanges_activations_and_their_gradients() {
-        // Forward a 0 1, b 2 3, c 4 5: compute, then exchange. Backward c: IG 6, its exchange 7, WG 8; b: 9, 10, 11,
-        // which wait for WG 8 and exchange 7; a: IG 12 and WG 13, without an exchange. The next pass waits for 13, 11,
-        // 8.
+        // Node ids, forward (compute, then exchange): a 0 1, b 2 3, c 4 5. Backward c: IG 6, exchange 7, WG 8; b: 9,
+        // 10, 11, which wait for WG 8 and exchange 7; a: IG 12 and WG 13, without an exchange. The next pass waits
+        // for 13, 11 and 8.
         let told = told(&layers("MODEL"), 0, 2);
         let first: [&[u64]; 14] = [
             &[],
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn hybrids_do_both_and_differ_in_a_name() {
-        // As model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15 16.
+        // Node ids as in model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15 16.
         let one = told(&layers("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
@@ -395,7 +396,8 @@ mod tests {
             &[15],
         ];
         assert_eq!(waits(&one[..17]), first);
-        // The second pass waits for the all-reduces 16 and 13, which precede the exchange of the layer before.
+        // In the second pass, the forward stages wait for the all-reduces 16 and 13 before the exchange of the
+        // previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
         let other = told(&layers("HYBRID_MODEL_DATA"), 0, 2);
         assert_eq!(waits(&one), waits(&other));
@@ -417,8 +419,8 @@ mod tests {
             line("t", none, "ALLREDUCE 4"),
         );
         let told = told(&text, 0, 2);
-        // Forward e 0, its all-to-all 1, b1 2, b2 3 after both, t 4. Backward t: WG 5, AR 6, IG 7, then the embedding's
-        // all-to-all 8; b2: WG 9, IG 10; b1: WG 11, AR 12, IG 13; e: WG 14 after 13 and 8.
+        // Node ids, forward: e 0, all-to-all of e 1, b1 2, b2 3 (after 1 and 2), t 4. Backward t: WG 5, AR 6, IG 7,
+        // then the embedding's all-to-all 8; b2: WG 9, IG 10; b1: WG 11, AR 12, IG 13; e: WG 14 after 13 and 8.
         let first: [&[u64]; 15] = [
             &[],
             &[0],
@@ -437,7 +439,8 @@ mod tests {
             &[13, 8],
         ];
         assert_eq!(waits(&told[..15]), first);
-        // The next pass: e waits for its WG 14, b1 for AR 12, b2 for WG 9 and for both, t for AR 6.
+        // In the next pass, e waits for its WG 14, b1 for AR 12, b2 for WG 9 and for both predecessors, and t for AR
+        // 6.
         let second: [&[u64]; 5] = [&[14], &[15], &[12, 15], &[9, 17, 16], &[6, 18]];
         assert_eq!(waits(&told[15..20]), second);
     }

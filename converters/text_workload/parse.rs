@@ -96,7 +96,7 @@ impl TextWorkload {
     ///
     /// # Errors
     ///
-    /// Fails if it cannot be read, or as [`Self::parse`].
+    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
@@ -108,7 +108,7 @@ impl TextWorkload {
     /// Fails with the line and column of the first format violation.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // Like Python, which treats all kinds of line ends as equal.
+        // Python, in which the public converter is written, treats all kinds of line ends as equal.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut lines = (1..).zip(text.split('\n'));
         let (_, first) = lines.next().unwrap_or((1, ""));
@@ -143,7 +143,7 @@ impl TextWorkload {
     }
 }
 
-/// Rejects layers that leave DLRM without the all-to-all that its bottom MLP waits for.
+/// Rejects layers of a DLRM that lack the all-to-all for which the bottom MLP waits.
 fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(refused(

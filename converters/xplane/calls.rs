@@ -1,4 +1,5 @@
-//! Matches collectives across devices: the k-th of a group on one member is the k-th on every other.
+//! Matches collectives across devices: the k-th collective of a group on one member is the k-th on every other
+//! member.
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
@@ -12,11 +13,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveCall {
     pub kind: CollectiveKind,
-    /// `comm_size`.
+    /// `comm_size` of the collective, bytes.
     pub bytes: u64,
-    /// Number of the group; 0 for all ranks.
+    /// Number of the group; 0 means all ranks.
     pub group: u64,
-    /// Time that the member waited for the last one to start, ps.
+    /// Time that the member waited for the last member to start, ps.
     pub wait: i128,
 }
 
@@ -65,7 +66,7 @@ impl CollectiveCalls {
         this
     }
 
-    /// Matches the collectives of a group, unless its members disagree about them.
+    /// Matches the collectives of a group, unless the members disagree about them.
     fn matched(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
@@ -96,7 +97,8 @@ impl CollectiveCalls {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // The buffer is too large for a trace; this is so on every member.
+                    // The buffer is too large for a trace. The members agree on the size, so every member stays
+                    // unmatched.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -117,7 +119,7 @@ impl CollectiveCalls {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of unmatched communication, 0 if unknown; `None` if the slice is not unmatched communication.
+    /// Returns the bytes of unmatched communication, 0 if unknown; `None` if the slice is something else.
     pub fn unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
@@ -131,7 +133,7 @@ impl CollectiveCalls {
 }
 
 /// Returns the collective that a slice carries out; `Some(None)` if its groups are unknown. On a GPU only kernels of
-/// a communication library count; the instruction's other kernels prepare the data.
+/// a communication library count; other kernels of the instruction prepare the data.
 fn collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DevicePiece<'_>,
@@ -163,7 +165,7 @@ fn collective<'m>(
     }
 }
 
-/// Instructions that communicate.
+/// Opcodes of instructions that communicate.
 const COMMUNICATION: [&str; 9] = [
     "all-gather",
     "all-reduce",
@@ -176,8 +178,7 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates, by its name, which begins with its opcode:
-/// `collective-permute-start.3`.
+/// Returns whether an instruction communicates. Its name begins with its opcode, as in `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
     let name = name.trim_end_matches("-start").trim_end_matches("-done");

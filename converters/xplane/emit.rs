@@ -31,7 +31,7 @@ pub(super) fn metadata<'a>(
     metadata
 }
 
-/// A node of a device: the index of a host call or of a stream's slice.
+/// A node of a device: a host call or a slice of a stream, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DeviceNode {
     Launch(u32),
@@ -83,9 +83,9 @@ struct DeviceEmitter<'d, 'a> {
     order: Vec<DeviceNode>,
     launch_ids: Vec<u64>,
     piece_ids: Vec<u64>,
-    /// The previous call on the thread of each call.
+    /// For each call, the previous call on its thread.
     launch_before: Vec<Option<u32>>,
-    /// The previous slice on the stream of each slice.
+    /// For each slice, the previous slice on its stream.
     piece_before: Vec<Option<u32>>,
 }
 
@@ -137,8 +137,8 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call that a slice depends on: its launch if that had ended; the launch's predecessor on its
-    /// thread if the launch was still running; none if the slice begins before its launch.
+    /// Returns the call that a slice depends on: the launching call if that call had ended; the previous call on the
+    /// thread if the launching call was still running; none if the slice begins before its launching call.
     fn cause(&self, piece: &DevicePiece<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
@@ -194,7 +194,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
         } else if let Some(bytes) = calls.unmatched(rank, index) {
-            // The maximum that a trace can store.
+            // Limited to the maximum that a trace can store.
             let bytes = bytes.min(i64::MAX as u64);
             view.op = Op::Communication { bytes };
         }
@@ -222,7 +222,7 @@ fn previous(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Event stats that a node keeps as texts, under these names.
+/// Event stats that a node keeps as text attributes, by name.
 const KEPT: [&str; 5] = [
     "hlo_op",
     "hlo_module",
@@ -259,7 +259,7 @@ impl<'a> EventDescription<'a> {
         Ok(this)
     }
 
-    /// Returns the operation: a copy with its stated bytes, or a kernel with only a known time.
+    /// Returns the operation of the event's node: a copy with its stated bytes, or a kernel with only a known time.
     fn op(&self) -> Op<'static> {
         let details = self.texts[4].as_deref().unwrap_or_default();
         let size = details

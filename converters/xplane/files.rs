@@ -1,4 +1,4 @@
-//! Finds the files of a profile.
+//! Finds the `xplane.pb` files of a profile.
 
 use crate::folder::{files_of, listed};
 use chakram_trace::format::TraceError;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// File name endings of profiles.
 const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 
-/// Returns the profiles among `paths`. A path is a file; a folder with `*.xplane.pb` files; or a folder in which
-/// `jax.profiler` wrote profiles under `plugins/profile`, of which the newest is taken. Files of a folder are sorted
+/// Returns the profiles among `paths`. A path is a file, a folder with `*.xplane.pb` files, or a folder in which
+/// `jax.profiler` wrote profiles under `plugins/profile` (the newest profile is taken). Files of a folder are sorted
 /// by name.
 ///
 /// # Errors
@@ -42,7 +42,8 @@ fn named(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(files)
 }
 
-/// Returns whether a file that begins with `head` is a profile: its first field is a plane whose first text is a name.
+/// Returns whether a file that begins with `head` is a profile: the first field is a plane, and the plane's first
+/// text is a name.
 pub fn begins(head: &[u8]) -> bool {
     let mut space = WireCursor::new(head, 0);
     if space.varint().ok() != Some(1 << 3 | 2) || space.varint().is_err() {
@@ -58,7 +59,7 @@ pub fn begins(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // Lines, metadata or stats follow. A trace's first record has a version here.
+    // In a profile, lines, metadata or stats follow. The first record of a trace has a version here.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

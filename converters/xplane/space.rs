@@ -1,4 +1,4 @@
-//! Planes, lines, events and stats of an `XSpace`; they borrow from the file.
+//! Planes, lines, events and stats of an `XSpace`; all borrow from the contents of the file.
 
 use chakram_base::bounds;
 use chakram_trace::format::TraceError;
@@ -32,7 +32,7 @@ pub(super) struct ProfileSpace<'a> {
     pub planes: Vec<ProfilePlane<'a>>,
 }
 
-/// Group of timelines.
+/// Group of timelines(lines): one device, or the threads of a host.
 #[derive(Debug, Default)]
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,
@@ -41,7 +41,7 @@ pub(super) struct ProfilePlane<'a> {
     stat_names: BTreeMap<i64, Cow<'a, str>>,
 }
 
-/// Metadata shared by all events of a kind.
+/// Metadata that all events of one kind share.
 #[derive(Debug, Default)]
 pub(super) struct EventKind<'a> {
     pub name: Cow<'a, str>,
@@ -54,7 +54,7 @@ pub(super) struct EventKind<'a> {
 pub(super) struct ProfileLine<'a> {
     pub name: Cow<'a, str>,
     pub events: Vec<ProfileEvent<'a>>,
-    /// Number of events without a time or duration: instants, and sums over many occurrences.
+    /// Number of events without a time or duration: instants, and sums over many occurrences of an event.
     pub instants: u64,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct ProfileEvent<'a> {
     /// Start, ps since an epoch that all planes of a file share.
     pub start: i128,
     pub end: i128,
-    /// The event's message, parsed again for its stats.
+    /// The event's message, which is parsed again when the stats are needed.
     message: Message<'a>,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum StatValue<'a> {
 }
 
 impl<'a> ProfileSpace<'a> {
-    /// Parses a file.
+    /// Parses the contents of an `xplane.pb` file.
     pub fn parse(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut planes = Vec::new();
         fields((contents, 0), |number, value| {
@@ -118,12 +118,12 @@ impl<'a> ProfilePlane<'a> {
         Ok(plane)
     }
 
-    /// Number of lines.
+    /// Number of lines of the plane.
     pub fn lines(&self) -> usize {
         self.lines.len()
     }
 
-    /// Parses a line.
+    /// Parses the line at `index`.
     pub fn line(&self, index: usize) -> Result<ProfileLine<'a>, TraceError> {
         let mut line = ProfileLine::default();
         let mut timestamp = 0_i64;
@@ -154,7 +154,7 @@ impl<'a> ProfilePlane<'a> {
         Ok(line)
     }
 
-    /// Returns the name of an event's kind.
+    /// Returns the name of an event, which is stored in its kind.
     pub fn name_of(&self, event: &ProfileEvent<'a>) -> &str {
         self.event_kinds
             .get(&event.kind)
@@ -195,7 +195,7 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // The text is stored once, as the name of a kind of stat.
+                // A text value is stored once, as the name of a kind of stat, and the stat refers to it.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -253,7 +253,7 @@ impl<'a> ProfileEvent<'a> {
         }
     }
 
-    /// Parses an event of a line that starts at `start`; `None` if it has no duration.
+    /// Parses an event of a line that starts at `start`; `None` if the event has no duration.
     fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         fields(message, |number, value| {
@@ -261,7 +261,7 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // A number of occurrences replaces the time.
+                // An event with a number of occurrences has no time.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

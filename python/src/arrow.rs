@@ -1,8 +1,8 @@
 //! The Arrow C data interface: structures with a layout fixed by Arrow, and Python capsules that contain them.
 //!
 //! See <https://arrow.apache.org/docs/format/CDataInterface.html>, `CStreamInterface.html` and
-//! `CDataInterface/PyCapsuleInterface.html`. Arrays are lent, not copied: each structure keeps its buffers alive until
-//! the consumer releases it.
+//! `CDataInterface/PyCapsuleInterface.html`. Arrays are shared with the consumer, not copied: each structure keeps
+//! its buffers alive until the consumer releases it.
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Flag of the schema: rows may be null.
+/// Flag of an Arrow schema: the column may contain nulls.
 const NULLABLE: i64 = 2;
 
 /// Type of a column (`ArrowSchema` of the C data interface).
@@ -45,7 +45,7 @@ pub struct ArrowArray {
     private_data: *mut c_void,
 }
 
-/// A stream of arrays, one after another.
+/// A stream of arrays (`ArrowArrayStream` of the C stream interface).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ArrowArrayStream {
@@ -58,24 +58,24 @@ pub struct ArrowArrayStream {
 
 // SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowSchema {}
-// SAFETY: as above.
+// SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowArray {}
-// SAFETY: as above.
+// SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowArrayStream {}
 
 /// Owner that keeps buffers alive.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// A column that can be lent.
+/// A column whose buffers can be shared with a consumer without a copy.
 #[derive(Clone)]
 pub struct LentColumn {
-    /// Arrow's format string; with a dictionary it is the type of the indices.
+    /// Arrow's format string; for a column with a dictionary, the format of the indices.
     pub format: &'static CStr,
     /// Number of rows.
     pub length: usize,
-    /// Number of unknown rows.
+    /// Number of rows whose value is unknown (null).
     pub unknown: usize,
-    /// Addresses of the buffers: validity, which may be null, then data.
+    /// Addresses of the buffers: first the validity bitmap, which may be a null pointer, then the data.
     pub buffers: Vec<*const c_void>,
     /// Owner of the buffers.
     pub owner: Owner,
@@ -83,12 +83,12 @@ pub struct LentColumn {
     pub dictionary: Option<Box<LentColumn>>,
 }
 
-// SAFETY: its addresses are in read-only memory that the owner keeps alive, and threads may share the owner.
+// SAFETY: the addresses point to read-only memory that the owner keeps alive, and threads may share the owner.
 unsafe impl Send for LentColumn {}
-// SAFETY: as above.
+// SAFETY: the addresses point to read-only memory that the owner keeps alive, and threads may share the owner.
 unsafe impl Sync for LentColumn {}
 
-/// Rows that can be lent: columns of equal length.
+/// A table that can be shared with a consumer: columns of equal length.
 #[derive(Clone)]
 pub struct LentTable {
     /// Names of the columns.
@@ -137,7 +137,7 @@ fn schema(
 }
 
 unsafe extern "C" fn release_schema(this: *mut ArrowSchema) {
-    // SAFETY: consumers release a structure once, and `schema` created it with boxed parts.
+    // SAFETY: consumers release a structure once, and `schema` created the structure with boxed parts.
     unsafe {
         let parts: Box<SchemaParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
@@ -151,14 +151,15 @@ unsafe extern "C" fn release_schema(this: *mut ArrowSchema) {
 impl Drop for ArrowSchema {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: it has not been released.
+            // SAFETY: the structure has not been released.
             unsafe { release(self) };
         }
     }
 }
 
 unsafe extern "C" fn release_array(this: *mut ArrowArray) {
-    // SAFETY: as for schemas. A consumer may have moved children out, and has then marked them as released.
+    // SAFETY: consumers release a structure once, and its parts are boxed. A consumer may have moved children out,
+    // and has then marked them as released.
     unsafe {
         let parts: Box<ArrayParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
@@ -172,7 +173,7 @@ unsafe extern "C" fn release_array(this: *mut ArrowArray) {
 impl Drop for ArrowArray {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: it has not been released.
+            // SAFETY: the structure has not been released.
             unsafe { release(self) };
         }
     }
@@ -255,7 +256,7 @@ impl LentTable {
         PyCapsule::new_with_value(py, self.schema(), c"arrow_schema")
     }
 
-    /// Returns capsules with the type of the rows, and with the rows.
+    /// Returns capsules with the type of the rows, and with the rows themselves.
     pub fn array_capsules<'py>(
         &self,
         py: Python<'py>,
@@ -287,8 +288,8 @@ struct StreamParts {
 }
 
 unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
-    // SAFETY: consumers call this before they release the stream, with a pointer to memory for an uninitialized
-    // structure.
+    // SAFETY: consumers call this function before they release the stream, with a pointer to memory for an
+    // uninitialized structure.
     unsafe {
         let parts: &StreamParts = &*(*this).private_data.cast();
         ptr::write(out, parts.table.schema());
@@ -297,7 +298,7 @@ unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowS
 }
 
 unsafe extern "C" fn stream_next(this: *mut ArrowArrayStream, out: *mut ArrowArray) -> c_int {
-    // SAFETY: as above. The end of a stream is a released array.
+    // SAFETY: the pointer is to memory for an uninitialized structure. A released array marks the end of a stream.
     unsafe {
         let parts: &mut StreamParts = &mut *(*this).private_data.cast();
         if std::mem::replace(&mut parts.is_read, true) {
@@ -324,7 +325,7 @@ unsafe extern "C" fn release_stream(this: *mut ArrowArrayStream) {
 impl Drop for ArrowArrayStream {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: it has not been released.
+            // SAFETY: the stream has not been released.
             unsafe { release(self) };
         }
     }

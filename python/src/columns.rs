@@ -1,4 +1,4 @@
-//! Tables of documents: rows of JSON as columns that are lent as Arrow.
+//! Tables from JSON documents: rows become columns that are shared with other libraries as Arrow.
 
 use crate::arrow::{LentColumn, LentTable, Owner};
 use pyo3::exceptions::PyValueError;
@@ -9,10 +9,10 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// Rows of a report, in columns.
+/// A table of a report, stored by column.
 ///
-/// pandas, Polars, PyArrow and all other libraries with the Arrow PyCapsule interface accept it. Columns whose names
-/// end in ``_ps`` are whole picoseconds, in ``_bytes`` bytes.
+/// pandas, Polars, PyArrow and all other libraries with the Arrow PyCapsule interface read this table. Columns whose
+/// names end in ``_ps`` contain whole picoseconds, and in ``_bytes`` bytes.
 #[pyclass(frozen, module = "chakram")]
 pub struct Table {
     lent: LentTable,
@@ -121,8 +121,8 @@ impl OwnColumn {
     }
 }
 
-/// Makes a table from a JSON array of objects. Members of nested objects become columns ``outer.inner``, lists become
-/// JSON texts.
+/// Converts a JSON array of objects to a table. Members of nested objects become columns ``outer.inner``, lists
+/// become JSON texts.
 #[pyfunction]
 pub fn table(json: &str) -> PyResult<Table> {
     let rows: Vec<Map<String, Value>> =
@@ -135,12 +135,12 @@ pub fn table(json: &str) -> PyResult<Table> {
             flat
         })
         .collect();
-    // Names in the order of their first occurrence.
+    // Column names in the order of their first occurrence.
     let mut names: Vec<String> = Vec::new();
     let mut cells: Vec<Vec<Option<&Value>>> = Vec::new();
     for (row, values) in flat.iter().enumerate() {
         for (place, (name, value)) in values.iter().enumerate() {
-            // Rows of one table mostly have the same members.
+            // Rows of one table mostly have the same members, so the previous position is tried first.
             let at = match names.get(place) {
                 Some(known) if known == name => place,
                 _ => match names.iter().position(|known| known == name) {

@@ -1,4 +1,5 @@
-//! The native half of the Python package: commands of the façade, run in separate threads, and tables as Arrow.
+//! The native half of the Python package: commands of the library's façade, run in separate threads, and tables as
+//! Arrow.
 //!
 //! The other half, `package/chakram/`, has the functions, results and exceptions that users see.
 
@@ -14,11 +15,11 @@ use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Counts the memory that inputs need, so that a call which needs too much fails.
+/// Counts the memory that inputs need, so that a call that needs too much memory fails instead of ending the process.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Runs the command line with these arguments, beginning with the program's name; returns its exit code.
+/// Runs the command line with `arguments`, of which the first is the program's name; returns its exit code.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     let code = py.detach(|| chakram::command::main_with(arguments));
@@ -34,7 +35,7 @@ fn describe() -> String {
     chakram::command::describe().to_string()
 }
 
-/// Sets the memory limit of the native half in bytes, or the default for `None`; returns the limit.
+/// Sets the memory limit of the native half in bytes, or the default limit for `None`; returns the limit.
 #[pyfunction]
 #[pyo3(signature = (size=None))]
 fn limit_memory(size: Option<&str>) -> PyResult<u64> {

@@ -1,4 +1,4 @@
-//! The table of nodes, lent as Arrow.
+//! The table of nodes, shared with other libraries as Arrow.
 
 use crate::arrow::{LentColumn, LentTable, Owner};
 use crate::run::io_error;
@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 
-/// A row for each node of a replay: its times, and the dependency that it waited for.
+/// A row for each node of a replay: its times, and the dependency that the node waited for.
 ///
-/// pandas, Polars, PyArrow and all other libraries with the Arrow PyCapsule interface accept it, without a copy of its
-/// rows: ``pandas.DataFrame.from_arrow(nodes)``, ``polars.DataFrame(nodes)``, ``pyarrow.table(nodes)``. Times are whole
-/// picoseconds.
+/// pandas, Polars, PyArrow and all other libraries with the Arrow PyCapsule interface read this table without copying
+/// its rows: ``pandas.DataFrame.from_arrow(nodes)``, ``polars.DataFrame(nodes)``, ``pyarrow.table(nodes)``. Times are
+/// whole picoseconds.
 #[pyclass(frozen, module = "chakram")]
 pub struct Nodes {
     table: Arc<NodeTable>,
     lent: LentTable,
 }
 
-/// Buffers created for text columns, kept while they are lent.
+/// Buffers created for text columns, kept alive while a consumer uses them.
 struct TextBuffers {
     offsets: Vec<i64>,
     text: String,
@@ -64,7 +64,7 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
     }
 }
 
-/// Lends a dictionary column: indices without a copy, and each text once.
+/// Shares a dictionary column: the indices without a copy, and each text once.
 fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
     let (mut offsets, mut text) = (vec![0], String::new());
     for value in &column.values {
@@ -112,7 +112,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
 }
 
 impl Nodes {
-    /// Makes the columns of `table` available for lending.
+    /// Prepares the columns of `table` for sharing.
     pub fn new(table: NodeTable) -> Self {
         let table = Arc::new(table);
         let columns = table.columns().map(|column| lend(&table, column));
@@ -158,13 +158,13 @@ impl Nodes {
         NodeTable::COLUMNS.to_vec()
     }
 
-    /// Writes comma-separated values.
+    /// Writes the table to a file of comma-separated values.
     fn write_csv(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = py.detach(|| self.write(path, |table, out| table.write_csv(out)));
         written.map_err(|error| io_error(&error))
     }
 
-    /// Writes an Apache Parquet file.
+    /// Writes the table to an Apache Parquet file.
     fn write_parquet(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = py.detach(|| self.write(path, |table, out| table.write_parquet(out)));
         written.map_err(|error| io_error(&error))
@@ -182,7 +182,8 @@ impl Nodes {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
-        // The interface allows ignoring this request; a consumer casts the rows if it needs another type.
+        // The Arrow interface allows ignoring the requested schema, because a consumer can cast the rows to another
+        // type.
         drop(requested_schema);
         self.lent.array_capsules(py)
     }

@@ -1,4 +1,5 @@
-//! Commands in separate threads: other Python threads continue, and Ctrl-C ends the command, not the process.
+//! Runs commands in separate threads, so that other Python threads continue, and Ctrl-C ends the command instead of
+//! the process.
 
 use crate::nodes::Nodes;
 use chakram::command::{CommandFailure, CommandOutput, FailureKind, PlainNode, execute};
@@ -24,17 +25,18 @@ create_exception!(
 /// Time between two checks for signals.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Stack size of a command's thread, equal to a main thread's.
+/// Stack size of a command's thread, equal to the stack size of a main thread.
 const STACK: usize = 8 << 20;
 
 type CommandResult = Result<CommandOutput, Box<CommandFailure>>;
 type Answer = Result<CommandResult, Box<dyn Any + Send>>;
 
-/// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and nodes.
+/// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and the table of
+/// nodes.
 type Ran<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
 
-/// Runs the command of `arguments`, beginning with the program's name, and returns its output. With `wants_nodes`, the
-/// last member is the table of nodes, if the command replayed a job.
+/// Runs the command of `arguments`, beginning with the program's name, and returns its output. If `wants_nodes`, the
+/// last member of the output is the table of nodes, if the command replayed a job.
 #[pyfunction]
 #[pyo3(signature = (arguments, wants_nodes=false))]
 pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyResult<Ran<'_>> {
@@ -47,7 +49,7 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
         .spawn(move || {
             let work = || execute(arguments, wants_nodes);
             let result = catch_unwind(AssertUnwindSafe(|| within(Some(task), work)));
-            // The receiver may have stopped waiting.
+            // An error is ignored, because the receiver may have stopped waiting.
             let _ = answer.send(result);
         });
     // Starting a thread fails if there is no memory for its stack.
@@ -55,7 +57,7 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
         return Err(out_of_memory(py)?);
     };
     let answer = wait(py, &token, answers)?;
-    // It has answered, so it ends soon.
+    // The worker has sent its answer, so its thread ends soon.
     let _ = py.detach(|| worker.join());
     match answer {
         Ok(Ok(output)) => Ok((
@@ -102,7 +104,7 @@ fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyR
     }
 }
 
-/// The failure of a command whose thread was abandoned for lack of memory.
+/// Builds the error of a command whose thread was abandoned for lack of memory.
 fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
     let found = "the system has no more memory".to_owned();
     let failure = CommandFailure {

@@ -1,4 +1,4 @@
-//! Writes SQLite files from the description of their format; shares no code with the reader.
+//! Writes SQLite files as the description of the format specifies; shares no code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
         match value {
             StoredValue::Null => types.extend(varint(0)),
             StoredValue::Integer(number) => {
-                // The smallest of 1, 2, 3, 4, 6 and 8 bytes that fits.
+                // Integers take the smallest fitting size of 1, 2, 3, 4, 6 and 8 bytes.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
                     let bits = 8 * bytes - 1;
@@ -58,7 +58,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
             }
         }
     }
-    // The header's length includes the length field itself.
+    // The length of the header includes the length field itself.
     let mut length = types.len() as u64 + 1;
     while varint(length).len() as u64 + types.len() as u64 != length {
         length += 1;
@@ -72,7 +72,7 @@ impl SqliteWriter {
             .push((name.to_owned(), columns.to_owned(), rows));
     }
 
-    /// Returns the file, with pages of `page` bytes.
+    /// Returns the bytes of the file, with pages of `page` bytes.
     pub fn file(&self, page: usize) -> Vec<u8> {
         let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
         let mut master = Vec::new();
@@ -103,8 +103,8 @@ impl SqliteWriter {
     }
 }
 
-/// Appends a tree of `rows` to `pages`; returns the number of its root, the last page. The root leaves its first `gap`
-/// bytes free.
+/// Appends a tree of `rows` to `pages`; returns the number of its root, the last page. The first `gap` bytes of the
+/// root are free.
 fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
     // Leaf cells with their row ids.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -139,7 +139,7 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     }
     let mut level = pack_level(13, cells, page, gap, pages);
     while level.len() > 1 {
-        // Each child but the last becomes a cell: its number, and its largest row id.
+        // Each child except the last becomes a cell with the child's number and largest row id.
         let cells = level
             .iter()
             .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
@@ -148,8 +148,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Distributes cells over pages. A single page is the root and leaves the gap free; several pages have no
-/// gap, because their root is above them.
+/// Distributes cells over pages. A single page is the root and has the gap; several pages have no gap, because the
+/// root is a level above them.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -168,7 +168,7 @@ fn pack_level(
     made
 }
 
-/// Distributes cells over pages; returns the largest id and the number of each page.
+/// Distributes cells over pages; returns the largest id and the number of every page.
 fn pack(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,

@@ -37,13 +37,13 @@ const BLOCKING: [&str; 22] = [
 
 /// Returns whether a call with this name returns only after device work has ended.
 fn blocks(name: &str) -> bool {
-    // With per-thread default streams, CUDA's entry points have a suffix. CANN's have their layer as a prefix.
+    // With per-thread default streams, CUDA's entry points have a suffix. CANN's calls have their layer as a prefix.
     let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
 /// Finds host waits for the device: inside synchronizing calls, and for copies that had ended when the requesting
-/// call returned, including the earlier work of their stream.
+/// call returned, including earlier work on the stream of such a copy.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,
@@ -64,7 +64,7 @@ pub(super) fn host_syncs(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| sync_stream(rank, syncs[i].1));
-        // The launched event that ends last, limited to the stream if the capture names it.
+        // The last to end of the launched events, limited to the stream if the capture names one.
         let last = match stream {
             Some(stream) => launches.last_before(stream, item.start),
             None => launches.last_to_end(rank, item.start, item.end),
@@ -89,8 +89,8 @@ pub(super) fn host_syncs(
             continue;
         }
         found.device_syncs += 1;
-        // A call that returns after its copy also waits for earlier work of the stream: a copy queued behind kernels is
-        // delayed by them on any device.
+        // A call that returns after its copy also waits for earlier work of the stream, because a copy queued after
+        // kernels starts after them on any device.
         let before = index.checked_sub(1).map(|before| &rank.devices[before]);
         let queued = before.is_some_and(|b| b.stream == device.stream && b.end > item.start);
         let from = if queued {
@@ -126,7 +126,7 @@ pub(super) fn place(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // Last activities of the stream; several if one kernel carried out a batch of messages.
+    // Last activities of the stream; there are several if one kernel carried out a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {
@@ -135,7 +135,7 @@ pub(super) fn place(
         let from = made.partition_point(|&(d, _)| d < index as u32);
         let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
-        // Further kernels of a call have no activity of their own.
+        // The second and later kernels of a call have no activity of their own.
         let further = &calls.further;
         if let Ok(at) = further.binary_search_by_key(&(index as u32), |&(device, _)| device)
             && own.is_empty()
@@ -143,7 +143,7 @@ pub(super) fn place(
             placed[index] = placed[further[at].1 as usize];
             continue;
         }
-        // A call lasts until its last kernel ends, whatever else the stream runs in between.
+        // A call lasts until its last kernel ends, even if the stream runs other work in between.
         let ends = previous
             .1
             .iter()
@@ -168,7 +168,8 @@ pub(super) fn place(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // Messages of a batch run concurrently; on one lane they would wait for one another.
+            // Messages of a batch run concurrently; on one lane they would wait for one another, so each has its own
+            // lane.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -191,7 +192,7 @@ pub(super) fn place(
     placed
 }
 
-/// Adds the dependencies of `cudaStreamWaitEvent`, if the profiler recorded it.
+/// Adds dependencies between streams from `cudaStreamWaitEvent`, if the profiler recorded this call.
 fn stream_waits(
     rank: &RankTimeline,
     placed: &[u32],
@@ -230,8 +231,8 @@ fn stream_waits(
     }
 }
 
-/// Adds dependencies of collectives: their stream waits for earlier work of the caller's stream, and the first
-/// kernel that uses the result waits for the collective.
+/// Adds dependencies of collectives: the stream of a collective waits for earlier work of the caller's stream, and
+/// the first kernel that uses the result waits for the collective.
 fn collectives(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -251,7 +252,7 @@ fn collectives(
         streams
     };
     for (i, device) in rank.devices.iter().enumerate() {
-        // Communication streams run no compute kernels, so their launches are skipped.
+        // Communication streams run no compute kernels, so launches on them are skipped.
         if device.launch != NONE && streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
@@ -289,7 +290,7 @@ fn collectives(
             activities.add_dependency(own, placed[device as usize]);
             continue;
         }
-        // Without storages, as in a Kineto trace alone, only times are available.
+        // A Kineto trace alone states no storages, so only times can show which kernel waited.
         let timed = waited_in_time(rank, call, &streams);
         match timed.len() {
             0 => found.unawaited += 1,
@@ -304,8 +305,8 @@ fn collectives(
 /// Maximum time between the end of a collective and the start of a kernel that waited for it, ns.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited on their stream for `call`: they were launched before it ended, their stream was
-/// idle, and they began right after it. `communicating` are the communication streams.
+/// Returns the kernels that waited on their stream for `call`: kernels that were launched before the call ended,
+/// whose stream was idle, and that began right after the call. `communicating` lists the communication streams.
 fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();
@@ -337,7 +338,7 @@ fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -
 
 /// Device events, indexed by stream and launch.
 struct LaunchIndex {
-    /// Stream, start of the launch, device event.
+    /// Stream, start of the launch, and index of the device event.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }
@@ -376,7 +377,8 @@ impl LaunchIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event with the latest end, up to `until`, among all launched by `launched`, on any stream.
+    /// Returns the event with the latest end, up to `until`, among all events on any stream that were launched by the
+    /// time `launched`.
     fn last_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams

@@ -23,7 +23,7 @@ pub(super) fn link(
     }
     let gaps = gaps(chains, &free, &activities.list);
     let works: usize = free.iter().map(|&thread| chains.of(thread).len()).sum();
-    // If there are few gaps, searching each thread is cheaper than building a list of all ends.
+    // If there are few gaps, it is cheaper to search each thread than to build a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
         .then(|| MergedEnds::new(chains, &free, &activities.list));
     for ThreadGap {
@@ -47,7 +47,7 @@ pub(super) fn link(
             continue;
         };
         let woke = activities.list[waker as usize].end;
-        // It ended the gap only if its end is nearer to the gap's end than to the gap's start.
+        // The other activity ended the gap only if that activity's end is nearer to the gap's end than to its start.
         if woke > since && (since == i64::MIN || begin - woke < woke - since) {
             activities.add_dependency(waker, work);
             found.handoffs += 1;
@@ -82,7 +82,7 @@ fn gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap
 /// Time during which a thread did nothing.
 struct ThreadGap {
     thread: u32,
-    /// End of the previous activity; the minimum time if there is none.
+    /// End of the previous activity; `i64::MIN` if there is none.
     since: i64,
     /// First activity after the gap.
     work: u32,
@@ -90,7 +90,7 @@ struct ThreadGap {
 
 /// Activities of several threads, sorted by end.
 struct MergedEnds {
-    /// Activity and thread.
+    /// Index of the activity, and its thread.
     list: Vec<(u32, u32)>,
     /// For each entry, the last earlier entry of another thread, or [`NONE`].
     of_another: Vec<u32>,
@@ -117,7 +117,7 @@ impl MergedEnds {
         }
     }
 
-    /// Returns the activity with the latest end, up to `time`, on any thread but `thread`.
+    /// Returns the activity with the latest end not after `time`, on any thread but `thread`.
     fn last_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
         let after = self
             .list
@@ -148,7 +148,7 @@ mod tests {
             for (thread, chain) in chains.iter_mut().enumerate() {
                 let mut end = 0;
                 for _ in 0..below(40) {
-                    // Many activities end at the same time, on the same thread and on several.
+                    // Many activities end at the same time, on one thread and on several threads.
                     let begin = end;
                     end += below(4) as i64;
                     chain.push(list.len() as u32);

@@ -25,20 +25,19 @@ pub(super) struct HostWait {
     pub to: i64,
     /// Call or device event waited for.
     pub source: WaitSource,
-    /// Item that contains the wait and continues afterwards; [`NONE`] if the next activity starts after the
-    /// wait.
+    /// Item that contains the wait and continues after it; [`NONE`] if the next activity starts after the wait.
     pub into: u32,
 }
 
-/// Minimum idle time, ns, for a wait that only times indicate. Python leaves gaps of some tens of microseconds
-/// between operators.
+/// Minimum idle time, ns, for a wait that is inferred from times alone. Python leaves gaps of some tens of
+/// microseconds between operators.
 const NOTICEABLE: i64 = 100_000;
-/// Minimum idle time, ns, if the thread launched the call right before and resumed soon after it was done.
+/// Minimum idle time, ns, if the thread launched the call right before, and resumed soon after the call was done.
 const PROMPT: i64 = 40_000;
 /// Maximum nesting of operators around one that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time from which each call's result was usable: its worker may copy it into place first.
+/// Sets the time from which each call's result was usable: the worker may copy the result into place first.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -51,7 +50,7 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // After that the worker may already prepare the next call.
+                // After its last copy the worker may already prepare the next call.
                 let ours = item.start < done || uses(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -88,7 +87,7 @@ pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&Threa
     segments.get(index).filter(|segment| segment.from < time)
 }
 
-/// Finds the host's waits for its own communication, and the calls on which it was seen to block.
+/// Finds the host's waits for its own communication, and the calls on which the host blocked.
 pub(super) fn find(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -126,8 +125,8 @@ pub(super) fn find(
                 into: NONE,
             });
         } else {
-            // A use long after the call was done, for example in a later step, does not end a wait that times
-            // indicate.
+            // A use long after the call was done, for example in a later step, does not end a wait that was inferred
+            // from times.
             let used = uses.first(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
@@ -148,8 +147,8 @@ pub(super) fn find(
     (waits, blocked)
 }
 
-/// Returns the wait for a message. A message's interval ends when the program has waited for it, which happens
-/// between operators; if it ends within an operator's own time, nothing waited.
+/// Returns the wait for a message. The interval of a message ends when the program has waited for the message, which
+/// happens between operators. If the interval ends within an operator's own time, nothing waited.
 fn message(
     rank: &RankTimeline,
     call: &CommCall,
@@ -173,7 +172,7 @@ fn message(
     })
 }
 
-/// Returns the wait of a thread that idled in Python's time until the call was done. Right after the launch a
+/// Returns the wait of a thread that was idle, outside operators, until the call was done. Right after the launch a
 /// shorter idle time suffices.
 fn by_time(
     rank: &RankTimeline,
@@ -190,7 +189,7 @@ fn by_time(
         own.is_none_or(|item| rank.role(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators that enclose the requesting one end after it and do nothing else.
+    // Operators that enclose the requesting operator end after it and do nothing else.
     let ends_asking = |segment: &ThreadSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
@@ -211,7 +210,7 @@ fn by_time(
     )
 }
 
-/// Items that use storages that contain results of calls.
+/// Items whose tensors are in storages that contain results of calls.
 pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
 
 impl ResultUses {
@@ -289,7 +288,7 @@ impl ResultUses {
                     into: i,
                 });
             }
-            // Taking a view of an unfinished result does not wait for it.
+            // Creating a view of an unfinished result does not wait for the result.
             if item.start < call.done {
                 continue;
             }

@@ -8,7 +8,7 @@ use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lanes, ordered by when they become free.
+/// Lanes, ordered by the time at which they become free.
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host carried out, with its dependencies.
@@ -22,9 +22,9 @@ pub(super) fn place(
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
-    // Calls of one worker queue for it, and messages to one peer queue for their connection. Nothing else queues,
-    // even if the capture's times suggest it: each has a lane of its own, and several if calls were in flight at
-    // once.
+    // Calls of one worker queue for that worker, and messages to one peer queue for their connection. No other calls
+    // queue, even if the recorded times suggest it. So each worker and each connection has a lane of its own, or
+    // several lanes if calls were in flight concurrently.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();
     let mut count = 0;
     for index in order {
@@ -77,7 +77,7 @@ pub(super) fn place(
             {
                 activities.add_dependency(activities.of_call[before as usize], work);
             }
-            // The worker's next activity depends on the call, unless it belongs to the next call.
+            // The worker's next activity depends on the call, unless that activity belongs to the next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
             let next = chains.between(
                 worker,
@@ -86,7 +86,7 @@ pub(super) fn place(
                 activities,
             );
             activities.add_dependency(work, next);
-            // An activity of the worker between launch and start prepared this call.
+            // An activity of the worker between launch and start prepared the call.
             let preparing = chains.between(worker, call.launched, call.start, activities);
             activities.add_dependency(launch, preparing);
         }

@@ -1,11 +1,12 @@
 //! Determines where an operator that calls others does its own work.
 //!
-//! Its activity has one position among the activities of its child calls. The position depends on names only, never on
-//! durations, so that two captures of one program have the same activities in the same order.
+//! The activity of such an operator has one position among the activities of its child calls. The position depends on
+//! names only, never on durations, so that two captures of one program have the same activities in the same order.
 //!
 //! - An operator that launches device work is placed before its first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
-//!   from start to end: it computes between those calls. Their time belongs to it, and they become marks before it.
+//!   from start to end: the operator computes between those calls. The children's time belongs to the operator, and
+//!   the children become zero-length marks before it.
 //! - Any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
@@ -27,21 +28,21 @@ const ALLOCATORS: &[&str] = &[
     "zeros_like",
 ];
 
-/// Tolerance, ns, for a child that ends after its caller, because profilers round to a microsecond. For short callers
-/// it is a fraction of their length.
+/// Tolerance, ns, for a child that ends after its caller, because profilers round to a microsecond. For a short
+/// caller, the tolerance is a fraction of the caller's length.
 const ROUNDING: i64 = 1_000;
 const ROUNDED_PART: i64 = 64;
 
-/// Position of an item among its children.
+/// Position of an item's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
-    /// Time between the children around it, ns; for one piece of work, all of its time.
+    /// Time between the children around the position, start and end in ns; if `is_whole`, the whole time of the item.
     pub span: (i64, i64),
-    /// Number of children before it.
+    /// Number of children before the position.
     pub before: u32,
-    /// Whether it and its children are one piece of work.
+    /// Whether the item and its children are one piece of work.
     pub is_whole: bool,
-    /// Start of the piece of work that it belongs to, if any.
+    /// Start of the piece of work that the item belongs to, if any.
     pub part_of: Option<i64>,
     children: u32,
 }
@@ -59,7 +60,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
     let mut places: Vec<OwnPlace> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
-    // Children follow their parents.
+    // Children follow their parents in the list.
     for (index, item) in rank.items.iter().enumerate() {
         let Some(parent) = rank.items.get(item.parent as usize) else {
             continue;
@@ -126,7 +127,7 @@ pub(super) fn order_items(
     places: &[OwnPlace],
 ) -> Vec<u32> {
     let mut order = Vec::with_capacity(items.len());
-    // Open items, with the number of children seen so far.
+    // Open items, each with the number of children seen so far.
     let mut open: Vec<(u32, u32)> = Vec::new();
     let close = |(item, seen): (u32, u32), order: &mut Vec<u32>| {
         if seen <= places[item as usize].before {

@@ -8,7 +8,7 @@ use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Upper bounds on the ends of the activities of items.
 pub(super) struct ActivityBounds {
-    /// Latest possible end for items that launch something: their time after the launch belongs to the next
+    /// Latest possible end for items that launch something: the item's time after the launch belongs to the next
     /// activity.
     pub latest: Vec<i64>,
 }
@@ -46,17 +46,17 @@ pub(super) fn build(
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
-    // Earliest start of the activity of an item that contains a wait.
+    // Earliest start of the activity, for items that contain a wait.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each item: the largest part, without waiting, of its own time between its child calls around its
-    // place.
+    // For each item, choose a part of its own time: between the child calls around its place, the largest part
+    // without waiting.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
-        // It launched before its place.
+        // The item launched its work before its place.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
         _ => places[item].span,
     };
@@ -85,7 +85,7 @@ pub(super) fn build(
         let carved = joined(carved);
         for item in rank.threads[thread as usize].items.clone() {
             let (from, to) = place[item as usize];
-            // An operator that is one piece of work begins after the last wait inside it.
+            // An operator that is whole (its children are part of its own work) begins after the last wait inside it.
             let before = carved.partition_point(|&(start, _)| start < to);
             if places[item as usize].is_whole
                 && let Some(&(_, end)) = carved[..before].last()
@@ -138,10 +138,10 @@ pub(super) fn build(
             *place = (mark, mark);
         }
     }
-    // Freed here because the rest needs as much memory again.
+    // Memory is freed here, because the code below needs as much again.
     drop((earliest, bounds));
-    // When each thread finished its last call: for a message, when the caller has waited for it; for other calls,
-    // when the worker is done.
+    // Time at which each thread finished its last call: for a message, when the caller has waited for it; for other
+    // calls, when the worker is done.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -154,7 +154,7 @@ pub(super) fn build(
     // Upper bound: one activity per item, device event and call, and one per thread for its end.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
-    // Each depends on its predecessor on the lane, and device work also on its launch.
+    // Each activity depends on its predecessor on the lane, and device work also on its launch.
     let waited = waits.len() + 4 * calls.list.len();
     activities
         .dependencies
@@ -199,7 +199,7 @@ pub(super) fn build(
     ThreadChains(chains)
 }
 
-/// Merges overlapping intervals; returns them sorted by start.
+/// Merges overlapping intervals; returns the result sorted by start.
 fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     list.sort_unstable();
     list.dedup_by(|later, before| {
@@ -244,7 +244,7 @@ impl ThreadChains {
 
 #[cfg(test)]
 impl ThreadChains {
-    /// Creates chains directly, without checks.
+    /// Wraps existing chains, without checks.
     pub(super) fn of_chains(chains: Vec<Vec<u32>>) -> Self {
         Self(chains)
     }

@@ -1,15 +1,15 @@
 //! Calls carried out by gloo and other host backends.
 //!
 //! A `gloo:*` interval gets its record function id when the operator that requests it runs. So it belongs to the last
-//! `c10d` operator with a lower id, on any thread. Its name does not determine the operation: gloo implements
-//! reduce-scatter as an all-reduce.
+//! `c10d` operator with a lower id, on any thread. The interval's name does not determine the operation: gloo
+//! implements reduce-scatter as an all-reduce.
 
 use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
 use super::args::{self, asked};
 use super::{CommCall, CommCalls};
 
-/// Finds the calls of host backends.
+/// Finds the calls of `rank` that host backends carried out.
 pub(super) fn find(rank: &RankTimeline) -> CommCalls {
     let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
         let asker = after
             .checked_sub(1)
             .map(|before| (before, askers[before].1));
-        // An interval never starts before its operator and has the same kind.
+        // An interval fits an operator of the same kind that started before the interval.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
             let kinds =
@@ -56,7 +56,7 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything was launched on a device; then the calls are kernels.
+/// Returns whether anything was launched on a device; if so, the calls are kernels.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }
@@ -76,14 +76,14 @@ fn call(
     if asked.group.is_none() {
         asked.group = recorded_group(rank, index);
     }
-    // A coalesced operation has several intervals and ends with the last.
+    // A coalesced operation has several intervals and ends with the last interval.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
-    // Messages open their interval on the caller's thread, collectives on a worker's.
+    // The interval of a message is on the caller's thread, the interval of a collective on a worker's thread.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is passed to gloo while its operator runs; its interval opens afterwards, sometimes after the
-    // other end has received it. A collective starts when its worker has picked it up and copied its input; the
-    // worker's copies at the end are not transfer either.
+    // A message is passed to gloo while its operator runs; the interval of the message opens afterwards, sometimes
+    // after the receiver has received it. A collective starts when its worker has started on it and copied the input.
+    // The copies that the worker makes at the end do not count as transfer either.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {
@@ -112,7 +112,7 @@ fn call(
     })
 }
 
-/// Returns the group named by a `record_param_comms` inside the operator.
+/// Returns the name of the group stated by a `record_param_comms` inside the operator.
 fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
     let end = rank.items[operator as usize].end;
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
@@ -130,7 +130,8 @@ fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
     args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
-/// Returns the time during which an interval moved data: its longest part in which its worker ran no operator.
+/// Returns the time during which an interval moved data: the longest part of the interval in which its worker ran no
+/// operator.
 fn moving(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];

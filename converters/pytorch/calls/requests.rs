@@ -1,16 +1,16 @@
 //! Requests that a later launch carries out.
 //!
-//! NCCL launches nothing inside a group. `batch_isend_irecv` and the coalescing manager record every request
-//! separately, and when the group ends, after the requests' ranges, one launch carries out all of them. So on each
-//! thread a launch outside all requests belongs to the requests since the previous launch. A group that is too large
-//! for one kernel launches several in succession.
+//! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
+//! coalescing manager record every request separately, and when the group ends, after the requests' ranges, one
+//! launch carries out all of them. So on each thread a launch outside all requests belongs to the requests since the
+//! previous launch. A group that is too large for one kernel launches several in succession.
 
 use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::args;
 use std::collections::BTreeMap;
 
-/// A communication request: the items that describe it.
+/// A communication request: the items that describe the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommRequest {
     /// Item of `record_param_comms`, or [`NONE`].
@@ -22,7 +22,7 @@ pub(super) struct CommRequest {
 /// Requests of a rank that a later launch carries out.
 #[derive(Debug, Default)]
 pub(super) struct DeferredRequests {
-    /// Requests by the item of the launch that carries them out.
+    /// Requests by the item of the launch that carries out the requests.
     by_launch: BTreeMap<u32, Vec<CommRequest>>,
     /// Requests without a known launch.
     pub unlaunched: Vec<CommRequest>,
@@ -34,7 +34,7 @@ impl DeferredRequests {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests that are carried out by other launches than their own. `communicating` has the launches of
+    /// Finds the requests that are carried out by a launch outside the request. `communicating` has the launches of
     /// communication kernels, by item, and whether each is outside every request.
     pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
@@ -51,7 +51,7 @@ impl DeferredRequests {
                 let event = &rank.events[item.event as usize];
                 walk.leave(item.start, &mut found.unlaunched);
                 match roles[event.name as usize] {
-                    // Only NCCL itself launches a group's kernels, so an operator ends the group.
+                    // Only NCCL itself launches a group's kernels, so another operator ends the group.
                     ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
                     ItemRole::Other => {}
                     ItemRole::Record => walk.enter(index, NONE, item.end),
@@ -81,7 +81,7 @@ impl DeferredRequests {
     }
 }
 
-/// Role of an item by its name.
+/// Role of an item, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ItemRole {
     Other,
@@ -106,11 +106,11 @@ impl ItemRole {
 /// State of a thread's traversal.
 #[derive(Debug, Default)]
 struct ThreadWalk {
-    /// The open request, its end, and whether it launched a kernel itself.
+    /// The open request, the time at which it ends, and whether the request launched a kernel itself.
     open: Option<(CommRequest, i64, bool)>,
     /// Ended requests that wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests of the last launch; launches right after it belong to them too.
+    /// Requests of the last launch; further launches right after it carry out the same requests.
     last: Vec<CommRequest>,
 }
 
@@ -121,7 +121,7 @@ impl ThreadWalk {
             return;
         };
         if own {
-            // It launched its own kernel, so no group was open, and earlier requests have no launch.
+            // The request launched its own kernel, so no group was open, and earlier pending requests have no launch.
             unlaunched.append(&mut self.pending);
         } else {
             self.pending.push(request);
@@ -129,7 +129,7 @@ impl ThreadWalk {
         self.last.clear();
     }
 
-    /// Opens a request, or adds its record to the open operator.
+    /// Opens a request, or, if an operator is open, adds the record to it.
     fn enter(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {
@@ -153,7 +153,7 @@ impl ThreadWalk {
         self.open.is_some()
     }
 
-    /// Returns the requests for a launch that is outside all of them.
+    /// Returns the requests for a launch that is outside all requests.
     fn take(&mut self) -> Vec<CommRequest> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);

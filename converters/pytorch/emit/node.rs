@@ -28,14 +28,14 @@ pub(super) struct ActivityEmitter<'a> {
     pub job: &'a EmitContext<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a OpCosts,
-    /// Kernels with known work, for kernels with the same names.
+    /// Kernels with known work, to estimate the work of kernels with the same name.
     pub alike: AlikeKernels,
     /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
     pub steps: &'a StepWindows,
 }
 
-/// Returns the element type in which operators of each form compute: that of their first tensor.
+/// Returns the element type in which operators of each form compute: the type of their first tensor.
 pub(super) fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
@@ -44,7 +44,7 @@ pub(super) fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the rank's device work that is not a call, with the work stated by operators and copies.
+    /// Returns the rank's device work that is no communication call, with the work that operators and copies state.
     pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
@@ -58,7 +58,7 @@ impl<'a> ActivityEmitter<'a> {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns the work of a kernel as stated by its operator, or of a copy as it states itself.
+    /// Returns the work of a kernel as its operator states it, or of a copy as the copy itself states it.
     fn told(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
@@ -175,8 +175,8 @@ impl<'a> ActivityEmitter<'a> {
         writer.write(&view, causes, &extra)
     }
 
-    /// Returns the sizes that an unequal all-to-all sends to and receives from each member, as texts; empty if unknown,
-    /// and for other operations.
+    /// Returns the sizes that an unequal all-to-all sends to and receives from each member, as texts; empty if the
+    /// sizes are unknown, and for other operations.
     fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();
@@ -205,7 +205,7 @@ impl<'a> ActivityEmitter<'a> {
         )
     }
 
-    /// Returns the step and Python call of an item, if they differ from those of the enclosing item.
+    /// Returns the step and Python call of an item, if they differ from the step and call of the enclosing item.
     fn origin(
         &self,
         index: u32,
@@ -234,7 +234,7 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the operation of an activity, and whether it computes an unknown amount.
+    /// Returns the operation of an activity, and whether the activity's amount of computation is unknown.
     fn op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKind::End(_) => (Op::Host, false),
@@ -254,8 +254,8 @@ impl<'a> ActivityEmitter<'a> {
         self.dtypes[node.form as usize]
     }
 
-    /// Returns the operation of a host operator. If the host computes, operators that do the work become kernels; the
-    /// rest (views, and operators that only call others) is framework overhead.
+    /// Returns the operation of a host operator. If the host computes, operators that do the work become kernels.
+    /// Other operators (views, and operators that only call others) become framework overhead.
     fn operator(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {
             flops,

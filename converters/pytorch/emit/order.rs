@@ -6,11 +6,11 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the order in which activities get their ids, as far as dependencies allow: thread by thread in program
-/// order, with submitted work after its submitter, and with the calls of a rank in program order. Times do not
-/// influence the order, so captures of one program have the same ids.
+/// Returns the order in which activities get their ids, as far as dependencies allow. The activities of each thread
+/// are in program order, submitted work is after the activity that submitted it, and the calls of a rank are in
+/// program order. Times do not influence the order, so captures of one program have the same ids.
 pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCalls) -> Vec<u32> {
-    // Matching pairs calls in id order, so that must be program order.
+    // Call matching pairs calls in order of ids, so the id order must be the program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
     let mut program = Vec::new();
@@ -23,12 +23,13 @@ pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCa
     if order.len() == activities.list.len() {
         return order;
     }
-    // Times contradict program order: a call ended before an earlier one began. Dependencies take precedence.
+    // Here the times contradict program order: a call ended before an earlier call began. So only the dependencies
+    // determine the order.
     sorted(rank, activities, &[])
 }
 
-/// Sorts the activities topologically by dependencies and the edges `more`, and by submitter; activities on a cycle are
-/// left out.
+/// Sorts the activities topologically by dependencies and the edges `more`, and by submitter; activities on a cycle
+/// are missing from the result.
 fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
     let count = activities.list.len();
     let edges = || activities.dependencies.iter().chain(more);
@@ -41,7 +42,7 @@ fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> 
     for i in 0..count {
         start[i + 1] += start[i];
     }
-    // Filling from the back moves each range's entry in `start` from its end to its beginning.
+    // Filling each range from its back moved the entries of `start` from the ends to the beginnings of the ranges.
     start.remove(0);
     let mut effects = vec![0_u32; edges().count()];
     for &(cause, effect) in edges().rev() {

@@ -1,9 +1,10 @@
-//! Joins host nodes and Kineto events that have no record function ids: by order.
+//! Joins host nodes and Kineto events by order, for files without record function ids.
 //!
 //! On a thread, the k-th host node with a name, by id, is the k-th Kineto event with that name, by start. The
 //! observer numbers threads itself and Kineto uses the system's numbers, so a host thread is matched to the track
-//! whose names fit best. If Kineto recorded longer than the observer, the host's operators are a contiguous window
-//! of Kineto's, which is found by sequences of names. Shapes are not used for the match, so they can test it.
+//! whose names fit best. If Kineto recorded longer than the observer, the host's operators are a contiguous window of
+//! Kineto's operators, found by comparing sequences of names. The match does not use shapes, so shapes can test the
+//! match.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 const SEQUENCE: usize = 12;
 /// Number of sequences searched per thread.
 const SEQUENCES: usize = 64;
-/// Ratio of events to nodes on a thread above which a window is searched for.
+/// Ratio of events to nodes on a thread above which Kineto is assumed to have recorded longer than the observer.
 const LONGER: f64 = 1.05;
 
 /// A thread of either file: indices of nodes or events in order, with the key of each name.
@@ -103,7 +104,8 @@ fn host_threads(
             link.roots += 1;
             continue;
         }
-        // The observer attributes these to the requesting thread, Kineto to the worker.
+        // The observer attributes intervals in flight to the requesting thread, but Kineto to the worker, so they
+        // cannot match.
         if in_flight(name) {
             continue;
         }
@@ -142,7 +144,7 @@ fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     tracks
 }
 
-/// Pairs host threads with tracks, most certain pairs first.
+/// Pairs host threads with tracks, the most certain pairs first.
 fn paired(
     hosts: &BTreeMap<u32, OperatorSequence>,
     tracks: &BTreeMap<u32, OperatorSequence>,
@@ -183,15 +185,15 @@ fn paired(
     chosen
 }
 
-/// A contiguous range of a track that a host thread's operators fill.
+/// A contiguous range of a track's events that matches the operators of a host thread.
 struct FoundWindow {
     from: usize,
     to: usize,
-    /// Number of ranges that fit equally well, including this one.
+    /// Number of ranges that fit equally well, including this range.
     alike: u64,
 }
 
-/// Finds the range of `events` with the names of `nodes`: the offset on which most of their sequences agree.
+/// Finds the range of `events` with the names of `nodes`: the offset on which most sequences of names agree.
 fn window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
@@ -253,12 +255,12 @@ fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     window
 }
 
-/// Cached comparisons of shapes; each pair of texts is compared once.
+/// Cached comparisons of shapes; each pair of shape texts is compared once.
 #[derive(Default)]
 struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
 
 impl ShapeAgreement {
-    /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded none.
+    /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded no shapes.
     fn of(
         &mut self,
         host: &HostTrace,
@@ -293,7 +295,8 @@ mod tests {
 
     #[test]
     fn a_window_is_where_most_sequences_agree() {
-        // Four iterations of 40 names, of which the third differs in one place: the host recorded that one.
+        // Four iterations of 40 names; the third iteration differs in one name. The host recorded the third
+        // iteration.
         let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });
         let events: Vec<u32> = (0..4).flat_map(iteration).collect();
         let nodes: Vec<u32> = iteration(2).collect();

@@ -1,4 +1,4 @@
-//! Files in memory, from standard input and from archives.
+//! Files of a job that are in memory: standard input, and the contents of archives.
 
 use super::{PIPE, STANDARD_INPUT, is_pipe};
 use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
@@ -10,7 +10,7 @@ use std::io::{Read, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Contents of files that are not on disk, still compressed if they were. Files of an archive have names
+/// Contents of files that are not on disk, compressed if they were compressed. Files of an archive have names
 /// `ARCHIVE/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
@@ -22,7 +22,7 @@ impl HeldFiles {
         Self(Arc::new(piped.into_iter().collect()))
     }
 
-    /// Returns the contents of `path`, if it is in memory.
+    /// Returns the contents of `path`, if the file is in memory.
     pub fn get(&self, path: &Path) -> Option<&Arc<[u8]>> {
         self.0.get(path)
     }
@@ -43,12 +43,13 @@ impl HeldFiles {
         Ok(kind_of(&self.beginning(path)?))
     }
 
-    /// Returns the process that a file belongs to, if its beginning states it.
+    /// Returns the id of the process that a file belongs to, if its beginning states it.
     pub fn pid(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
         Ok(pid_of(&self.beginning(path)?))
     }
 
-    /// Reads the captures of the archive `path` into memory; returns their names and those of its other files.
+    /// Reads the captures of the archive `path` into memory; returns the names of these captures and of the archive's
+    /// other files.
     pub fn unpack(&mut self, path: &Path) -> std::result::Result<UnpackedArchive, TraceError> {
         let stream = match self.get(path).cloned() {
             Some(bytes) => read_archive(DecompressedStream::of(&bytes), path),
@@ -73,7 +74,7 @@ pub struct UnpackedArchive {
     pub others: Vec<PathBuf>,
 }
 
-/// Returns the name to use for a file in messages.
+/// Returns the name of a file to use in messages.
 pub fn spoken(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),
@@ -87,7 +88,7 @@ type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
     for_each_file(stream?, |name, file| {
-        // The name is only used in messages and to find the rank; it is never opened.
+        // The name is used only in messages and to find the rank. No file is opened by this name.
         let name = path.join(name.trim_start_matches(['/', '.']));
         let mut first = Vec::new();
         let size = file.size();
@@ -103,7 +104,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
             return Ok(());
         }
         let rest = size.saturating_sub(first.len() as u64);
-        // A header may claim any size, so memory is reserved for what actually arrives.
+        // A header may claim any size, so memory is allocated only for bytes that are really read.
         first.extend(read_all(file, rest.min(1 << 26))?);
         captures.insert(name, first.into());
         Ok(())
@@ -111,5 +112,5 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
     Ok((captures, others))
 }
 
-/// Stored bytes of a file that are inspected. Even compressed, they contain its first keys.
+/// Number of stored bytes of a file that are inspected. Even in a compressed file, they contain the first keys.
 const PACKED_BEGINNING: u64 = 1 << 17;

@@ -2,9 +2,9 @@
 //!
 //! Records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members. Each NCCL process group
 //! has its own stream on every rank, so the collectives of one stream with one number of members belong to one
-//! communicator. Members of a communicator request the same collectives in the same order and finish them together. So
-//! the other members are the ranks whose collectives end at the nearest times; if groups are declared, the nearest
-//! declared group is taken.
+//! communicator. Members of a communicator request the same collectives in the same order and finish them together.
+//! So the other members are the ranks whose collectives end at the nearest times; if groups are declared, the
+//! declared group with the nearest end times is taken.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -37,7 +37,7 @@ struct Communicator {
     calls: Vec<(CollectiveKind, u64, i64)>,
 }
 
-/// Returns the group of each communicator. `own` are the declared groups of each rank; undeclared ones are added to
+/// Returns the group of each communicator. `own` are the declared groups of each rank; undeclared groups are added to
 /// `groups`.
 pub(super) fn assign(
     ranks: &[RankTimeline],
@@ -62,9 +62,9 @@ pub(super) fn assign(
                 .filter(|&g| groups[g as usize].ranks.len() == size)
                 .collect();
             let found = match &fitting[..] {
-                // Its size alone identifies it.
+                // A declared group that is the only one of its size needs no inference.
                 [_] => continue,
-                // A captured rank nearest in time need not be a member if ranks are missing.
+                // If ranks have no capture, the captured rank with the nearest times may not be a member.
                 [] if ranks.len() < world as usize => None,
                 [] => undeclared(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
@@ -90,7 +90,7 @@ pub(super) fn assign(
     given
 }
 
-/// Name of groups that no capture names.
+/// Name of groups whose name no capture states.
 const UNNAMED: &str = "unnamed";
 
 fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
@@ -113,8 +113,9 @@ fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Returns the mean deviation between the end times of its collectives and those of `other`, ns; `None` if their
-    /// collectives differ. If the clocks are `apart`, their constant offset is removed first.
+    /// Returns the mean deviation between the end times of this communicator's collectives and of `other`'s, ns;
+    /// `None` if the collectives differ. If the clocks are `apart` (not shared), the constant offset between them is
+    /// removed first.
     fn distance(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
@@ -137,7 +138,7 @@ impl Communicator {
         i64::try_from(sum / ends.len() as i128).ok()
     }
 
-    /// Returns the distance and key of the nearest communicator of a rank.
+    /// Returns the distance and key of the nearest communicator in `of`, which has all communicators of one rank.
     fn nearest(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
         let all = of.iter();
         let all = all.filter_map(|other| Some((self.distance(other, apart)?, other.key)));
@@ -156,8 +157,8 @@ impl Communicator {
         near
     }
 
-    /// Returns its members including itself, sorted by rank: the stated number, if they are clearly nearer than all
-    /// others.
+    /// Returns the members of the communicator including this one, sorted by rank. There are as many as its records
+    /// state, and `None` is returned unless they are clearly nearer than all others.
     fn members(&self, seen: &[Vec<Self>], apart: bool) -> Option<Vec<(usize, CommunicatorKey)>> {
         let near = self.neighbours(seen, apart);
         let others = (self.key.1 as usize).checked_sub(1)?;
@@ -180,7 +181,7 @@ fn clear(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
 
-/// Returns the members of a communicator without a declared group, if every member finds the same set
+/// Returns the members of a communicator without a declared group, if every member finds the same set of members
 /// nearest.
 fn undeclared(
     communicator: &Communicator,
@@ -197,7 +198,8 @@ fn undeclared(
     })
 }
 
-/// Returns the declared group, among `fitting`, of a communicator, if one is clearly nearer than the others.
+/// Returns the declared group of a communicator: the group in `fitting` whose end times are clearly nearer than the
+/// other groups' end times, if there is one.
 fn declared(
     communicator: &Communicator,
     fitting: &[u32],
@@ -211,7 +213,7 @@ fn declared(
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
             let distances = others.map(|r| communicator.nearest(&seen[r], apart));
-            // A group without other captured members has no distance.
+            // A group without other captured members has no distance, so the farthest distance is assumed.
             let farthest = distances
                 .map(|near| near.map(|(distance, _)| distance))
                 .max()?;
@@ -229,7 +231,7 @@ fn declared(
     })
 }
 
-/// Returns whether to assume different clocks, best guess first. Ranks with unnamed hosts may share one.
+/// Returns whether to assume different clocks, best guess first. Ranks whose hosts are not named may share a host.
 fn clocks(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();

@@ -2,15 +2,15 @@
 //!
 //! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order in which groups are
 //! declared. A capture shows only threads that worked, so if some groups were unused, several assignments preserve
-//! that order. All ranks run one program and therefore share one assignment. The best one is the one under which the
-//! calls of each group agree in kind and size and end together.
+//! that order. All ranks run one program and therefore share one assignment. Under the best assignment, the calls of
+//! each group agree in kind and size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::JobGroup;
 use std::collections::BTreeMap;
 
-/// Worker threads of a rank, as pools.
+/// Worker threads of a rank, divided into pools (the threads of one group).
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
     /// Candidate partitions of the threads into pools, by thread number: pairs of neighbours, and a split at the
@@ -43,7 +43,7 @@ impl WorkerPools {
         threads.sort_unstable();
         threads.dedup();
         let mut ways = vec![neighbours(&threads), runs(&threads, own.len())];
-        // More pools than groups contradict the declaration.
+        // A partition with more pools than groups contradicts the declaration.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
         ways.dedup();
         Self { ways, named }
@@ -72,7 +72,7 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
     let mut cuts: Vec<usize> = (1..threads.len()).collect();
     if threads.len() == groups * 2 {
-        // All threads of all groups are present, so they are paired in order.
+        // If all threads of all groups are present, they are paired in order.
         cuts.retain(|cut| cut % 2 == 0);
     } else {
         cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));
@@ -90,7 +90,7 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
 }
 
-/// An assignment of pools to groups: the partition's index, and a bit mask of the used groups among a rank's
+/// An assignment of pools to groups: the index of the partition, and a bit mask of the used groups among a rank's
 /// own.
 type PoolAssignment = (usize, u32);
 
@@ -113,7 +113,7 @@ pub(super) fn assign(
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<((u64, i64), PoolAssignment, WorkerGroups)> = Vec::new();
     for way in 0..2 {
-        // All sets of used groups; `MOST` limits their number to 4,096.
+        // The loop visits all sets of used groups; `MOST` limits their number to 4,096.
         for places in 1..1_u32 << most {
             let given: Option<WorkerGroups> = own
                 .iter()
@@ -141,14 +141,14 @@ pub(super) fn assign(
     }
 }
 
-/// Returns the groups of the threads of a rank under `choice`; `None` if it does not fit.
+/// Returns the groups of the threads of a rank under `choice`; `None` if `choice` does not fit the rank.
 fn given(
     own: &[u32],
     pools: &WorkerPools,
     (way, places): PoolAssignment,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits every assignment. A rank with a single partition uses it for both.
+    // A rank without workers fits every assignment. A rank with a single partition uses that partition for both ways.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn worker_threads_come_in_pairs() {
-        // Four threads, two groups: in order. Three: split at the largest gap.
+        // Four threads and two groups are paired in order; three threads are split at the largest gap.
         let four = [(24_463, 0), (24_464, 1), (24_478, 2), (24_479, 3)];
         assert_eq!(runs(&four, 2), [vec![0, 1], vec![2, 3]]);
         let interleaved = [(19, 0), (21, 1), (22, 2), (26, 3)];

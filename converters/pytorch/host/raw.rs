@@ -40,7 +40,7 @@ pub(super) struct RawHostNode<'a> {
     pub tid: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
-    /// Duration added by `chakra_trace_link`.
+    /// Duration that `chakra_trace_link` adds to a node.
     #[serde(borrow)]
     pub exclusive_dur: Option<JsonText<'a>>,
     #[serde(borrow, default)]
@@ -56,7 +56,7 @@ pub(super) enum RawOperands<'a> {
         shapes: Option<JsonText<'a>>,
         types: Option<JsonText<'a>>,
     },
-    /// Values only: the first and the last one, which delimit the list.
+    /// Only the values, as the first and the last value, which delimit the list.
     Flat(Option<(JsonText<'a>, JsonText<'a>)>),
 }
 
@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 }
 
-/// Attributes of a nested node, a list of `{name, type, value}`.
+/// Attributes of a nested node; in the file, a list of `{name, type, value}`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
     pub rf_id: Option<JsonText<'a>>,
@@ -129,7 +129,7 @@ struct RawAttr<'a> {
 }
 
 impl<'a> RawAttrs<'a> {
-    /// Stores an attribute; returns its name if it is a duplicate.
+    /// Stores an attribute; returns the attribute's name if the node already has it.
     fn put(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
         let slot = match &*name {
             "rf_id" => &mut self.rf_id,

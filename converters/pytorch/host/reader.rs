@@ -19,10 +19,10 @@ use std::borrow::Cow;
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     forms: Interner<HostNodeForm>,
-    /// Index by JSON text of shapes and types; maps to their index in Python's notation.
+    /// Shapes and types by their JSON text; each maps to the index of the text in Python's notation.
     json: NameTable,
     python: Vec<u32>,
-    /// Index by JSON text of types; maps to the parsed form and the index in Python's notation.
+    /// Types by their JSON text; each maps to the parsed form and to the index of the text in Python's notation.
     types: NameTable,
     meaning: Vec<(ArgType, u32)>,
     /// Tensors of the current node.
@@ -92,7 +92,7 @@ impl HostTraceReader {
         number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
     }
 
-    /// Returns the index of a JSON text in Python's notation.
+    /// Converts a JSON text to Python's notation; returns the index of the result.
     fn python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern(json) else {
             return Err(at.refused("", "more shapes than fit".to_owned(), HUGE));
@@ -115,8 +115,8 @@ impl HostTraceReader {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
                 let found = format!("types {}, expected a list of strings", escape(json));
-                // The text already has its index, so an entry is pushed even on failure to keep the lists
-                // aligned.
+                // The text already has an index, so a placeholder is pushed even on failure. Otherwise later indices
+                // would be off by one.
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.refused(json, found, OTHER_TOOL));
             };
@@ -207,7 +207,8 @@ impl ElementReader for HostTraceReader {
     }
 
     fn element(&mut self, raw: &RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
-        // Such files contain kernels as copies of host nodes, which would be mistaken for host operators.
+        // Files from `chakra_trace_link` contain kernels as copies of host nodes. The reader would mistake these
+        // copies for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";
@@ -250,7 +251,7 @@ impl ElementReader for HostTraceReader {
         let values = self.text(&values, &at)?;
         let input = self.side(&input, &at)?;
         let output = self.side(&output, &at)?;
-        // Nested formats have these keys in `attrs`; the flat format has them at top level.
+        // These keys are in `attrs` in nested formats and at top level in the flat format.
         let form = HostNodeForm {
             scope: integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
             op_schema: self.text(&op_schema, &at)?,

@@ -1,9 +1,9 @@
-//! One file per form that observers write, and the effects of damage.
+//! Tests one file in each form that observers write, and the effects of damage.
 
 use super::*;
 use crate::pytorch::{JsonRepair, JsonRepairKind};
 
-/// Builds a node as PyTorch 2.4 and later write it, with the same line breaks.
+/// Builds a node in the form of PyTorch 2.4 and later, with the same line breaks.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
     let side = |[values, shapes, types]: [&str; 3]| {
         format!(r#"{{"values": {values}, "shapes": {shapes}, "types": {types}, "strides": []}}"#)
@@ -109,7 +109,7 @@ fn flat_nodes_are_read() {
         (record.id, record.parent, record.rf_id, record.seq_id),
         (7, 4, 3, 440)
     );
-    // 112 × 4 and 48 × 4.
+    // The tensors have 112 × 4 and 48 × 4 bytes.
     let form = trace.form(slice);
     assert_eq!((form.bytes_in, form.bytes_out), (448, 192));
     assert_eq!(trace.texts.get(form.op_schema), "s");
@@ -215,7 +215,7 @@ fn names_that_were_not_escaped_are_repaired() {
         let trace = read(&flat);
         assert_eq!(trace.texts.get(trace.nodes[0].name), name);
     }
-    // Invalid UTF-8, which Rust's strings cannot contain.
+    // The name becomes invalid UTF-8, which Rust's strings cannot contain.
     let text = file("1.1.1", &[node(6, "bad?", NOTHING, NOTHING)]);
     let mut bytes = text.into_bytes();
     let at = bytes.iter().position(|b| *b == b'?').unwrap();
@@ -226,7 +226,7 @@ fn names_that_were_not_escaped_are_repaired() {
 
 #[test]
 fn damage_behind_a_repaired_name_is_said_to_be_there() {
-    // The escaped name is longer than all text before it.
+    // The escaped name is longer than all text that precedes it.
     let name = "\"".repeat(500);
     for (from, to, part) in [
         ("\"value\": 4}", "\"value\": 4]", "record 0"),
@@ -252,7 +252,7 @@ fn legal_names_are_left_alone() {
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
     assert_eq!(trace.repairs.count(), 0);
-    // The name is legal; the damage is elsewhere.
+    // The name is legal JSON; the damage is elsewhere.
     let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
     assert!(refused(text.as_bytes()).contains("expected"), "{text}");
 }
@@ -376,7 +376,7 @@ fn depth_and_length_are_bounded() {
 
 #[test]
 fn elements_that_cross_the_windows_end_are_read_once() {
-    // Some 800 bytes each, so 6,000 of them take more than three windows.
+    // Each node has about 800 bytes, so 6,000 nodes take more than three windows.
     let nodes: Vec<_> = (0..6000)
         .map(|i| {
             let name = if i % 3 == 0 { "a \" b" } else { "plain" };
@@ -387,7 +387,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     assert!(text.len() > 3 << 20);
     let trace = read(&text);
     assert!(trace.records.iter().map(|record| record.id).eq(2..6002));
-    // Every third of 6,000, from the first.
+    // Every third of the 6,000 names was repaired, beginning with the first.
     assert_eq!(trace.repairs.count(), 2000);
     assert_eq!(trace.repairs.listed.len(), JsonRepairs::LISTED);
     assert_eq!(trace.bytes, text.len() as u64);

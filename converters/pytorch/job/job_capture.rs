@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct JobCapture {
     /// Ranks sorted by number, captured or inferred.
     pub models: Vec<RankModel>,
-    /// Calls of each rank; their times and matches follow.
+    /// Calls of each rank; `times` and `matched` below have the same order.
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,
@@ -45,13 +45,13 @@ pub(super) struct JobCapture {
     host_computes: bool,
     /// Steps measured without a profiler.
     unprofiled: Option<UnprofiledSteps>,
-    /// Cost of a profiler record in each capture; `None` if it has no times.
+    /// Cost of a profiler record in each capture; `None` for a capture without times.
     costs: Vec<Option<ProfilerCost>>,
     pub summary: ConversionSummary,
 }
 
 impl JobCapture {
-    /// Matches `parts`. If `infer` gives the job's number of ranks, infers the missing ones.
+    /// Matches the captures `parts`. If `infer` gives the job's number of ranks, infers the ranks without a capture.
     pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
@@ -140,7 +140,7 @@ impl JobCapture {
             profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
-            // The estimates are only valid for PyTorch's profiler.
+            // The estimates of the profiler's cost are valid only for PyTorch's profiler.
             if rank.kineto.source.is_some() {
                 return None;
             }
@@ -175,7 +175,7 @@ impl JobCapture {
         })
     }
 
-    /// Writes the trace of the rank with index `i` into `out`; the summary names the file `to`.
+    /// Writes the trace of the rank with index `i` into `out`; the summary states `to` as the file.
     pub fn write<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
         let model = self.models[i];
         let rank = &self.captures[model.capture];
@@ -208,7 +208,7 @@ impl JobCapture {
             (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
-        // A capture without times does not state its end.
+        // A capture without times states no end.
         if !rank.untimed {
             metadata.insert(0, ("captured_ns", AttributeValue::Uint(ns)));
         }
@@ -315,12 +315,12 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
 
 const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
 
-/// Maximum gap between the profiled times of ranks on one host, ns; they share a clock.
+/// Maximum gap between the profiled times of ranks on one host, ns; such ranks share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between ranks on different hosts, ns; their clocks differ.
+/// Maximum gap between the profiled times of ranks on different hosts, ns; such ranks have different clocks.
 const APART: i64 = 10_000_000_000;
 
-/// Rejects ranks that cannot belong to one run: two from one process, or ranks profiled at different times.
+/// Rejects ranks that cannot belong to one run: two ranks from one process, or ranks profiled at different times.
 fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(Option<&str>, u64), &RankCapture> = BTreeMap::new();
     for part in parts {
@@ -329,7 +329,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             continue;
         };
         let host = rank.kineto.host_name.as_deref();
-        // In containers every rank may be process 1.
+        // In containers every rank may have the process id 1.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
             && (host.is_some() || one_after_the_other(part, other))
@@ -380,8 +380,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures without stated ranks do not overlap in time. Then they are successive windows of one
-/// process, not two ranks.
+/// Returns whether two captures without stated ranks do not overlap in time. Such captures are successive windows of
+/// one process, not two ranks.
 fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.span(), other.activities.span());

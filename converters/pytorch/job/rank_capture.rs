@@ -1,4 +1,4 @@
-//! Reads one rank's capture and extracts its calls and activities. Ranks are independent of one another here.
+//! Reads one rank's capture and extracts its calls and activities. Different ranks can be read in parallel.
 
 use super::ConvertOptions;
 use crate::pytorch::activities::{self, Activities};
@@ -27,7 +27,7 @@ pub(super) struct RankCapture {
     pub link: HostNodeLinks,
     /// Steps measured without a profiler.
     pub steps: Option<MeasuredSteps>,
-    /// Path for error messages about this rank: the Kineto trace's.
+    /// Path for error messages about this rank: usually the path of the Kineto trace.
     pub file: PathBuf,
 }
 
@@ -91,7 +91,7 @@ impl JoinedFiles {
     }
 }
 
-/// Rejects times that no clock can have.
+/// Rejects times that are impossible for a real clock.
 fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let far = |event: &&KinetoEvent| {
         let end = event.start_ns.checked_add_unsigned(event.duration_ns);
@@ -111,8 +111,8 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Rejects operators of several processes, because correlation ids, streams and devices are only unique within
-/// one process.
+/// Rejects operators of several processes, because correlation ids, streams and devices are unique only within one
+/// process.
 fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let counts = kineto.operators_of_processes();
     let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
@@ -132,7 +132,7 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Rejects captures with device work of which nothing could be read.
+/// Rejects captures whose device work is in a form that the reader does not support.
 fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     if !rank.devices.is_empty() || rank.kineto.unread.is_empty() {
         return Ok(());
@@ -194,7 +194,7 @@ impl RankCapture {
             kineto.host_name = process.and_then(|process| host_in_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
-        // The items already refer to their nodes.
+        // This table is no longer needed, because the items already refer to their nodes.
         link.host_of = Vec::new();
         rank.shrink();
         if rank.items.is_empty() && rank.devices.is_empty() {
@@ -233,7 +233,7 @@ impl RankCapture {
         }
     }
 
-    /// Reads and extracts the files of a rank, or of several ranks if they were merged into one file.
+    /// Reads and extracts the files of a rank, or of several ranks if their traces were merged into one file.
     fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
         let host = host.map(|path| pair.read(path, HostTrace::read, HostTrace::from_bytes));
@@ -266,15 +266,15 @@ impl RankCapture {
             .map(|path| pair.read(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
-        // The number in the name may be something else, such as the step in `trace_8.json`. Only captures that
-        // communicate must state their rank.
+        // The number in the file name may be something other than a rank, such as the step in `trace_8.json`. Only
+        // captures that communicate must state their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;
         }
         Ok(vec![Self { steps, ..capture }])
     }
 
-    /// Reads all pairs in parallel and reports to `progress` how many are done.
+    /// Reads all pairs in parallel and reports to `progress` the number of ranks read so far.
     pub fn read_all(
         pairs: &[CapturePair],
         options: &ConvertOptions,
@@ -299,14 +299,14 @@ impl RankCapture {
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
             }
         };
-        // The caller's thread takes part, because memory that it frees can be reused by its later writing.
+        // The caller's thread also reads, because it can reuse the memory that it frees when it later writes.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
                 scope.spawn(inherited(read_next));
             }
             read_next();
         });
-        // Nesting and linking temporarily needed as much memory again.
+        // Nesting and linking temporarily needed as much memory as the result.
         return_freed();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
@@ -327,13 +327,13 @@ fn host_in_name(file: &Path, process: u64) -> Option<String> {
 
 const STEP: &str = "ProfilerStep#";
 
-/// Returns the time window of the step `step`.
+/// Returns the time window of the step with the number `step`.
 fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {
         let name = kineto.texts.get(event.name);
         let number = name.strip_prefix(STEP).and_then(|n| n.parse::<u64>().ok());
-        // The device track repeats the host's ranges.
+        // Only host ranges count, because the device track repeats them.
         if let (Some(number), EventCategory::Annotation) = (number, event.category) {
             steps.push(number);
             if number == step {
@@ -352,7 +352,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     })
 }
 
-/// Builds an error about `file` at a byte offset of its text.
+/// Builds the error for an invalid `file`, at a byte offset of its text.
 fn refused_at(
     file: &Path,
     offset: Option<u64>,

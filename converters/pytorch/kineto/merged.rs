@@ -1,13 +1,13 @@
-//! Splits a file into which the traces of several ranks were merged, by the processes of their tracks.
+//! Splits a file with the merged traces of several ranks into one trace per rank, by the processes of the tracks.
 //!
-//! Scripts that merge ranks' files put a label before every process, such as SGLang's `[TP00] 4711`, or add a multiple
-//! of a large number to it, rank by rank. Different ranks use the same correlation ids, streams and devices, so each
-//! rank gets only the events of its own tracks.
+//! Scripts that merge ranks' files put a label before every process, such as SGLang's `[TP00] 4711`, or add a
+//! multiple of a large number (the rank's own multiple) to the process id. Different ranks use the same correlation
+//! ids, streams and devices, so each rank gets only the events of its own tracks.
 
 use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum difference between the numbers added to processes; smaller numbers are devices.
+/// Minimum difference between the numbers added to process ids; smaller numbers are devices.
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
@@ -68,7 +68,7 @@ impl KinetoTrace {
             part.with_rf_id = part.events.iter().filter(|event| event.rf_id != 0).count() as u64;
             parts.push(part);
         }
-        // Counts are of the whole file, so the first rank gets them.
+        // The counts are of the whole file, so only the first rank gets them.
         if let Some(part) = parts.first_mut() {
             part.arrows = self.arrows;
             part.left_out = self.left_out;
@@ -81,7 +81,7 @@ impl KinetoTrace {
         parts
     }
 
-    /// Returns the rank and process of each track from labels before processes, if there are several labels.
+    /// Returns the rank and process of each track from the labels before process ids, if there are several labels.
     fn labelled(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
@@ -92,8 +92,8 @@ impl KinetoTrace {
         if labels.len() < 2 {
             return None;
         }
-        // A single number is the rank. Labels with several numbers (tensor and data parallelism) are ranked
-        // by order.
+        // A single number is the rank. Labels with several numbers (tensor and data parallelism) get ranks in sorted
+        // order.
         let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
         let of_label: BTreeMap<&str, u32> = (0..)
             .zip(&labels)
@@ -109,8 +109,8 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns the rank and process of each track from the offsets of processes: a rank's process and device are
-    /// shifted by the same multiple of one number.
+    /// Returns the rank and process of each track from the offsets of processes: each rank's process id and device
+    /// number are shifted by the same multiple of one number.
     fn offset(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
@@ -134,7 +134,7 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // A rank may use the device with its own number, which adds to the difference.
+        // A rank may use the device with the rank's own number, which adds to the difference.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
@@ -154,7 +154,7 @@ impl KinetoTrace {
     }
 }
 
-/// Returns the label before a process, and the process.
+/// Returns the label before a process id, and the process id.
 fn label(track: &KinetoTrack) -> Option<(&str, &str)> {
     let (label, pid) = track.pid.strip_prefix('[')?.split_once(']')?;
     (!numbers(label).is_empty()).then(|| (label, pid.trim_start()))
@@ -170,7 +170,8 @@ fn numbers(label: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Creates traces with one operator and one kernel for each pair of a process and a device, merged.
+    /// Creates traces with one operator and one kernel for each pair of a process and a device, merged into one file,
+    /// and splits the file.
     fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [
@@ -188,7 +189,7 @@ mod tests {
             .split_ranks()
     }
 
-    /// Returns, for each part, its rank, its processes, and the names of its events.
+    /// Returns, for each rank's trace: the rank, the processes, and the names of the events.
     fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace
@@ -228,7 +229,7 @@ mod tests {
             [r#""[TP01] 70""#, r#""[TP01] 0""#],
         ];
         assert_eq!(parts(&labelled), expected([1, 3], [["70", "0"]; 2], [1, 0]));
-        // Data parallelism before tensor parallelism: ranked by order.
+        // Labels with data parallelism before tensor parallelism get ranks in sorted order.
         let two = [
             [r#""[DP01-TP00] 7""#, r#""[DP01-TP00] 0""#],
             [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],

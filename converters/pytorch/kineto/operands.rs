@@ -1,4 +1,4 @@
-//! Shapes and types of an operator's inputs, in the host trace's notation.
+//! Converts shapes and types of an operator's inputsto the host trace's notation.
 //!
 //! Kineto writes only the element type of a tensor, `float`; the host trace writes `Tensor(float)`, which all
 //! later stages expect.
@@ -12,9 +12,9 @@ use chakram_trace::graph::NameTable;
 pub(super) struct OperandTable {
     shapes: NameTable,
     types: NameTable,
-    /// Per distinct shapes text: index in the trace's texts, and the elements of each tensor.
+    /// For each distinct text of shapes: its index in the trace's texts, and the number of elements of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
-    /// Per distinct types text: index in the trace's texts, and the bytes per element of each tensor.
+    /// For each distinct text of types: its index in the trace's texts, and the bytes per element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct OperandTexts {
 }
 
 impl OperandTable {
-    /// Interns the inputs of an event into `texts`; `None` if the table is full.
+    /// Interns the inputs of an event into `texts`; `None` if the table of texts is full.
     pub fn intern(
         &mut self,
         dims: &str,
@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
-        // 4·8 halves and 3 longs: 4·8·2 + 3·8 = 88; scalars and lists of unknown type count no bytes.
+        // 4·8 elements of half precision and 3 of 8-byte integers: 4·8·2 + 3·8 = 88; scalars and lists of unknown
+        // type count zero bytes.
         let (shapes, types, bytes) = texts(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An event; which keys are present depends on its phase.
+/// An event; its phase determines the keys that are present.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
@@ -50,13 +50,13 @@ pub(super) struct EventArgs<'a> {
     pub task: Option<JsonText<'a>>,
 }
 
-/// Numbers that [`ElementLayouts`] uses for an event's values.
+/// Numbers that [`ElementLayouts`] uses for the values of an event.
 mod value {
     pub(super) use crate::pytorch::stream::SKIPPED;
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// The first value that need not be a string without escapes.
+    /// The first value that may be something other than a string without escapes.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;
@@ -93,7 +93,7 @@ mod value {
     /// Returns the number for an argument's key.
     pub fn of_arg(key: &str) -> u8 {
         match key {
-            // Profilers of 2021 wrote it in lower case on kernels.
+            // Profilers of 2021 wrote the key in lower case on kernels.
             "External id" | "external id" => EXTERNAL_ID,
             "Record function id" => RF_ID,
             "correlation" | "connection_id" => CORRELATION,
@@ -202,7 +202,7 @@ fn plain(json: &str) -> Option<&str> {
 }
 
 impl<'a> EventArgs<'a> {
-    /// Returns the field for the argument `key`, if that is kept.
+    /// Returns the field for the argument `key`, if the argument is kept.
     fn slot(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::of_arg(key) {
             value::EXTERNAL_ID => &mut self.external_id,
@@ -258,7 +258,7 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
 pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
 impl AllEventArgs {
-    /// Parses the event at the start of `text` again for its arguments.
+    /// Parses the event at the start of `text` a second time, for all its arguments.
     pub fn of(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct ArgsOfEvent {

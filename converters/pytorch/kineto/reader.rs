@@ -16,7 +16,7 @@ use chakram_trace::graph::Interner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The device trace under construction. Times are relative to the base until `finish`.
+/// The device trace under construction. Times are relative to the base time until `finish` adds it.
 #[derive(Default)]
 pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
@@ -24,23 +24,23 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// Arguments used from events of a name, by text index.
+    /// For each name, by text index: the arguments that the conversion uses from events of that name.
     named: Vec<UsedArgs>,
     left_out: BTreeMap<String, u64>,
-    /// Events of unknown categories, by category and track.
+    /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
     /// Base of all times, in nanoseconds since 1970. The file may state it after the events.
     base_ns: i64,
 }
 
-/// Which arguments of events with a given name are used.
+/// Selects the arguments of events with a given name that the conversion uses.
 #[derive(Clone, Copy, Debug)]
 struct UsedArgs {
-    /// All, because the event communicates.
+    /// All arguments, because the event communicates.
     of_call: bool,
     /// All arguments of operators, because a convolution's output depends on its padding and stride.
     of_convolution: bool,
-    /// Values of scalars.
+    /// Values of scalar arguments.
     values: bool,
 }
 
@@ -60,7 +60,7 @@ impl TryFrom<i128> for StreamId {
     }
 }
 
-/// An id that joins events. Scripts write −1 for none.
+/// An id that joins events. Scripts write −1 for a missing id.
 struct JoiningId(u64);
 
 impl TryFrom<i128> for JoiningId {
@@ -174,7 +174,7 @@ impl KinetoReader {
         let huge = || at.refused("", "more names than fit".to_owned(), HUGE);
         let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
-        // Arguments are kept only if used: otherwise they would take most of the memory.
+        // Unused arguments are dropped, because they would take most of the memory.
         if raw_args.collective.is_some()
             || category == EventCategory::Sync
             || self.needs_args(name, category)
@@ -252,7 +252,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Records a Python call; calls without times are skipped.
+    /// Records a Python call; drops calls without times.
     fn python(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -277,7 +277,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Extends the profiler's span by an event that states it.
+    /// Extends the profiler's span to include the times of an event that states the span.
     fn widen(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -344,8 +344,8 @@ const ON_HOST: [&str; 13] = [
     "async_task_queue",
 ];
 
-/// Returns the category of an event of Ascend's profiler, which writes none for device tasks and CANN calls; `None`
-/// for events that do no work, and for all others.
+/// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls;
+/// `None` for events that do no work and for all other events.
 fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     /// Type prefixes of tasks that do no work.
     const NO_WORK: [&str; 6] = [
@@ -357,7 +357,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         "PROFILER_",
     ];
     let args = &raw.args;
-    // HCCL operations have one track per group. The copies that they consist of are tasks as well.
+    // HCCL operations have one track per group. The copies of an HCCL operation are tasks as well, so they must not
+    // count again.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }
@@ -375,7 +376,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     }
 }
 
-/// Returns the unread events by category, if they are on tracks outside the operators' process.
+/// Returns the unread events by category, but only events on tracks outside the operators' process.
 fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
     let processes = trace.operators_of_processes();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
@@ -389,8 +390,8 @@ fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(Str
 }
 
 /// Drops events with impossible times: before 1970 (unless times count from another origin), or farther outside the
-/// profiler's span than its own length. Kernels, and the profiler's own shutdown, may end slightly after the span. If
-/// the file states no span, events a day or more from the median are dropped.
+/// profiler's span than the length of that span. Kernels, and the profiler's own shutdown, may end slightly after the
+/// span. If the file states no span, events a day or more from the median are dropped.
 pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
@@ -421,9 +422,9 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     trace.outside = (before - trace.events.len()) as u64;
 }
 
-/// Minimum tolerance around the profiler's span, ns, for short spans.
+/// Minimum tolerance around the profiler's span, ns, used for short spans.
 const SLACK: i64 = 1_000_000_000;
-/// Time that no capture takes, ns.
+/// Longer than any capture, ns: one day.
 const DAY: i64 = 86_400_000_000_000;
 
 /// Returns whether a value is a JSON number of any size.

@@ -1,4 +1,4 @@
-//! Events of every kind, times of every version, and the effects of damage.
+//! Tests events of every kind, times in the form of every profiler version, and the effects of damage.
 
 use super::*;
 use crate::pytorch::JsonRepairKind;
@@ -12,7 +12,7 @@ fn refused(text: &str) -> String {
     error.expect_err("it is damaged").to_string()
 }
 
-/// Two events in the form of PyTorch 2.15, including blank lines, with its metadata before and after.
+/// Two events in the form of PyTorch 2.15, including blank lines, with metadata before and after the events.
 const RECENT: &str = r#"
  {
     "schemaVersion": 1,
@@ -211,7 +211,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     let (one, other) = (read(RECENT), read(&text));
     assert_eq!(one.device_names, other.device_names);
     assert_eq!(one.events.len(), other.events.len());
-    // One repair per value.
+    // Each of the two values needs one repair.
     assert_eq!(other.repairs.count(), 2);
     let listed = other.repairs.listed.iter().map(|repair| {
         assert_eq!(repair.what, JsonRepairKind::Comma);
@@ -219,7 +219,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
         repair.text.as_str()
     });
     assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
-    // A value may be missing, so the commas are not repaired.
+    // A value may be missing between the commas, so the commas are not repaired.
     let error = refused(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
     assert!(error.contains("byte"), "{error}");
 }
@@ -231,7 +231,7 @@ fn without_a_span_what_is_a_day_from_the_rest_is_dropped() {
             r#"{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {at}, "dur": 1}}"#
         )
     };
-    // A time of 2025 in us, one hour later, ten days later, and 1970.
+    // The times are in 2025 (in us), one hour later, ten days later, and in 1970.
     let start = 1_750_000_000_000_000_u64;
     let times = [
         start,
@@ -280,7 +280,7 @@ fn damage_is_refused_where_it_stands() {
     ] {
         let read = KinetoTrace::from_bytes(text.as_bytes());
         if part.is_empty() {
-            // An escape that JSON does not know means that the name was not escaped.
+            // An escape that JSON does not define means that the name was not escaped.
             assert_eq!(read.unwrap().repairs.count(), 1);
             continue;
         }

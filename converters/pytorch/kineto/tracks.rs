@@ -13,7 +13,7 @@ pub struct KinetoTrack {
     pub pid: String,
     /// Thread or stream id; not always a number.
     pub tid: String,
-    /// First name in the file, such as `thread 7 (python)` or `stream 7`.
+    /// First name that the file gives the track, such as `thread 7 (python)` or `stream 7`.
     pub name: String,
 }
 
@@ -23,15 +23,15 @@ pub(super) struct TrackTable {
     keys: NameTable,
     tracks: Vec<KinetoTrack>,
     named: NameTable,
-    /// Distinct names, then the name of each named track: some profilers give hundreds of thousands of tracks the
-    /// same name.
+    /// Distinct names, then the name of each named track. Names are shared because some profilers give hundreds of
+    /// thousands of tracks the same name.
     texts: NameTable,
     names: Vec<u32>,
     key: String,
     last: u32,
 }
 
-/// Returns the text of a part of a key, a number or a string.
+/// Returns the text of one part of a track's key (process or thread id), which is a number or a string.
 fn text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
 }
@@ -42,10 +42,10 @@ impl TrackTable {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// Returns the index of a track, which is added if new; `None` if the table is full.
+    /// Returns the index of a track, and adds the track if it is new; `None` if the table is full.
     pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
         let (pid, tid) = (text(pid), text(tid));
-        // Consecutive events usually have the same track.
+        // Consecutive events usually have the same track, so the last track is tried first.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
             && last.tid == tid
@@ -67,14 +67,14 @@ impl TrackTable {
 
     /// Returns a track's stream: its number, or a number derived from its index if the id is a word.
     pub fn stream(&self, track: u32) -> i64 {
-        /// First stream number for tracks with a word as id, above other numbers.
+        /// First stream number for tracks whose id is a word; it is above all other stream numbers.
         const WORDS: i64 = 100_000;
         let tid = number::whole(&self.tracks[track as usize].tid);
         let number = tid.and_then(|tid| i64::try_from(tid).ok());
         number.unwrap_or(WORDS + i64::from(track))
     }
 
-    /// Returns a track's device, from its process; −1 if that is a word.
+    /// Returns a track's device, from its process; −1 if the process id is a word.
     pub fn device(&self, track: u32) -> i32 {
         let pid = number::whole(&self.tracks[track as usize].pid);
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
@@ -97,7 +97,8 @@ impl TrackTable {
     /// Returns the tracks with their names.
     pub fn finish(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
-            // The table can only look up by inserting; keys inserted here come after all tracks.
+            // The table has no lookup without insertion. Keys inserted here do no harm, because their indices are
+            // after all tracks.
             let track = self.keys.intern(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();

@@ -7,11 +7,11 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub(in crate::pytorch) struct OperatorArguments {
     pub args: Vec<OperatorArgument>,
-    /// Shapes of the results; estimated if the capture has no observer.
+    /// Shapes of the results; estimated if no observer recorded them.
     pub outputs: Vec<Vec<u64>>,
     /// Whether the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Scalar values; an empty string for other or unknown arguments.
+    /// Values of scalar arguments, by position; an empty string for other or unknown arguments.
     values: Vec<String>,
 }
 
@@ -22,9 +22,9 @@ pub(in crate::pytorch) struct OperatorArgument {
     pub shape: Vec<u64>,
     /// Total elements of a list's tensors; 0 for other arguments.
     pub listed: u64,
-    /// Bytes per element; `None` if it is not a tensor.
+    /// Bytes per element; `None` if the argument is not a tensor.
     pub element: Option<u64>,
-    /// Whether its elements are integers, as indices are.
+    /// Whether the elements are integers, as indices are.
     pub integer: bool,
 }
 
@@ -46,7 +46,7 @@ impl OperatorArgument {
 impl OperatorArguments {
     /// Parses shapes and types in Python's notation, and `values`, a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
-        // Only the strings are in quotes.
+        // Only the type names are in quotes.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
         let shaped = list(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {

@@ -1,21 +1,21 @@
-//! Identifies kernels and operators that compute, by name, so that they are not priced by bytes alone.
+//! Identifies kernels and operators that compute, by name, so that their time is not computed from bytes alone.
 
-/// Whether a name shows that FLOPs determine a kernel's duration.
+/// Conclusion from a kernel's name: whether FLOPs determine the duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pytorch) enum ComputeHint {
-    /// It forms products: matrix products, convolutions, attention or experts.
+    /// The kernel multiplies matrices: as such, or in convolutions, attention or expert layers.
     Computes,
-    /// It moves data, element by element or in reductions.
+    /// The kernel moves data, element by element or in reductions.
     Moves,
-    /// The name does not show it.
+    /// The name does not show what the kernel does.
     Unclear,
 }
 
-/// Kernels that Inductor generates from element-wise operators and reductions; their names list these
+/// Kernels that Inductor generates from element-wise operators and reductions; the names of these kernels list the
 /// operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
-/// Name parts of kernels that form products: in libraries of NVIDIA and AMD, and in libraries for attention and
+/// Name parts of kernels that multiply matrices: in libraries of NVIDIA and AMD, and in libraries for attention and
 /// experts.
 const PRODUCTS: [&str; 29] = [
     "attention",
@@ -49,7 +49,7 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Name parts of kernels that move data. They only count if no part of [`PRODUCTS`] occurs.
+/// Name parts of kernels that move data. These parts count only if no part of [`PRODUCTS`] occurs.
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",
@@ -81,7 +81,8 @@ const MOVES: [&str; 26] = [
 
 /// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // An embedding library whose name occurs in its kernels' types and contains "gemm".
+    // FBGEMM, an embedding library, is no hint of a multiplication: its name contains "gemm" and occurs in the types
+    // of its kernels.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
@@ -95,7 +96,7 @@ pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
     }
 }
 
-/// Words in names of operators that form products.
+/// Words in names of operators that multiply matrices.
 const WORDS: [&str; 22] = [
     "addmm",
     "attention",
@@ -121,8 +122,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns whether an operator with this name forms products; its FLOPs are then unknown if its shapes do not determine
-/// them.
+/// Returns whether an operator with this name multiplies matrices. The FLOPs of such an operator are unknown if its
+/// shapes do not determine them.
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());

@@ -12,7 +12,7 @@ use super::{
 use std::cmp::Reverse;
 
 impl RankTimeline {
-    /// Joins a rank's two files and keeps events that start in `window`.
+    /// Joins the two files of a rank, and keeps only events that start in `window`.
     pub fn new(
         rank: u32,
         host: HostTrace,
@@ -67,7 +67,7 @@ impl RankTimeline {
                 slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
             }
         }
-        // Makes the numbers independent of the file's order.
+        // Sorting makes the thread numbers independent of the order in the file.
         firsts.sort_unstable();
         for (thread, &(_, track)) in firsts.iter().enumerate() {
             on_track[track as usize] = thread as u32;
@@ -116,8 +116,8 @@ impl RankTimeline {
         }
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
-        // At equal starts the longer interval encloses the shorter. If intervals are equal, the one opened first
-        // encloses the other; it has the lower id.
+        // At equal starts the longer interval encloses the shorter. If two intervals are equal, the interval that
+        // opened first (it has the lower id) encloses the other.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
@@ -152,7 +152,7 @@ impl RankTimeline {
                 thread = own;
             }
             let ended = |&top: &u32| self.items[top as usize].end <= start;
-            // Adjacent intervals do not nest.
+            // An item that ends when the next starts is closed, because adjacent intervals do not nest.
             while open.last().is_some_and(ended) {
                 open.pop();
             }
@@ -162,7 +162,8 @@ impl RankTimeline {
     }
 }
 
-/// Returns the host events that start in `window`, and the communication requested in it until its end.
+/// Returns the host events that start in `window`, and the intervals of communication that operators requested within
+/// `window`.
 fn kept(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
         window.holds(event.start_ns) && event.rf_id != 0 && event.category == EventCategory::CpuOp
@@ -173,7 +174,8 @@ fn kept(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> 
     let on_host = || events.iter().filter(|event| !is_device(event.category));
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
-        // The id after the last operator's is included, because its interval in flight has that id.
+        // The id after the last operator's is included, because the interval in flight of the last operator has that
+        // id.
         let inside = if flies[event.name as usize] {
             window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {

@@ -5,11 +5,12 @@ use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
 use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
 
-/// Distance between the lane numbers of successive devices of a process; the first device's start at 0.
+/// Distance between the lane numbers of successive devices of a process; the lane numbers of the first device start
+/// at 0.
 const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
-    /// Places the device work that is in `window`, or whose launch is.
+    /// Adds the device work that is in `window`, and the device work whose launch is in `window`.
     pub(super) fn place_devices(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
@@ -56,14 +57,14 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // Among events with the same start the longest comes last and keeps its time.
+        // Among events with the same start, the longest comes last and so keeps its time.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
     }
 
-    /// Finds the launches whose kernels are missing in the file. Launches captured into a graph run nothing and are not
-    /// counted. If kernels have no correlation id, missing kernels cannot be detected.
+    /// Finds the launches whose kernels are missing in the file. Launches that only capture work into a graph run
+    /// nothing and are not counted. If kernels have no correlation id, missing kernels cannot be detected.
     fn find_dropped(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
@@ -99,8 +100,9 @@ impl RankTimeline {
         }
     }
 
-    /// Clips device events at the start of the next on their stream, because a stream runs one at a time. An event that
-    /// ends before an earlier one did is extended to that end, so that the union of the intervals is preserved.
+    /// Cuts off each device event at the start of the next event on its stream, because a stream runs one event at a
+    /// time. An event that ends before an earlier event does is extended to the earlier event's end, so that the
+    /// union of the intervals is preserved.
     fn make_streams_serial(&mut self) {
         let mut until = i64::MIN;
         let mut overlaps = self.overlaps;
@@ -180,17 +182,17 @@ fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
 
 /// Origin of a device event.
 enum LaunchKey {
-    /// Item of the call that launched it.
+    /// Item of the call that launched the event.
     Call(u32),
-    /// Item of the operator that it belongs to.
+    /// Item of the operator that the event belongs to.
     Operator(u32),
-    /// A call outside the kept window.
+    /// Launched by a call outside the kept window.
     Beyond,
-    /// A call that is not in the file.
+    /// Launched by a call that is not in the file, before the capture began.
     Before,
 }
 
-/// Items, indexed by the ids that they share with device events.
+/// Items, indexed by the ids that items share with device events.
 struct LaunchKeys {
     /// Correlation id and item of runtime calls, sorted.
     calls: Vec<(u64, u32)>,
@@ -232,7 +234,7 @@ impl LaunchKeys {
         if self.beyond.binary_search(&event.correlation).is_ok() {
             return LaunchKey::Beyond;
         }
-        // Until 2024 the external id only repeats the correlation.
+        // In traces written until 2024 the external id only repeats the correlation.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
             return LaunchKey::Before;
@@ -249,7 +251,8 @@ impl LaunchKeys {
     }
 }
 
-/// Returns the last item with `number` that starts by `time`, or else the first. Numbers wrap around and are reused.
+/// Returns the last item with `number` that starts by `time`, or else the first item with `number`. There may be
+/// several, because numbers wrap around.
 fn latest(list: &[(u64, u32)], number: u64, time: i64, items: &[HostInterval]) -> Option<u32> {
     let started = |&(key, item): &(u64, u32)| {
         key < number || key == number && items[item as usize].start <= time
@@ -276,7 +279,7 @@ fn numbered(
     let all = all.filter(|&(number, _)| number != 0);
     let mut list: Vec<(u64, u32)> = Vec::with_capacity(all.clone().count());
     list.extend(all);
-    // Each thread's numbers ascend, so the list is almost sorted.
+    // The numbers of each thread ascend, so the list is almost sorted.
     list.sort_by_key(|&(number, item)| (number, items[item as usize].start, item));
     list
 }

@@ -1,4 +1,4 @@
-//! The profiler step and the Python calls around host intervals.
+//! Finds the profiler step and the Python calls around host intervals.
 
 use super::{HostInterval, HostIntervalKind, NONE, RankTimeline, TimeWindow};
 use chakram_trace::format::origin::{CallStacks, PythonCall, profiled_step};
@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 /// Python calls around the intervals of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalStacks {
-    /// All calls in which some interval starts.
+    /// All calls inside which an interval starts.
     pub calls: CallStacks,
     /// Innermost call around each interval, or [`NONE`]; empty if there are no calls.
     innermost: Vec<u32>,
@@ -21,7 +21,7 @@ impl IntervalStacks {
     }
 }
 
-/// Profiled steps of a rank, sorted by start.
+/// Number and time window of each profiled step of a rank, sorted by start.
 #[derive(Clone, Debug, Default)]
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
@@ -38,7 +38,7 @@ impl StepWindows {
 struct StackInterval {
     start: i64,
     end: i64,
-    /// Index in the Kineto trace's texts.
+    /// Index of the function's name in the Kineto trace's texts.
     name: u32,
 }
 
@@ -59,8 +59,8 @@ impl RankTimeline {
         StepWindows(steps)
     }
 
-    /// Finds the Python calls around each interval: the calls on its thread in which it starts. Ranges with names of
-    /// modules count as calls.
+    /// Finds the Python calls around each interval: the calls on the interval's thread inside which the interval
+    /// starts. Ranges with names of modules count as calls.
     pub(super) fn find_stacks(&mut self) {
         let texts = &self.kineto.texts;
         let modules = (0..texts.len() as u32).map(|name| CallStacks::is_module(texts.get(name)));
@@ -95,7 +95,7 @@ impl RankTimeline {
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
-            // At equal starts the longer call encloses the shorter.
+            // At equal starts the longer call encloses the shorter call.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
             found.place(
@@ -109,7 +109,7 @@ impl RankTimeline {
     }
 }
 
-/// Calls in which some interval starts, on any thread.
+/// Calls on any thread inside which an interval starts.
 #[derive(Default)]
 struct FoundStacks {
     /// Name and caller of each call.
@@ -117,9 +117,9 @@ struct FoundStacks {
 }
 
 impl FoundStacks {
-    /// Finds the innermost of `calls` in which each of `items` starts. Both are of one thread and sorted by start. A
-    /// call that only opens a range ends before the range does, so the calls around a range are those that end after
-    /// it.
+    /// Finds the innermost of `calls` in which each of `items` starts. Both lists are of one thread and sorted by
+    /// start. A call that only opens a range ends before the range does, so only calls that end after a range are
+    /// around it.
     fn place(
         &mut self,
         calls: &[StackInterval],
@@ -127,7 +127,7 @@ impl FoundStacks {
         innermost: &mut [u32],
         is_range: impl Fn(&HostInterval) -> bool,
     ) {
-        // Index and end of the open calls.
+        // Index and end of each open call, outermost first.
         let mut open: Vec<(u32, i64)> = Vec::new();
         let mut calls = calls.iter().peekable();
         for (item, innermost) in items.iter().zip(innermost) {
@@ -151,13 +151,13 @@ impl FoundStacks {
         }
     }
 
-    /// Keeps only calls around intervals, and renumbers them and their names.
+    /// Keeps only calls around intervals, and renumbers the calls and their names.
     fn finish(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
         let mut is_used = vec![false; self.calls.len()];
         for &call in innermost.iter().filter(|&&call| call != NONE) {
             is_used[call as usize] = true;
         }
-        // Callers precede their callees.
+        // Callers precede their callees, so the reverse order marks callers after callees.
         for (call, &(_, caller)) in self.calls.iter().enumerate().rev() {
             if is_used[call] && caller != NONE {
                 is_used[caller as usize] = true;

@@ -2,7 +2,7 @@
 
 use super::{HostInterval, NONE, RankTimeline};
 
-/// A segment of a thread's time, with the innermost item that is open in it.
+/// A segment of a thread's time, with the innermost item that is open during the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSegment {
     /// Innermost open item, or [`NONE`] between items.
@@ -30,7 +30,7 @@ impl RankTimeline {
     }
 }
 
-/// Partitions the time of one thread, whose `items` are sorted and numbered from `first`.
+/// Passes the segments of one thread to `take`. The thread's `items` are sorted and numbered from `first`.
 fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(ThreadSegment)) {
     let mut open: Vec<u32> = Vec::new();
     let Some(mut now) = items.first().map(|item| item.start) else {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn every_instant_of_a_thread_belongs_to_one_item() {
-        // 0 ........ 10 with 2..4 and 5..9 inside, 6..6 in the latter; then a gap and 12..13.
+        // Item 0..10 contains 2..4 and 5..9, and 5..9 contains 6..6; then a gap and 12..13.
         let items = [
             item(0, 10),
             item(2, 4),
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_without_nesting_lose_no_time() {
-        // 0..5 and 3..8: the later item owns the overlap, which is counted once.
+        // Items 0..5 and 3..8 overlap: the later item owns the overlap, which is counted once.
         let items = [item(0, 5), item(3, 8)];
         let found = segments(&items);
         assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);

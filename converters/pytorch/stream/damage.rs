@@ -1,9 +1,9 @@
-//! Damages JSON, for tests that compare a scanner with the general parser.
+//! Damages JSON texts for tests that compare a scanner with the general parser.
 
 use super::ElementReader;
 use std::fmt::Debug;
 
-/// Returns a generator of numbers below its argument; the sequence depends only on the seed.
+/// Returns a generator of pseudorandom numbers below its argument; the sequence depends only on the seed.
 pub(in crate::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
@@ -14,9 +14,9 @@ pub(in crate::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize
     }
 }
 
-/// Compares the scan of a reader's elements with its oracle, the general parser, on `texts` in which some positions are
-/// replaced by one of `parts`. The scan must read the same, and must read nearly everything legal. Layouts learnt from
-/// one text are used for the following ones.
+/// Compares the scan of a reader's elements with its oracle, the general parser, on `texts` in which some positions
+/// are replaced by one of `parts`. The scan must give the same values as the parser, and must read nearly all legal
+/// texts. Layouts learned from one text are used for the following texts.
 pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
 where
     for<'de> F::Element<'de>: Debug + PartialEq,
@@ -36,7 +36,8 @@ where
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times with the `texts` in turn; none, one or two positions are replaced by one of `parts`.
+/// Calls `check` 100,000 times with the `texts` in turn; in each text, up to two positions are replaced by one of
+/// `parts`.
 fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = numbers_below(5);
     for round in 0..100_000 {

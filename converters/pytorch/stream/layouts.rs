@@ -1,18 +1,18 @@
-//! Layouts of elements: the text between their values, learnt from earlier elements.
+//! Layouts of elements: the text between their values, learned from earlier elements.
 //!
 //! A program prints its elements in a few formats. So the text between two values of an element, such as `, "tid": `,
-//! usually occurred in an earlier element. If it matches byte for byte, the keys are known without parsing. If no
-//! layout fits an element, the scanner reads it and teaches its layout.
+//! usually occurred in an earlier element. If the text matches byte for byte, the keys are known without parsing. If
+//! no layout fits an element, the scanner reads the element, and the element's layout is added.
 
 use super::scanner::JsonScanner;
 
-/// Sentinel index: none.
+/// Index that means "no step".
 const NONE: u32 = u32::MAX;
 /// Number of a value that the reader does not use.
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
-/// Marks the end of an element where a step otherwise has a value's number.
+/// Takes the place of a value's number in a step that ends the element.
 const END: u8 = u8::MAX;
-/// Maximum number of stored steps. Bounds memory if the keys of a text never repeat.
+/// Maximum number of stored steps. The limit bounds memory if the keys of a text never repeat.
 const MOST: usize = 1 << 12;
 /// Maximum number of alternatives tried at one position.
 const WIDEST: u32 = 16;
@@ -23,29 +23,29 @@ pub(in crate::pytorch) struct ElementLayouts {
     steps: Vec<LayoutStep>,
     /// Texts of the steps as eight-byte words; the last word of each is zero-padded.
     words: Vec<u64>,
-    /// Values of the element being learnt.
+    /// Values of the element being learned.
     values: Vec<PlacedValue>,
 }
 
-/// A text between two values, and which value follows.
+/// A text between two values, and the number of the value after it.
 struct LayoutStep {
-    /// Its first eight bytes, and a mask of the bits that count.
+    /// First eight bytes of the text, and a mask of the bits that are compared.
     first: u64,
     first_mask: u64,
     /// Range in [`ElementLayouts::words`] of the words after the first.
     words: std::ops::Range<u32>,
-    /// Mask of the last word's bits that count.
+    /// Mask of the last word's bits that are compared.
     mask: u64,
     length: u32,
     /// Number of the value that follows, or [`END`].
     value: u8,
-    /// Alternative step at this position, tried next.
+    /// Alternative step at this position, tried if this step does not match.
     sibling: u32,
     /// First step after the value.
     next: u32,
 }
 
-/// A value of an element: its number and position.
+/// A value of an element: the value's number and position.
 struct PlacedValue {
     value: u8,
     start: u32,
@@ -53,9 +53,9 @@ struct PlacedValue {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text` by a layout. Puts the texts of its values into `values`, indexed by
-    /// number, and returns the element's length. Only legal values are accepted; values numbered below `plain` must be
-    /// strings without escapes.
+    /// Reads the element at the start of `text` by a layout. Puts the texts of the element's values into `values`,
+    /// indexed by number, and returns the element's length. Only legal values are accepted; values numbered below
+    /// `plain` must be strings without escapes.
     #[inline]
     pub fn read<'a>(
         &self,
@@ -93,7 +93,7 @@ impl ElementLayouts {
 
     #[inline]
     fn fits(&self, step: &LayoutStep, text: &[u8]) -> bool {
-        // Near the end of the text fewer bytes than a whole word may be left.
+        // Near the end of the text less than a whole word may be left.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };
@@ -101,7 +101,7 @@ impl ElementLayouts {
             && (step.length <= 8 || self.ends(step, rest))
     }
 
-    /// Returns whether `text` begins with the words of a step after its first.
+    /// Returns whether `text` begins with the second and later words of a step.
     #[inline]
     fn ends(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
@@ -151,7 +151,7 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after `before`, and adds it if necessary; `None` if there are too many
+    /// Returns the step with this text after `before`, and adds the step if necessary; `None` if there are too many
     /// steps.
     fn step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
@@ -247,7 +247,7 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
         );
         learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
-        // The length of the element, and the first value without its quotes.
+        // The result has the length of the element, and the first value without its quotes.
         let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
         let expected = (
             text.len() - 11,
@@ -270,8 +270,8 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
         );
         for other in [
-            // A different key, at each word of the comparison; extra blanks; an invalid value, or one that ends
-            // early.
+            // The scanner must reject a different key (at each word of the comparison), extra blanks, an invalid
+            // value, and a value that ends early.
             r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
             r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
             r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,

@@ -1,4 +1,4 @@
-//! Position of an element in a text, and errors at it.
+//! Elements with their position in a text, and errors at these positions.
 
 use super::JsonText;
 use crate::pytorch::number;
@@ -37,14 +37,14 @@ impl<'a> LocatedElement<'a> {
         self.offset.wrapping_add(inside as u64)
     }
 
-    /// Builds an error about `part` of the element.
+    /// Builds the error for an invalid `part` of the element.
     #[cold]
     pub fn refused(&self, part: &str, found: String, hint: &str) -> TraceError {
         refused(self.of(part), found, hint)
     }
 }
 
-/// Parses the integer in `value`, if there is one; fails if it does not fit the type.
+/// Parses the integer in `value`, if there is one; fails if the integer does not fit the type.
 pub(in crate::pytorch) fn integer<T: TryFrom<i128>>(
     value: Option<JsonText<'_>>,
     what: &str,
@@ -62,7 +62,7 @@ pub(in crate::pytorch) fn integer<T: TryFrom<i128>>(
     })
 }
 
-/// Builds an error at a byte offset of the text.
+/// Builds the error for invalid text at a byte offset.
 #[cold]
 pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     let place = TraceLocation {
@@ -72,7 +72,8 @@ pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     TraceError::refused_at(place, found, hint)
 }
 
-/// Builds the error for the value at the start of `text`, which has the offset `offset`.
+/// Builds the error for a value that the parser rejected: the value at the start of `text`, at the byte offset
+/// `offset`.
 #[cold]
 pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
     let lines = text.split_inclusive(|b| *b == b'\n');

@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// Size of the window, bytes; chosen to fit the processor's inner caches.
 const WINDOW: usize = 1 << 18;
-/// Maximum length of an element of the array. The observer truncates lists after 4,096 values, which keeps elements
-/// below 2 MiB.
+/// Maximum length of an element of the array. The observer truncates lists after 4,096 values, which keeps its
+/// elements below 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;
 /// Maximum length of a value outside the array.
 pub(super) const MAX_VALUE: usize = 64 << 20;
@@ -24,11 +24,11 @@ pub(super) struct TextWindow<'s> {
     end: usize,
     /// End of the text after `at` that is known to be valid UTF-8.
     valid: usize,
-    /// Offset of the window in the text.
+    /// Offset of the window's first byte in the text.
     base: u64,
     /// Whether the text ends within the window.
     ended: bool,
-    /// Last text seen between two objects, up to the brace of the second.
+    /// Text between the last two objects, up to the opening brace of the second.
     separator: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl<'s> TextWindow<'s> {
     pub fn valid(&self) -> &str {
         let text = &self.window[self.at..self.valid];
         // SAFETY: `validate` checked that all of `at..valid` is UTF-8, and moves `valid` whenever `at` passes
-        // it.
+        // `valid`.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
 
@@ -96,8 +96,8 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window so that it begins at the next byte, and fills it. If it already began there, the window
-    /// grows instead. Fails for a value of more than `longest` bytes.
+    /// Moves the window so that it begins at the next byte, and fills it. If the window already begins at the next
+    /// byte, the window grows instead. Fails for a value of more than `longest` bytes.
     pub fn more(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
@@ -115,7 +115,7 @@ impl<'s> TextWindow<'s> {
                 Ok(0) => self.ended = true,
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                // Compressed data that is truncated or corrupt.
+                // An error without an OS code comes from the decoder: the compressed data is truncated or corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
                     let found = format!("it cannot be decompressed: {e}");
                     return Err(refused(self.base + self.end as u64, found, TRUNCATED));
@@ -144,12 +144,12 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Consumes a comma and surrounding blanks if an object follows; returns whether it did.
+    /// Consumes a comma and surrounding blanks if an object follows; returns whether an object follows.
     #[inline]
     pub fn next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
-        // Usually the same separator as before.
+        // The separator is usually the same as between the previous objects.
         if !separator.is_empty() && text.starts_with(separator) {
             self.at += separator.len() - 1;
             return true;

@@ -1,22 +1,23 @@
 //! Transfer times of collectives in which some members have no capture.
 //!
-//! The last member to start may be an absent one, so the time after the last known start is only an upper bound of the
-//! transfer. Collectives form *size classes*: the same kind, group size, and power of two of bytes. Each such
-//! collective takes the smallest transfer of its class and of the classes with more bytes, which cannot be faster; the
-//! rest of its time is waiting.
+//! The last member to start may be an absent member, so the time after the last known start is only an upper bound of
+//! the transfer. Collectives form *size classes*: the same kind, group size, and power of two of bytes. Each such
+//! collective is assigned the smallest transfer of its class and of the classes with more bytes (more bytes cannot be
+//! faster); the rest of the collective's time is waiting.
 //!
-//! If an absent rank is the last each time, even the smallest time contains waiting. So a smallest transfer longer than
-//! 95 % of NCCL's undisturbed kernels ([`NcclTime`]) is assumed to contain waiting and is replaced by the typical one.
-//! This distribution is known for groups within one host over NVLink; for other groups the smallest time is used even
-//! if it may be too long.
+//! If an absent rank is always the last to start, even the smallest time contains waiting. So a smallest transfer
+//! longer than 95 % of NCCL's undisturbed kernels ([`NcclTime`]) is assumed to contain waiting and is replaced by
+//! NCCL's typical time. NCCL's distribution is known for groups within one host over NVLink; for other groups the
+//! smallest time is used even if it may be too long.
 //!
-//! Host threads that carry out a collective usually start late, so the smallest time is an outlier. Assume that each of
-//! `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a class's
-//! times are true transfers, and they are the lowest ones. The estimate is their median, which is the quantile `k / 2n`
-//! of all times. With all members captured it is the median of the whole class; with few it is the smallest.
+//! Host threads that carry out a collective usually start late, so the smallest time is an outlier. Assume that each
+//! of `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a
+//! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
+//! times, which is the quantile `k / 2n` of all times. With all members captured, the estimate is the median of the
+//! whole class; with few captured members, it is the smallest time.
 //!
-//! If absent ranks are inferred, waiting that no captured rank explains was waiting for one of them: the first inferred
-//! member of the group starts that much later than its model did.
+//! If absent ranks are inferred, waiting that no captured rank explains is attributed to an inferred rank: the first
+//! inferred member of the group starts that much later than its model did.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
@@ -46,8 +47,8 @@ fn expected(job: &JobCalls<'_>, matched: &MatchedCollective, members: &[u32]) ->
     rate.expected(name, matched.kind, count as u32, whole)
 }
 
-/// Returns the name of a host's devices, if they are all the same and all `members` are ranks of one host. Launchers
-/// number the ranks of a host consecutively, one per device.
+/// Returns the name of a host's devices, if they are all the same and all `members` are ranks of one host. Ranks
+/// count as one host's if they are consecutive, one per device, because launchers number ranks in this way.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();
@@ -56,22 +57,23 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
     (alike && together).then_some(first)
 }
 
-/// Kind of collective, group size, and power of two of the bytes.
+/// Key of a size class: index of the kind of collective, group size, and power of two of the bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
-/// Times of the collectives of a size class, each the smallest over its members.
+/// Times of the collectives of a size class, one per collective: the smallest over the members.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
-    /// Number of captured members, summed over all collectives; compare [`Self::members`].
+    /// Number of captured members, summed over all collectives; the fraction of captured members is this number ÷
+    /// [`Self::members`].
     seen: usize,
     members: usize,
     on_device: bool,
 }
 
 impl SizeClassTimes {
-    /// Returns the transfer time of the class: the smallest on devices; on hosts the median of the times
-    /// without waiting.
+    /// Returns the transfer time of the class: on devices the smallest time; on hosts the median of the times without
+    /// waiting.
     fn transfer(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {
@@ -99,7 +101,7 @@ pub(super) fn bound(
         |&(rank, call): &CommRef| job.calls[rank as usize].list[call as usize].on_device();
     let mut classes: BTreeMap<SizeClass, SizeClassTimes> = BTreeMap::new();
     for matched in &matches.collectives {
-        // A transfer of zero is an artefact of inaccurate clocks.
+        // A transfer of zero can only come from inaccurate clocks.
         let own = matched
             .members
             .iter()
@@ -116,7 +118,8 @@ pub(super) fn bound(
     let mut smallest: BTreeMap<SizeClass, u64> = least
         .map(|(class, times)| (class, times.transfer()))
         .collect();
-    // From the largest size down: smaller collectives are not slower.
+    // Classes are visited from the largest size down, because a smaller collective cannot be slower than a larger
+    // one.
     let mut larger: Option<(SizeClass, u64)> = None;
     for (class, least) in smallest.iter_mut().rev() {
         if let Some((above, bound)) = larger
@@ -148,8 +151,8 @@ pub(super) fn bound(
     changed
 }
 
-/// Returns the number of members of a collective whose starts were observed. An inferred rank counts with its model,
-/// whose start is in the same collective or in a parallel one.
+/// Returns the number of members of a collective whose starts were observed. An inferred rank counts if its model is
+/// captured, because the model's start is observed in the same collective or in a parallel one.
 fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     let captures = matched
         .members
@@ -159,7 +162,8 @@ fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     captures.len()
 }
 
-/// Delays the first inferred member of a collective in which all members wait; returns the number of changed calls.
+/// Delays the first inferred member of a collective in which every captured member waits; returns the number of
+/// changed calls.
 pub(super) fn delay_inferred(
     times: &mut [Vec<CallTime>],
     matches: &CallMatches,
@@ -190,8 +194,9 @@ pub(super) fn delay_inferred(
 mod tests {
     use super::*;
 
-    /// Eight collectives, half of the members captured: four of the times are transfers, 1 to 4, and the third is their
-    /// median. With all members captured it is the median of all times; on a device it is the smallest.
+    /// Eight collectives, half of the members captured: four of the times are transfers, 1 to 4, and the third of
+    /// them is their median. With all members captured, the result is the median of all times; on a device, the
+    /// smallest time.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in

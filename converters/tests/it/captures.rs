@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus, one_of_each};
 
-/// Files of the corpus that are not legal JSON, and the names that break them (from
+/// Files of the corpus that are not legal JSON, each with the name that makes it illegal (from
 /// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
 const NOT_JSON: &[(&str, &str)] = &[
     (
@@ -39,7 +39,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Parses the whole file as JSON; `None` if that fails.
+/// Parses the whole file as JSON; `None` if the file is not legal JSON.
 fn parsed(path: &Path) -> Option<Value> {
     let contents = TraceContents::open_any(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets that read other tools' files. The fuzz targets share these files; here they run
-//! on every seed.
+//! Bodies of the fuzz targets that read other tools' files. The fuzz crate uses the same code; these tests run it on
+//! every seed file.
 
 mod pytorch;
 mod sources;

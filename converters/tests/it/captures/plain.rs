@@ -1,15 +1,15 @@
-//! A plain parse of whole files that shares no code with the readers.
+//! Compares traces with a plain parse of whole files, which shares no code with the readers.
 
 use chakram_converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A list; empty if the value is not a list.
+/// Returns the elements of a list; empty if the value is not a list.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Python's `str` of parsed JSON that contains no quotes.
+/// Returns Python's `str` of parsed JSON that contains no quotes.
 fn python(value: &Value) -> String {
     match value {
         Value::Array(values) => {
@@ -24,7 +24,7 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// The tensors in a value: lists of six entries whose last is a text and whose type is a tensor.
+/// Collects the tensors in a value: lists of six entries of tensor type whose last entry is a text.
 fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     if !of.contains("Tensor(") {
         return;
@@ -35,7 +35,7 @@ fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     }
 }
 
-/// Storages in order, and the bytes of the distinct tensors.
+/// Returns the storages in order, and the bytes of the distinct tensors.
 fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
     for (value, of) in list(values).iter().zip(list(types)) {
@@ -138,7 +138,8 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let mut arrows = 0;
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut tracks = BTreeSet::new();
-    // Integers are exact. A double near 4·10¹² us is off by up to 1 ns, one near 10¹⁵ us by up to 125 ns.
+    // Integers are exact. A floating-point time near 4·10¹² us is off by up to 1 ns, a time near 10¹⁵ us by up to 125
+    // ns.
     let near = |ns: i64, us: &Value| match us.as_i64() {
         Some(us) => ns == us * 1000,
         None => (ns as f64 - us.as_f64().unwrap() * 1e3).abs() <= ns as f64 * 3e-16 + 1.0,

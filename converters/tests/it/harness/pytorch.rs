@@ -4,7 +4,7 @@ use chakram_converters::pytorch::{HostTrace, KinetoTrace, NONE};
 use chakram_trace::format::file::decompressed;
 use serde_json::Value;
 
-/// Returns the text in `data` as UTF-8, unless it is compressed and large or damaged.
+/// Returns the text in `data` as UTF-8, unless `data` is compressed and is large or damaged.
 fn text(data: &[u8]) -> Option<Vec<u8>> {
     let text = match decompressed(data) {
         Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
@@ -22,15 +22,15 @@ fn text(data: &[u8]) -> Option<Vec<u8>> {
     Some(String::from_utf16_lossy(&words.collect::<Vec<_>>()).into_bytes())
 }
 
-/// Returns the number of elements of the array `key`, or of the text itself if it is an array; `None` if a plain
-/// parse rejects it.
+/// Returns the number of elements of the array `key`, or of the text itself if the text is an array; `None` if a
+/// plain parse rejects the text.
 fn elements(text: &[u8], key: &str) -> Option<usize> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let json: Value = serde_json::from_slice(text).ok()?;
     json.get(key).unwrap_or(&json).as_array().map(Vec::len)
 }
 
-/// Runs the target on `data` as a host trace.
+/// Reads `data` as a host trace, and checks that no node is lost.
 pub fn host(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let trace = match HostTrace::from_bytes(data) {
@@ -58,7 +58,7 @@ pub fn host(data: &[u8]) {
     }
 }
 
-/// Runs the target on `data` as a device trace.
+/// Reads `data` as a device trace, and checks that no event is lost.
 pub fn device(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let trace = match KinetoTrace::from_bytes(data) {

@@ -1,4 +1,4 @@
-//! Fuzz targets for all sources but PyTorch: input is rejected or converted to valid traces.
+//! Fuzz targets for all sources except PyTorch: arbitrary bytes are rejected or converted to valid traces.
 
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::nsys;
@@ -11,7 +11,7 @@ use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
-/// Arbitrary bytes are rejected or are a workload whose traces have the stated number of nodes.
+/// Converts arbitrary bytes, which are rejected or are a workload whose traces have the stated number of nodes.
 pub fn text_workload(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -30,7 +30,7 @@ pub fn text_workload(data: &[u8]) {
     }
 }
 
-/// Arbitrary bytes are rejected or are profiles whose traces preserve the devices' time.
+/// Converts arbitrary bytes, which are rejected or are profiles whose traces preserve the time of the devices.
 pub fn xplane(data: &[u8]) {
     let _ = begins(data);
     let files = [XplaneFile {
@@ -51,7 +51,7 @@ pub fn xplane(data: &[u8]) {
     }
 }
 
-/// Arbitrary bytes are rejected or are an export with valid traces.
+/// Converts arbitrary bytes, which are rejected or are an export with valid traces.
 pub fn nsys(data: &[u8]) {
     // Several threads of a process may run this concurrently.
     let thread = format!("{:?}", std::thread::current().id());
@@ -75,9 +75,9 @@ pub fn nsys(data: &[u8]) {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Arbitrary bytes are rejected or are a schedule. Its written text parses to the same schedule, and its traces have
-/// the same number of nodes. Converting these back, with begin-dependencies resolved and delays split off, gives the
-/// same schedule again.
+/// Converts arbitrary bytes, which are rejected or are a schedule. The text written from this schedule parses to the
+/// same schedule, and the traces have as many nodes as the schedule has operations. Converting the traces back, with
+/// begin-dependencies resolved and delays split off, gives the same schedule again.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -94,7 +94,7 @@ pub fn goal(data: &[u8]) {
         assert_eq!(nodes, program.operations.len().max(1) as u64);
         Some(GoalProgram::of(&graph, &binding.peers).expect("it has times and no collectives"))
     });
-    // Operations that require one another in a cycle have no trace.
+    // Operations that require one another in a cycle have no valid trace.
     let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
         return;
     };
@@ -104,7 +104,8 @@ pub fn goal(data: &[u8]) {
     assert!(again.operations() >= schedule.operations());
 }
 
-/// Arbitrary bytes are rejected or are a workload whose traces have the same number of nodes on every rank.
+/// Converts arbitrary bytes, which are rejected or are a workload whose traces have the same number of nodes on every
+/// rank.
 pub fn simai(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
