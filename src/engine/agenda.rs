@@ -27,7 +27,7 @@ pub(super) struct Agenda {
     last: Time,
     /// Scratch space, kept for its allocation.
     spill: Vec<(Time, Event)>,
-    /// Pending batches of each NPU, by instant.
+    /// Pending batches of each NPU's delays, by the instant at which the delays end.
     pending: Vec<VecDeque<(Time, u32)>>,
     gatherings: Vec<DelayBatch>,
     free_gatherings: Vec<u32>,
@@ -46,7 +46,7 @@ struct DelayBatch {
 #[derive(Clone, Copy, Debug)]
 struct BatchedDelay {
     event: Event,
-    /// Additional payload of the event.
+    /// Number that the caller stores with the event.
     detail: u32,
     next: u32,
 }
@@ -80,8 +80,9 @@ impl Agenda {
         }
     }
 
-    /// Adds an event that ends a delay of `npu` at `at`. It joins the batch of this NPU and instant if one is pending
-    /// or being delivered; otherwise it starts a new one as [`EventClass::Alarm`].
+    /// Adds an event that ends a delay of `npu` at `at`. The event joins the batch of this NPU and
+    /// instant if such a batch is pending or being delivered; otherwise it starts a new batch, an
+    /// event of class [`EventClass::Alarm`].
     #[inline]
     pub fn delay(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
         let delay = BatchedDelay {
@@ -102,7 +103,8 @@ impl Agenda {
         if npu.index() >= self.pending.len() {
             self.pending.resize_with(npu.index() + 1, VecDeque::new);
         }
-        // New delays mostly end last or together with the last, so the back is checked before the search.
+        // A new delay mostly ends at or after the latest pending instant, so the back is checked
+        // before the search.
         let pending = &mut self.pending[npu.index()];
         let place = match pending.back() {
             Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),
@@ -143,8 +145,8 @@ impl Agenda {
         self.push(at, Event::new(EventClass::Alarm, npu.0, gathering));
     }
 
-    /// Returns the next delay of a due batch, with its payload. After the last delay the batch is closed, and a delay
-    /// added later for this instant starts a new one.
+    /// Returns the next delay of a due batch, with the number stored for it. After the last delay
+    /// the batch is closed: a delay that is added later for this instant starts a new batch.
     #[inline]
     pub fn next_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
@@ -213,7 +215,8 @@ impl Agenda {
         std::mem::swap(&mut self.buckets[lowest], &mut self.spill);
         let earliest = self.spill.iter().map(|(at, _)| *at).min();
         self.last = earliest.expect("a filled bucket holds events");
-        // All of these differ from the new `last` only in lower bits, so each moves down at least one bucket.
+        // The spilled events differ from the new `last` only in lower bits, so each moves down at
+        // least one bucket.
         for i in 0..self.spill.len() {
             let (at, event) = self.spill[i];
             self.push(at, event);
@@ -259,7 +262,8 @@ mod tests {
     fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
         let mut agenda = Agenda::default();
         let event = |payload| Event::new(EventClass::Node, 0, payload);
-        // At 5: NPU 1's batch, then a message, then NPU 0's batch. NPU 1's later delays join its batch.
+        // At instant 5: NPU 1's batch, then a message, then NPU 0's batch. NPU 1's later delays
+        // join NPU 1's batch.
         agenda.delay(Npu(1), Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
         agenda.delay(Npu(0), Time(5), event(30), 0);
@@ -279,7 +283,8 @@ mod tests {
                     agenda.next_delay(Npu(event.rank()), event.payload())
                 {
                     order.push((delayed.payload(), detail));
-                    // A zero-length delay that is added while the batch is delivered joins it.
+                    // A zero-length delay that is added while the batch is delivered joins the
+                    // batch.
                     if delayed.payload() == 10 {
                         agenda.delay(Npu(1), Time(5), Event::new(EventClass::Node, 0, 12), 0);
                     }
@@ -299,7 +304,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with a map from instants to lists: the same instants, and the same order within each.
+        /// The agenda and a map from instants to lists give the same instants, and the same order
+        /// within each instant.
         #[test]
         fn events_come_in_order_of_time_and_then_of_scheduling(
             steps in prop::collection::vec((0_u32..4, prop::collection::vec(0_u64..2000, 0..5)), 1..200)

@@ -1,8 +1,8 @@
-//! Collectives in flight: from the arrival of their members to the completion of the last.
+//! Collectives in flight: from the arrival of their first member to the completion of their last.
 //!
-//! Members arrive when they get their lanes ([`Collectives::arrive`]). After that, this module handles the agenda's
-//! events of collectives and the network's notices about their messages. Ends of members' nodes and notifications of
-//! observers leave as [`Effects`].
+//! Members arrive when they get their lanes ([`Collectives::arrive`]). After that, this module
+//! handles the agenda's events of collectives and the network's notices about their messages. It
+//! returns ends of members' nodes and notifications of observers as [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -64,14 +64,14 @@ pub(super) struct MemberCall<'x, 'a> {
     pub running: &'x RunningInstance<'a>,
     pub instance: InstanceIndex,
     pub node: NodeIndex,
-    /// Its group and member, and its number in the group.
+    /// Group and member of the call.
     pub slot: GroupSlot,
     pub sequence: u32,
     /// Whether its trace names the group.
     pub named: bool,
 }
 
-/// Two members that issued different collectives under one sequence number.
+/// Two members of a group that issued different collectives as their n-th collective of the group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueMismatch {
     pub group: GroupIndex,
@@ -115,7 +115,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         self.answers.count(outcome);
     }
 
-    /// Adds a member that has its lane to its collective.
+    /// Adds a member whose node has taken its lane to the member's collective.
     pub fn arrive<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -156,7 +156,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if arrived.len() > 1 {
             return;
         }
-        // Only the first member of an instant schedules the settling of its run.
+        // Only the first member that arrives at an instant schedules the settling of the run.
         if M::Order::AT_ONCE {
             let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
@@ -209,7 +209,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         } = call;
         let extent = &self.chunks.groups[group].plan.extent;
         if let Some(request) = self.chunks.runs[run].request {
-            // The run stores the request of its first member, so the node must be replaced.
+            // The run stores the request of its first member, but the backend expects this member's
+            // node.
             let node = running.graph.id(node);
             let request = CollectiveRequest { node, ..request };
             self.chunks
@@ -245,7 +246,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 let splits = splits.map(|splits| running.first_splits + splits);
                 (request(call.buffer, splits), call.root)
             }
-            // If calls are matched in the order of issue, there is no plan: the first arriving member defines the call.
+            // If calls are matched in the order of issue, the plan has no calls: the first arriving
+            // member defines the call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX), None), Position(0))

@@ -29,10 +29,10 @@ use chakram_hardware::topology::link_graph::MOST_NPUS;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::workload::Workload;
 
-/// A group with its placement in the replay.
+/// A group of the workload, with its placement on the machine.
 #[derive(Clone, Debug)]
 pub struct GroupView<'a> {
-    /// The workload's group.
+    /// Id of the group in the workload.
     pub id: GroupId,
     /// Mask of the participating dimensions of the machine, if not all.
     pub dimensions: Option<u32>,
@@ -64,7 +64,7 @@ pub struct CompiledReplay<'a> {
     pub(super) custom: Vec<CustomCollective>,
     pub(super) prices: ResolvedPrices,
     pub(super) failures: Vec<PlannedFailure>,
-    /// [`Discipline::MATCHES_AS_ISSUED`] of the backend for which it was compiled.
+    /// [`Discipline::MATCHES_AS_ISSUED`] of the backend for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
     /// Chosen chunk counts of collectives, shared by reports and all runs.
@@ -92,11 +92,12 @@ impl<'a> CompiledReplay<'a> {
             &chosen,
         );
         let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
-        // Keeps the chunk counts that the backend chose during compilation.
+        // The chunk counts that the backend chose during compilation must not be chosen again.
         Ok(Self { chosen, ..compiled })
     }
 
-    /// Like [`Self::new`], but for the collectives of another backend, which must then also run it.
+    /// Like [`Self::new`], but for the collectives of another backend. [`Self::run_with_backend`]
+    /// must then run the replay with the same backend.
     pub fn with_backend<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -148,7 +149,7 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Fails if most kernels would take no time because they have no price.
+    /// Fails if most kernels would take no time because no model gives their durations.
     pub fn check_prices(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
@@ -161,12 +162,14 @@ impl<'a> CompiledReplay<'a> {
         }
     }
 
-    /// The share of communication and kernels with a price, and the sources of prices.
+    /// The sources of all durations, and the share of communication and kernels with a known
+    /// duration.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
     }
 
-    /// The effect of each requested price change ([`ReplayOptions::changes`]).
+    /// The number of nodes that each requested change of durations affects
+    /// ([`ReplayOptions::changes`]).
     pub fn price_changes(&self) -> &[PriceChangeCount] {
         &self.plan.changes
     }
@@ -305,7 +308,8 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Fails if the program cannot run on the NPU; `None` means the NPU for which it was compiled.
+    /// Fails if the program cannot run on the NPU; `None` means the NPU for which the program was
+    /// compiled.
     pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npus());
@@ -337,7 +341,8 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance on an NPU; `None` means the NPU for which it was compiled.
+    /// Returns the plan of an instance on an NPU; `None` means the NPU for which the instance was
+    /// compiled.
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
@@ -367,13 +372,15 @@ impl<'a> CompiledReplay<'a> {
         Ok((outcome, observer))
     }
 
-    /// Compiles the loop once for all observers, at the cost of one virtual call per notification.
+    /// Runs a loop that the compiler builds only once for all observers, at the cost of one virtual
+    /// call per notification.
     #[inline(never)]
     fn run_watched(&self, observer: &mut dyn Observer) -> Result<ReplayOutcome, ReplayError> {
         self.run_inline(observer)
     }
 
-    /// Like [`Self::run`], with the loop compiled for this observer type; for the observers that every report uses.
+    /// Like [`Self::run`], but with the loop compiled for this observer type. Meant for the
+    /// observers that every report uses.
     pub fn run_inline<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
@@ -402,7 +409,8 @@ impl<'a> CompiledReplay<'a> {
         self.run_with_backend(observer, network, backend)
     }
 
-    /// Runs to the end over `network`, with the collectives of `backend`, for which this must have been compiled.
+    /// Runs to the end over `network`, with the collectives of `backend`; the replay must have been
+    /// compiled for this backend.
     pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
         &self,
         observer: &mut O,

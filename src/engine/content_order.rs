@@ -60,7 +60,7 @@ impl Discipline for ContentOrder {
         if engine.settle_memories(now) {
             engine.effects.progress.settle();
         }
-        // Ends that resulted from settling.
+        // Collectives whose runs were settled may have ended nodes.
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }

@@ -15,9 +15,9 @@ pub struct PricingCoverage {
     pub fell_back_time: u128,
     /// Kernels that kept their recorded duration, because they were recorded on another vendor's NPU.
     pub kept: u64,
-    /// Total duration of these kernels, in picoseconds; part of `recorded_time`.
+    /// Total duration of the kernels in `kept`, in picoseconds; part of `recorded_time`.
     pub kept_time: u128,
-    /// Whether kernels were recorded on an NPU whose rates differ from a class on which they run.
+    /// Whether recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
     pub carried: bool,
     /// Kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,
@@ -31,7 +31,8 @@ pub struct PricingCoverage {
     pub by_curves: u64,
     /// Total duration of kernels priced by curves, in picoseconds.
     pub curve_time: u128,
-    /// Sum of the standard deviations of these kernels, by [`CurveClass`], in picoseconds.
+    /// Sum of the standard deviations of kernels priced by curves, by [`CurveClass`], in
+    /// picoseconds.
     pub curve_deviations: [u128; CurveClass::COUNT],
     /// Total duration of kernels priced from recorded durations, in picoseconds.
     pub recorded_time: u128,
@@ -39,9 +40,9 @@ pub struct PricingCoverage {
     pub roofline_time: u128,
     /// Kernels priced by loop nests; included in `priced`.
     pub mapped: u64,
-    /// Total duration of these kernels, in picoseconds; part of `roofline_time`.
+    /// Total duration of the kernels in `mapped`, in picoseconds; part of `roofline_time`.
     pub mapped_time: u128,
-    /// Total energy of these kernels, in picojoules.
+    /// Total energy of the kernels in `mapped`, in picojoules.
     pub mapped_energy: f64,
     /// Whether roofline kernels run at peak rates because no efficiency is given.
     pub at_peaks: bool,

@@ -34,21 +34,22 @@ pub(super) const SERVED: u8 = 1;
 pub(super) const REPRICED: u8 = 2;
 /// Flag: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
-/// Flag: it waits for its feed to release it.
+/// Flag: the instance waits for its feed to release it.
 pub(super) const HELD: u8 = 4;
 /// Flag: several launches take turns on its lanes.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance of a launch in flight. It has references, to avoid look-ups in the loop, and fits in one cache line.
+/// An instance of a launch in flight. The struct stores references, to avoid look-ups in the loop,
+/// and fits in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct RunningInstance<'a> {
     pub graph: &'a Graph,
     pub shared: &'a SharedGraphPlan,
     pub planned: &'a InstancePlan,
-    /// Index of its first node among the open dependencies.
+    /// Index of the instance's first node among the open dependencies of all instances.
     first_node: usize,
-    /// Index of its first lane.
+    /// Index of the instance's first lane.
     pub first_lane: u32,
     /// Number of nodes that have yet to complete.
     pub left: u32,
@@ -57,7 +58,7 @@ pub(super) struct RunningInstance<'a> {
     /// Its id for observers.
     pub id: InstanceId,
     pub npu: Npu,
-    /// Index of the run state of its launch.
+    /// Index of the run state of the instance's launch.
     pub frame: u32,
     /// Combination of the flags above: [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
     pub flags: u8,
@@ -90,7 +91,8 @@ impl RunningInstance<'_> {
     }
 }
 
-/// Offsets of a program in the global numbering of instances, groups and tables of pair sizes.
+/// Offsets of a program's instances, groups and tables of pair sizes in the numbering over all
+/// programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchNumbers {
     pub first_instance: InstanceId,
@@ -114,7 +116,7 @@ pub(super) struct LaunchPlace<'a> {
 #[derive(Debug)]
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
-    /// By run state.
+    /// Plan and offsets of each run state's launch.
     places: Vec<LaunchPlace<'a>>,
     open: OpenDependencies,
     /// Only in insertion order: nodes that became ready through a node that completed immediately. They wait until
@@ -193,7 +195,8 @@ impl<'a> Dataflow<'a> {
         self.places.push(place);
     }
 
-    /// Initialises the dependencies of an instance that begins; `used` means that it ran before.
+    /// Initialises the dependencies of an instance that begins; `used` means that an earlier launch
+    /// used its state.
     pub fn open(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
@@ -254,7 +257,8 @@ impl<'a> Dataflow<'a> {
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
-    /// Returns the match of a message of an instance; [`NONE`] if the other end is absent.
+    /// Returns the number that a message of an instance shares with its partner; [`NONE`] if the
+    /// partner has no trace.
     #[inline]
     pub fn pair(&self, instance: InstanceIndex, message: usize) -> u32 {
         match self.instance(instance).planned.pairs[message] {
@@ -295,7 +299,8 @@ impl<'a> Dataflow<'a> {
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
-                // The index of the instance depends on the reuse of run states, but content order must not.
+                // Content order must not depend on the instance's index, which depends on the reuse
+                // of run states.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.node();
                     self.content_of(key(instance, node))
@@ -304,7 +309,8 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Completes a node. Calls `ended` with its instance and type, and then makes its successors ready or delayed.
+    /// Completes a node. Calls `ended` with the node's instance and type, and then makes the node's
+    /// successors ready or delayed.
     #[inline(always)]
     pub fn complete(
         &mut self,

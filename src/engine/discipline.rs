@@ -14,12 +14,14 @@ pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
-/// Order of the events of an instant, and the rules that follow from it: matching, assignment of lanes, and completion
-/// of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own, and
+/// Order of the events of an instant, and the rules that follow from this order: matching,
+/// assignment of lanes, and completion of sends. Implemented by
+/// [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own, and
 /// [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's.
 pub trait Discipline: Sized {
-    /// True if all consequences of an event are carried out within it, so that the order of events at an instant
-    /// matters; false if they are collected, and settled when no event of the instant is left.
+    /// True if all consequences of an event are carried out before the next event, so that the
+    /// order of events at an instant matters. False if consequences are collected, and settled when
+    /// no event of the instant is left.
     const AT_ONCE: bool;
 
     /// True if every send completes when its message has arrived, including sends of collectives. False if sends of
@@ -27,8 +29,8 @@ pub trait Discipline: Sized {
     /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
-    /// True if collectives and messages are matched in the order of issue; false if they are matched before the run,
-    /// from program order.
+    /// True if collectives and messages are matched in the order of issue; false if they are
+    /// matched before the run, in program order.
     const MATCHES_AS_ISSUED: bool;
 
     /// True if each operation has separate ports for its messages.
@@ -46,12 +48,13 @@ pub trait Discipline: Sized {
         now: Time,
     ) -> ControlFlow<()>;
 
-    /// Carries out the follow-up work that components left, such as ends of nodes.
+    /// Carries out the follow-up work that components appended, such as ends of nodes.
     fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     );
 
-    /// Returns whether a freed lane is offered to other nodes; `waiting` is whether its queue has nodes.
+    /// Returns whether a freed lane is offered to other nodes; `waiting` means that nodes queue for
+    /// the lane.
     fn offers_lane(waiting: bool) -> bool;
 }

@@ -17,28 +17,31 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// See the module. Fields are in the order in which they are drained: the first five after each event, the others after
-/// a round, and arrivals only when no event is left at the instant. Methods add to `began`, `records`, `ends` and
-/// `work`.
+/// Lists of effects. The loop drains the fields in this order: the first five after each event, the
+/// others after a round, and arrivals only when no event is left at the instant. Methods add to
+/// `began`, `records`, `ends` and `work`.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Later events.
     pub agenda: Agenda,
-    /// Parts of collectives that began. Observers are notified.
+    /// Nodes whose part of a collective began. Observers are notified.
     pub began: Vec<(InstanceId, NodeIndex)>,
     /// Collectives that ended. Observers are notified.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes whose end the network, a memory or a collective has determined, with its time.
+    /// Nodes whose end the network, a memory or a collective has determined, with the time of the
+    /// end.
     pub ends: Vec<(Time, InstanceNode)>,
     /// In insertion order, ends of this instant and all other work that comes before the next event.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
-    /// Freed lanes, as instance and lane. They take the nodes that queue for them, by rank and lane.
+    /// Freed lanes, as instance and lane. Each takes the next node that queues for it; lanes are
+    /// served by rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
-    /// Nodes that became ready, as instance and node in one word. They are posted by rank and id.
+    /// Nodes that became ready, as instance and node in one word. The loop posts them in the order
+    /// of rank and id.
     pub ready: Vec<u64>,
-    /// Ended instances. Their feeds are notified and may launch.
+    /// Ended instances. Their feeds are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
@@ -50,16 +53,17 @@ pub(super) struct Effects {
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopProgress,
-    /// True if `ends`, `work`, `began` or `records` may have entries: one check after each event instead of four.
+    /// True if `ends`, `work`, `began` or `records` may have entries. One flag saves three checks
+    /// after each event.
     is_stirred: bool,
 }
 
 /// A message submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then its launch and node or, for a step of a collective, group and sequence,
-    /// chunk, stage and step. Messages are submitted in this order, so it does not depend on op numbers or other
-    /// messages.
+    /// Content key: NPU of the sender, then its launch and node or, for a step of a collective,
+    /// group and sequence, chunk, stage and step. Messages are submitted in the order of their
+    /// keys, so the order does not depend on op numbers or other messages.
     pub key: SendOrderKey,
     /// The message.
     pub message: NetworkMessage,
@@ -135,7 +139,7 @@ impl Effects {
         self.is_stirred
     }
 
-    /// Resets the flag, because the lists are about to be drained.
+    /// Clears the flag that the lists have entries; the caller is about to drain them.
     #[inline]
     pub fn calm(&mut self) {
         self.is_stirred = false;
@@ -216,7 +220,8 @@ impl Effects {
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
             "what is beside the loop ends no node"
         );
-        // Order within an instant is by content, so events may be appended.
+        // The order of events within an instant is by content, so the position of appended events
+        // does not matter.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.next_time() {
             other.agenda.take(&mut round);

@@ -8,13 +8,13 @@ use std::fmt;
 /// Reference to a node in error messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeRef {
-    /// Its launch, if there are several.
+    /// Number of the node's launch, if the run has several launches.
     pub launch: Option<LaunchSerial>,
     /// Rank of its trace.
     pub rank: Rank,
-    /// Id in the file.
+    /// Id of the node in the trace file.
     pub id: u64,
-    /// The name, shortened.
+    /// Name of the node, shortened.
     pub name: String,
     /// Index in the graph.
     pub index: NodeIndex,
@@ -33,7 +33,7 @@ impl fmt::Display for NodeRef {
     }
 }
 
-/// Reason, found before the run, why a job cannot be replayed.
+/// Reason why a job cannot be replayed; it is found before the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {
@@ -53,7 +53,7 @@ impl ReplayRefusal {
     }
 }
 
-/// A node that never completed although its dependencies did, and the reason.
+/// A node that never completed although its dependencies completed, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNode {
     /// The node.

@@ -37,18 +37,21 @@ pub(super) enum EventClass {
     Alarm,
     /// A member's endpoint is ready to send in a phase; the rank is the run, the payload the cell.
     Opened,
-    /// A member's endpoint has processed a received message; likewise.
+    /// A member's endpoint has processed a received message; the rank is the run, the payload the
+    /// cell.
     EndpointDone,
-    /// The reduction of a received message is complete; likewise.
+    /// The reduction of a received message is complete; the rank is the run, the payload the cell.
     Reduced,
-    /// A member receives a message that arrived before it was ready; likewise.
+    /// A member receives a message that arrived before the member was ready; the rank is the run,
+    /// the payload the cell.
     Found,
-    /// A message leaves; its rendezvous request had arrived before the message was ready. The payload is its op.
+    /// A message leaves, because its rendezvous request arrived before the message was ready. The
+    /// payload is the message's op.
     Requested,
     /// In insertion order, a wait of a script is over; the rank is the run, the payload the cell.
     ScriptEvent,
-    /// A script receives a message that had arrived or, in content order, one of its waits is over; the payload is an
-    /// op.
+    /// A script receives a message that had already arrived or, in content order, one of the
+    /// script's waits is over; the payload is an op.
     ScriptReceived,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,
@@ -95,7 +98,7 @@ impl EventClass {
 }
 
 impl Event {
-    /// Returns whether it is the end of a node or of a node's delay.
+    /// Returns whether the event is the end of a node or of a node's delay.
     pub fn is_of_node(self) -> bool {
         matches!(self.class(), EventClass::Node | EventClass::Ready)
     }

@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 
 /// Components whose events are handled round by round: a whole replay, or a single collective.
 pub(super) trait LoopComponents {
-    /// Returns the instant of the next round; `None` if nothing is pending or the end is reached.
+    /// Returns the instant of the next round; `None` if no event is pending or the components
+    /// decide to end.
     fn next(&mut self) -> Option<Time>;
 
     /// Takes the events of the round and handles them.

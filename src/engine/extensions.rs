@@ -12,19 +12,21 @@ use std::sync::Arc;
 
 /// Prices of kernels.
 pub trait KernelModel: fmt::Debug + Send + Sync {
-    /// Returns the duration of a kernel on NPUs of a class; `None` leaves it to
-    /// [`ReplayOptions::compute`](super::ReplayOptions::compute).
+    /// Returns the duration of a kernel on NPUs of a class; on `None` the model of
+    /// [`ReplayOptions::compute`](super::ReplayOptions::compute) is used.
     fn duration(&self, kernel: &KernelProfile, class: &NpuClass) -> Option<Span>;
 }
 
 /// A memory design: the cost of local accesses, and the state of remote memory in each run.
 pub trait MemoryDesign: fmt::Debug + Send + Sync {
-    /// Returns the duration of an access of `bytes` to the NPU's own memory; `None` leaves it to the machine.
+    /// Returns the duration of an access of `bytes` to the NPU's own memory; on `None` the
+    /// machine's model is used.
     fn local(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
         None
     }
 
-    /// Creates an idle remote memory; `None` leaves it to the machine. Capacities remain the machine's.
+    /// Creates an idle remote memory; on `None` the machine's model is used. Capacities are always
+    /// the machine's.
     fn remote(&self) -> Option<Box<dyn MemoryModel>> {
         None
     }

@@ -46,8 +46,9 @@ pub(super) struct Fabric<'a, N> {
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant commute, because they use separate ports and counters. The exceptions are first bytes at
-        // one port and messages at one link: these are ordered by content, which comes before their number.
+        // Ops of one instant use separate ports and counters, so their order does not matter. The
+        // exceptions, first bytes at one port and messages at one link, are ordered by content
+        // before op numbers.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
@@ -104,7 +105,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the lowest run that has reserved a link which bytes between `ends` would use at `now`, if any.
+    /// Returns the run with the lowest index that has reserved a link which bytes between `ends`
+    /// would use at `now`, if any.
     #[inline]
     pub fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network.reservations()?.reservation(now, ends)
@@ -134,7 +136,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.ops.remove(op)
     }
 
-    /// Subtracts messages of a rehearsal from the count.
+    /// Subtracts the messages of a rehearsal from the count of messages, because the machine never
+    /// carried them.
     pub fn forget_messages(&mut self, messages: u64) {
         self.ops.forget(messages);
     }
@@ -222,7 +225,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effect
     }
 
-    /// Returns the ends of messages for which failed links left no route.
+    /// Returns the endpoints of messages for which failed links left no route.
     pub fn cut_off(&mut self) -> Vec<(EndpointId, EndpointId)> {
         let failing = self.network.failing_links();
         failing.map_or_else(Vec::new, |failing| failing.cut_off())

@@ -1,9 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
 //! A failure comes before all other events of its instant. Nodes on a failed NPU, and messages and
-//! collectives with its ranks, never end if they have not ended before. A run with such work left
-//! is stuck, and its error explains why. A failed link is removed from the network, which continues
-//! over the other links.
+//! collectives with its ranks, never end if they have not ended before. If such work is left, the
+//! run is stuck, and its error names the failures and this work. A failed link is removed from the
+//! network, which continues over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
@@ -25,7 +25,7 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: some NPU has failed, so each end must be checked.
+/// Flag of an instance: some NPU has failed, so each end of a node must be checked.
 pub(super) const WATCHED: u8 = 64;
 
 /// Consequences of a failure.
@@ -38,11 +38,11 @@ pub struct FailureOutcome {
     pub links: u64,
     /// Number of messages in flight that had to take another route.
     pub rerouted_messages: u64,
-    /// Bytes on these links that were sent again, rounded to the nearest.
+    /// Bytes in flight on the failed links that were sent again, rounded to the nearest.
     pub resent_bytes: u64,
 }
 
-/// A failure with its part in the machine.
+/// A failure, and the NPU or links of the machine that it takes out of service.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: MachineFailure,

@@ -13,26 +13,29 @@ pub use timed::TimedLaunches;
 
 /// A source of launches. A job is a feed with a single launch at 0.
 ///
-/// A feed is notified after the events of a round: first of its ended ranks and launches, in the order of their
-/// numbers, then of its wake. Its requests are carried out immediately, before its next notification. Feeds are
-/// notified in the order in which they were given.
+/// A feed is notified after the events of a round: first of its ended ranks and launches, in the
+/// order of their numbers, then of its wake. The engine carries out the feed's requests
+/// immediately, before the next notification. Feeds are notified in the order in which the run
+/// received them.
 pub trait Feed {
-    /// Returns the instant at which it wants to be woken next; `None` for never. Called before the run and after each
-    /// of the calls below. A past instant means now, so a feed must eventually return a later one.
+    /// Returns the instant at which the feed wants to be woken next; `None` for never. Called
+    /// before the run and after each notification below. A past instant means now, so a feed must
+    /// eventually return a later instant.
     fn wake_at(&self) -> Option<Time>;
 
-    /// Notifies it that [`Self::wake_at`] is reached.
+    /// Notifies the feed that the instant of [`Self::wake_at`] is reached.
     fn woken(&mut self, now: Time, queue: &mut LaunchQueue);
 
-    /// Returns the times of its ended launches, in order, if it keeps them for reports.
+    /// Returns the times of the feed's ended launches, in order, if the feed keeps them for
+    /// reports.
     fn steps(&self) -> &[StepTimes] {
         &[]
     }
 
-    /// Notifies it that all nodes of one of its launches are complete.
+    /// Notifies the feed that all nodes of one of its launches are complete.
     fn launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
 
-    /// Notifies it that all nodes of a rank of one of its launches are complete.
+    /// Notifies the feed that all nodes of one rank of one of its launches are complete.
     fn rank_ended(
         &mut self,
         _now: Time,

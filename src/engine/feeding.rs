@@ -9,7 +9,7 @@ use chakram_base::units::Time;
 /// A feed during the run.
 pub(super) struct RunningFeed<'a> {
     feed: &'a mut dyn Feed,
-    /// Instant of its pending wake.
+    /// Instant of the feed's pending wake.
     wake: Option<Time>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Feeds<'a> {
     all: Vec<RunningFeed<'a>>,
     /// Feeds to wake in this round.
     woken: Vec<u32>,
-    /// Requests of a feed; kept for its allocation.
+    /// Requests of the feed that is being notified; reused to keep the allocation.
     queue: LaunchQueue,
 }
 
@@ -79,7 +79,8 @@ impl<'a> Feeds<'a> {
         queue
     }
 
-    /// Takes back the requests after they were carried out, and schedules the feed's next wake.
+    /// Takes back the list of requests after they were carried out, and schedules the feed's next
+    /// wake.
     pub fn told(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);

@@ -36,9 +36,10 @@ pub(super) struct Launches<'a> {
     frames: Vec<LaunchFrame>,
     /// Free run states, by program.
     free: Vec<Vec<u32>>,
-    /// By program.
+    /// Offsets of each program in the numbering over all programs.
     numbers: Vec<LaunchNumbers>,
-    /// First lane of each NPU, by feed; [`NONE`] before the first launch. Only if there may be several launches.
+    /// First lane of each NPU for each feed; [`NONE`] before the feed's first launch on the NPU.
+    /// Used only if there may be several launches.
     lanes_of: Vec<Vec<u32>>,
     /// Maximum number of lanes of an NPU.
     most_lanes: u32,
@@ -91,7 +92,8 @@ impl<'a> Launches<'a> {
         }
         let first = &mut of[npu.index()];
         if *first == NONE {
-            // Enough for every program, because all launches of the feed share these lanes.
+            // The number of lanes must be enough for every program, because all launches of the
+            // feed share these lanes.
             *first = lanes.add(self.most_lanes);
         }
         *first
@@ -113,7 +115,7 @@ impl<'a> Launches<'a> {
         self.nodes
     }
 
-    /// Returns the numbers of a program.
+    /// Returns the offsets of a program in the numbering over all programs.
     pub fn numbers(&self, program: u32) -> LaunchNumbers {
         self.numbers[program as usize]
     }
@@ -150,8 +152,8 @@ impl<'a> Launches<'a> {
         Ok((program, record))
     }
 
-    /// Returns a run state for a launch, and whether it was used before. For a new one, the caller must extend the
-    /// components.
+    /// Returns a run state for a launch, and whether it was used before. For a new run state, the
+    /// caller must extend the components.
     pub fn take(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
@@ -224,7 +226,8 @@ impl<'a> Launches<'a> {
         (record, over)
     }
 
-    /// Returns the duration of a node in its launch.
+    /// Returns the duration of a node in the launch of `running`, which may have durations of its
+    /// own.
     #[inline]
     pub fn price(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
         let price = running.duration(node);

@@ -114,7 +114,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             InFlightOp::Scripted {
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
-                // The part ends for the sender before the receiver.
+                // The sender's part ends before the receiver's part.
                 self.collectives.chunks_mut().part_ended(
                     fabric,
                     effects,

@@ -9,9 +9,10 @@ use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
-/// Fills in the defaults of a replay's prices: the launch mode, whether collectives take measured times, and whether
-/// the machine's corrections apply. All follow from whether kernels are priced by curves. This is true for
-/// [`ComputeModel::Curves`], and for generated models on a machine with curves.
+/// Fills in the defaults for a replay's durations: the launch mode, whether collectives take
+/// measured times, and whether the machine's corrections apply. All three defaults depend on
+/// whether measured curves give the kernel times. They do for [`ComputeModel::Curves`], and for
+/// generated models on a machine with curves.
 pub(super) fn by_default(
     workload: &Workload,
     machine: &Machine,
@@ -42,7 +43,8 @@ pub(super) fn by_default(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // What is left of models that were not measured is not known better than their prices.
+            // For a model that was not measured, the correction does not reduce the error below
+            // that of the kernel times.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),
@@ -50,7 +52,8 @@ pub(super) fn by_default(
     }
 }
 
-/// The machine's correction for models whose most frequent products are those of `workload`, or else that of all others.
+/// Returns the machine's correction for models whose most frequent matrix product is the most
+/// frequent one of `workload`; otherwise the machine's correction for all other models.
 fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
@@ -61,14 +64,14 @@ fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection>
     of(Some(products)).or_else(|| of(None)).copied()
 }
 
-/// Choice of prices and launches for a replay, with defaults filled in.
+/// Sources of durations and launches for a replay, with defaults filled in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedPrices {
     pub launch: LaunchMode,
-    /// The launch mode without the option.
+    /// Launch mode if the option does not set one.
     pub default_launch: LaunchMode,
     pub measured_collectives: bool,
-    /// Factor on launches, measured collectives and kernels priced by curves.
+    /// Factor on launches, measured collectives and kernels whose times come from curves.
     pub correction: Option<f64>,
     /// Remaining relative error of the machine's correction.
     pub corrected_to: Option<f64>,
@@ -126,7 +129,7 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     })
 }
 
-/// Returns the launch of `node`, if it needs one.
+/// Returns the host launch that `node` needs; `None` if it needs none.
 fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);

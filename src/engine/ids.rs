@@ -29,8 +29,8 @@ index!(
     CellIndex
 );
 index!(
-    /// Common number of a stage for all members of a collective: its index in the first member's schedule along the
-    /// same line.
+    /// Number of a stage that all members of a collective share: the index of the corresponding
+    /// stage along the same line in the first member's schedule.
     SharedStage: u16
 );
 
@@ -56,7 +56,7 @@ pub struct RunCell {
     pub cell: CellIndex,
 }
 
-/// A step of a stage of a collective in flight, or the number of steps so far.
+/// A step of a stage of a collective in flight, or a number of steps taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedStep {
     pub stage: SharedStage,

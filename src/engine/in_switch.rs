@@ -1,9 +1,10 @@
-//! In-switch collectives of the memory pool: loads that switches gather and stores that they reduce, by all NPUs of
-//! the machine.
+//! In-switch collectives of the memory pool: loads that switches gather, and stores that switches
+//! reduce, for all NPUs of the machine.
 //!
-//! Members do not wait for each other: each access accounts for its share of the link load, under the assumption that
-//! all NPUs do the same access. So all must: the k-th such access, in the order of ids, must be equal on all ranks, and
-//! every NPU must have a rank. Otherwise the job is rejected.
+//! Members do not wait for each other: the time of each access includes its share of the link load,
+//! under the assumption that all NPUs do the same access. So the k-th in-switch access, in the
+//! order of ids, must be equal on all ranks, and every NPU must have a rank. Other jobs are
+//! rejected.
 
 use super::error::ReplayRefusal;
 use super::matching::describe;
@@ -78,7 +79,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
     }
     let mut seen = BTreeSet::from([instance.graph]);
     for other in workload.instances() {
-        // Ranks that share a graph always agree.
+        // Ranks with the same graph have the same accesses, so one comparison is enough.
         if !seen.insert(other.graph) {
             continue;
         }

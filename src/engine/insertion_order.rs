@@ -1,4 +1,5 @@
-//! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
+//! Insertion order: events are handled one by one in the order in which they were scheduled, and
+//! nodes in the order of ids.
 //!
 //! The consequences of an event come before anything else. Components append them as work ([`FollowUp`]). Entries are
 //! done in order, each with all its consequences before the next entry (depth first). After each ended node, the nodes
@@ -47,7 +48,7 @@ impl Discipline for InsertionOrder {
         engine.round = round;
     }
 
-    /// All nodes were issued within the events, so no arrivals are left to settle.
+    /// Nodes are issued while events are handled, so no arrivals are left to settle.
     #[inline]
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -79,7 +80,7 @@ impl Discipline for InsertionOrder {
         }
     }
 
-    /// Nodes wait by id elsewhere, so the lane's queue is always empty.
+    /// In insertion order, waiting nodes are in a heap by id, so the lane's queue is always empty.
     #[inline]
     fn offers_lane(_: bool) -> bool {
         true
@@ -140,8 +141,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id; for insertion order. A node made
-    /// ready by an immediately completed node waits until another node completes, unless there is no other.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id; for insertion
+    /// order. A node that an immediately completed node made ready waits until another node
+    /// completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -190,7 +192,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             self.follow_up(now);
         }
-        // Completions of other nodes issue nothing in between, so the list can be reused.
+        // No node is issued between two calls of this function, so the list can be reused.
         issuable.clear();
         if self.effects.ready.is_empty() {
             self.effects.ready = issuable;
@@ -209,7 +211,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.processors.lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances with nothing in flight. Otherwise their dormant nodes would never run, as in ASTRA-sim.
+    /// Wakes instances with nothing in flight, because otherwise their dormant nodes would never
+    /// run. ASTRA-sim does the same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant().iter();
         let mut sleeping: Vec<InstanceIndex> =

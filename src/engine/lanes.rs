@@ -1,9 +1,9 @@
 //! Lanes of NPUs: holder, queue, and turns of launches.
 //!
-//! A lane serves nodes in the order in which they became ready. If an NPU may run several launches of one feed, the
-//! lane serves the launches in the order in which they began: a node of a launch takes the lane only when no node of an
-//! earlier launch is left for it. Launches begin in the same order on all NPUs, so they cannot deadlock over lanes.
-//! Each feed has separate lanes.
+//! A lane serves nodes in the order in which they became ready. If an NPU may run several launches
+//! of one feed, the lane serves the launches in the order in which they began: a node of a launch
+//! takes the lane only when all nodes of earlier launches on this lane are complete. Launches begin
+//! in the same order on all NPUs, so they cannot deadlock over lanes. Each feed has separate lanes.
 
 use super::dataflow::{Dataflow, node_of};
 use super::discipline::Discipline;
@@ -14,7 +14,8 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Value of the holder of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// A lane of an NPU. The loop reads it for every node, but its queue only for few, so queues are stored separately.
+/// State of a lane of an NPU, without its queue. The loop reads this state for every node but the
+/// queue only for few, so queues are stored separately.
 #[derive(Clone, Copy, Debug)]
 struct LaneState {
     /// Node that holds the lane, as instance and node in one word, or [`FREE`].
@@ -35,11 +36,12 @@ struct LaneTurn {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     states: Vec<LaneState>,
-    /// By lane, waiting nodes: sorted by launch, then first ready, first served.
+    /// By lane, waiting nodes, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
     /// By lane, waiting nodes in ascending order of their ids; only in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
-    /// By lane, the launches that have nodes left for it, in ascending order; only if there may be several launches.
+    /// By lane, the launches that have nodes left for the lane, in ascending order; only if there
+    /// may be several launches.
     turns: Vec<VecDeque<LaneTurn>>,
 }
 

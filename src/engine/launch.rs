@@ -20,8 +20,8 @@ impl fmt::Display for LaunchSerial {
 pub struct Launch {
     /// Index of the program in the run.
     pub program: u32,
-    /// The NPU for a program of one rank; by default the NPU for which it was compiled. Every kernel of the program
-    /// must have a price on its class.
+    /// The NPU for a program of one rank; by default the NPU for which the program was compiled.
+    /// Every kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
     /// A number chosen by the feed; copied to records of the launch.
     pub tag: u64,
@@ -47,31 +47,31 @@ pub enum LaunchPrices {
 /// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
-    /// All now, each after its release time in the workload.
+    /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each when its feed releases it ([`LaunchQueue::release`]).
+    /// Each rank starts when the feed releases the rank ([`LaunchQueue::release`]).
     ByRank,
 }
 
 /// Description of a launch for feeds and observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchRecord {
-    /// Its number.
+    /// Number of the launch in the run.
     pub serial: LaunchSerial,
-    /// Index of its feed in the run.
+    /// Index of the requesting feed in the run.
     pub feed: u32,
-    /// Index of its program in the run.
+    /// Index of the executed program in the run.
     pub program: u32,
     /// The number that the feed chose.
     pub tag: u64,
     /// The NPU, if the launch named one.
     pub npu: Option<Npu>,
-    /// The instant at which it began.
+    /// Instant at which the launch began.
     pub began: Time,
 }
 
-/// Requests of a feed, collected while it handles a notification.
+/// Requests of a feed, collected while the feed handles a notification.
 #[derive(Debug, Default)]
 pub struct LaunchQueue {
     /// Number of the next launch of the run.

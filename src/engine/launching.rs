@@ -1,5 +1,5 @@
-//! Launches in the loop: notifies feeds of ended launches, starts requested launches, and starts and ends processor
-//! jobs.
+//! Handling of launches in the loop: notifies feeds of ended launches, starts requested launches,
+//! and starts and ends processor jobs.
 
 use super::collectives::RunningGroups;
 use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
@@ -143,7 +143,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.schedule_jobs(now);
     }
 
-    /// Notifies processors that an instant with notifications is over.
+    /// Notifies processors that an instant at which they were notified is over.
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle(now);
         self.schedule_jobs(now);
@@ -166,9 +166,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 }
 
-/// The parts of a loop that store state of launches.
+/// The components of a loop that store state of launches.
 ///
-/// It does not depend on the loop's generic types, so that this code is compiled only once.
+/// The struct does not depend on the loop's generic types, so that its code is compiled only once.
 struct LaunchParts<'x, 'a> {
     launches: &'x mut Launches<'a>,
     flow: &'x mut Dataflow<'a>,
@@ -271,7 +271,8 @@ impl<'a> LaunchParts<'_, 'a> {
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // There is only one run state, so the exact size is reserved. With several, lists grow by doubling.
+            // A single run state needs a known size, so exactly this size is reserved. With several
+            // run states, lists grow by doubling.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors.lanes_mut().reserve(lanes.sum());

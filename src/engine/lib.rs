@@ -2,37 +2,41 @@
 //!
 //! # The ordering contract
 //!
-//! All pending events are in one queue. The loop takes all events of an instant together as a *round* and handles them
-//! in content order (class, rank, node or op), independent of the order in which they were scheduled. Handling them
-//! frees lanes and makes nodes ready. After the round, freed lanes take the nodes that queue for them, and then newly
-//! ready nodes are posted, by rank and id. If this schedules events at the same instant, another round follows. When no
-//! event is left at the instant, it is *settled*. Collectives whose members arrived proceed: analytically if all
-//! members arrived together and a closed form is proved, otherwise message by message. Loads and stores that contend on
-//! the way to a memory pool share its links again, after their chunks have reached the network's ports and after all
-//! messages of the instant. So an unrelated event, or an analytical answer in place of messages, never changes the
-//! order of other events.
+//! All pending events are in one queue. The loop takes all events of an instant together as a
+//! *round* and handles them in content order (class, rank, node or op), independent of the order in
+//! which they were scheduled. Handled events free lanes and make nodes ready. After the round,
+//! freed lanes take the nodes that queue for them, and then newly ready nodes are posted, by rank
+//! and id. If this schedules events at the same instant, another round follows. When no event is
+//! left at the instant, it is *settled*. Collectives whose members arrived proceed: analytically if
+//! all members arrived together and a closed form is proved, otherwise message by message. Loads
+//! and stores that contend on the way to a memory pool share its links again, after their chunks
+//! have reached the network's ports and after all messages of the instant. So an unrelated event,
+//! or an analytical answer in place of messages, never changes the order of other events.
 //!
 //! # The life of a node
 //!
-//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay (host time before it
-//! is ready). The end of a delay is a normal event, ordered by rank and node; a node without a delay is ready in the
-//! round that completes its last dependency. A collective then waits for its place in the launch order of its group, a
-//! receive is posted, and nodes without an operation complete immediately. All other nodes queue for their lane, first
-//! ready, first served. When the lane is free the node is *issued*. It holds the lane until it is *complete*: a kernel
-//! or a load after its price, a send when its last byte has left (or has arrived, if the machine requires this), a
-//! collective when this member's part is done.
+//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay
+//! (host time before it is ready). The end of a delay is a normal event, ordered by rank and node;
+//! a node without a delay is ready in the round that completes its last dependency. A collective
+//! then waits for its place in the launch order of its group, a receive is posted, and nodes
+//! without an operation complete immediately. All other nodes queue for their lane, first ready,
+//! first served. When the lane is free the node is *issued*. The node occupies the lane until the
+//! node is *complete*: a kernel or a load after its duration, a send when its last byte has left
+//! (or has arrived, if the machine requires this), a collective when this member's part is done.
 //!
-//! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated: a member's part begins
-//! when all ranks that it waits for have started, and completes after its own recorded duration. Starts are collected
-//! and settled like the arrivals above, and lanes and launch order work the same way. A node that does not wait for
-//! other ranks needs no place in the launch order.
+//! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated: a
+//! member's part begins when all ranks that it waits for have started, and completes after its own
+//! recorded duration. Starts are collected and settled like the arrivals above. Lanes and launch
+//! order work in the same way as with a simulated network. A node that does not wait for other
+//! ranks needs no place in the launch order.
 //!
 //! # Launches
 //!
-//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a job is a feed with
-//! one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round, feeds
-//! are notified of ended launches, and then feeds that asked to be woken are woken. Their new launches begin in the
-//! next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
+//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a
+//! job is a feed with one launch at 0. With several launches, "by rank" above means by NPU and then
+//! by launch number. After a round, feeds are first notified of ended launches. Then feeds that
+//! asked to be woken are woken. Their new launches begin in the next round. [`ProcessorModel`]s
+//! settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
@@ -135,7 +139,7 @@ pub struct ReplayOutcome {
     /// Completion time of the last node.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Number of completed nodes, that is, of all nodes.
+    /// Number of completed nodes. A successful replay completes all nodes.
     pub nodes: u64,
     /// Number of messages that the network carried, including steps of collectives.
     pub messages: u64,
@@ -228,7 +232,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Runs until nothing is pending.
+    /// Runs the loop until nothing is pending, and returns the totals.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         self.run_events()?;
         let outcome = self.outcome();
@@ -329,15 +333,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.effects.arrivals = arrivals;
     }
 
-    /// Shares the links of memories again if accesses began or ended at this instant and no event of it is left.
-    /// Returns whether it did.
+    /// Shares the links of memories again if accesses began or ended at this instant and no event
+    /// of it is left. Returns whether any links were shared again.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // An access that one memory ends at this instant may lead to new accesses of the next memory, so that one
-            // is settled later.
+            // An access that one memory ends at this instant may lead to new accesses of another
+            // memory, so the other memory is settled after them.
             if !self.effects.agenda.has(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.follow_up(now);

@@ -50,8 +50,8 @@ pub(super) fn collectives(
         if options.comm == CommTiming::Model {
             change_calls(plan, workload, &options.changes, &mut calls, &members);
         }
-        // Similar groups mostly have equal collectives and consecutive numbers, so comparing with the previous group is
-        // enough.
+        // Similar groups mostly have equal collectives and consecutive numbers, so each group is
+        // compared only with the previous group.
         plan.groups[group].calls = match &before {
             Some(before) if **before == *calls => Arc::clone(before),
             _ => calls.into(),
@@ -92,7 +92,7 @@ fn group_calls(
     };
     let calls = first.iter().map(|call| call_plan(workload, group, call));
     let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
-    // A member with a trace that never uses the group.
+    // A member that has a trace but never uses the group.
     let mut silent = None;
     if count < group.present as usize {
         let present = group.members.iter().map(|m| plan.instance_of[m.index()]);
@@ -131,7 +131,7 @@ fn group_calls(
     ))
 }
 
-/// Applies requested durations to `calls`, which `members` make.
+/// Applies the durations that options request to `calls`, the collectives that `members` issue.
 fn change_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -140,7 +140,8 @@ fn change_calls(
     members: &[MemberCalls<'_>],
 ) {
     let Some(first) = members.first() else { return };
-    // The counts of collectives come last.
+    // `plan.changes` has the counts of kernel changes first and the counts of collective changes
+    // last.
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
         let (_, graph, node) = call_of(workload, at);
@@ -192,7 +193,7 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
-/// Returns the root; by default the first member.
+/// Returns the root that the call names; by default the first member.
 fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],
@@ -293,8 +294,9 @@ pub(super) fn channels(
     }
 }
 
-/// Returns the first unmatched send for which an unmatched receive with the same ends and tag but another size exists:
-/// probably one message whose sizes differ. Channels with equal ends and tag must be neighbours.
+/// Returns the first unmatched send for which an unmatched receive with the same ends and tag but
+/// another size exists: probably the two halves of one message, with different sizes. Channels with
+/// equal ends and tag must be neighbours.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
@@ -355,7 +357,8 @@ pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(),
     Ok(())
 }
 
-/// Returns all halves whose other end has a trace, as references to an instance and one of its messages.
+/// Returns all sends or receives whose other end has a trace, as references to an instance and one
+/// of its messages.
 fn halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,

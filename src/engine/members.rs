@@ -25,7 +25,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Calls `tell` with each member but the leader.
+    /// Calls `tell` with each member except the leader.
     #[inline(never)]
     fn tell_of_followers(
         &mut self,
@@ -38,7 +38,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a node that has the leader's lane.
+    /// Starts a node that occupies the leader's lane, for all members.
     #[inline(never)]
     pub(super) fn issue_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(leader);
@@ -63,7 +63,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts loads and stores that were stored until all accesses of a dispatch are known.
+    /// Starts the loads and stores that were deferred until all accesses of a dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.exist() {

@@ -1,7 +1,8 @@
 //! Messages between ranks: sends, receives, and their matches.
 //!
-//! In content order, sends and receives are paired before the run. In insertion order, halves meet in a channel, in the
-//! order in which they are issued. With recorded durations the network is not simulated.
+//! In content order, sends and receives are paired before the run. In insertion order, the two
+//! halves are matched in a channel, in the order in which they are issued. With recorded durations
+//! the network is not simulated.
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
@@ -20,15 +21,16 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks, and the half that is waiting, if any.
+/// Progress of a message between two ranks, and the half (the send or the receive) that is waiting,
+/// if any.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
     /// Set when the last byte has arrived or, with recorded durations, when the send has started.
     delivered: bool,
     /// Set when the send has been issued; only for messages over the network.
     sent: bool,
-    /// Node of the waiting half plus one; zero if none waits. Always the receive, except that with recorded durations a
-    /// send may wait for its receive.
+    /// Node index of the waiting half, plus one; zero if none waits. The waiting half is the
+    /// receive; only with recorded durations a send may wait for its receive.
     posted: u32,
     /// Instance of the waiting half.
     waiter: InstanceIndex,
@@ -55,10 +57,11 @@ struct MessageChannel {
     /// Issued halves whose other half is not issued yet: sends or receives, never both.
     unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
-    /// Number of rendezvous requests that arrived before their send. Requests have no size, so the first channel counts
-    /// them for all sizes.
+    /// Number of rendezvous requests that arrived before their send. Requests have no size, so the
+    /// first channel with these ends and tag counts the requests for all sizes.
     asked: u32,
-    /// Ops of sends that wait for their request; also only in the first channel.
+    /// Ops of sends that wait for their request; filled only in the first channel with these ends
+    /// and tag.
     expected: VecDeque<OpIndex>,
 }
 
@@ -68,9 +71,9 @@ pub(super) struct Messages<'a> {
     comm: CommTiming,
     /// Whether a send completes when its message has arrived, rather than when it has left.
     ends_on_arrival: bool,
-    /// Matches in content order.
+    /// Messages in content order, one per pair of a send and a receive.
     pairs: Vec<MessageState>,
-    /// Matches in insertion order.
+    /// Channels in insertion order.
     channels: Vec<MessageChannel>,
     /// For each channel, the channel that counts its requests. A reference is enough, because insertion order has only
     /// one launch.
@@ -127,7 +130,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Resets used matches for another launch.
+    /// Resets matches that an earlier launch used.
     pub fn reset(&mut self, first: u32, count: u32) {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
@@ -139,7 +142,7 @@ impl<'a> Messages<'a> {
         self.comm != CommTiming::Model || unknown()
     }
 
-    /// Starts a send that has its lane.
+    /// Starts a send whose lane is free for it.
     #[inline]
     pub fn send<D: Discipline, N: NetworkBackend>(
         &mut self,
@@ -213,8 +216,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the halves that begin with an issued send: the receive, and the send itself unless its
-    /// receiver must request it.
+    /// Notifies observers of the halves that begin when a send is issued: the receive, and the send
+    /// itself unless the receiver must request the message.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -283,7 +286,8 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin(running.id, node);
-        // Keyed by receiver: in this launch the sender's NPU sends nothing else except collectives.
+        // The key names the receiver, because the sender has no node; in this launch the sender's
+        // NPU sends nothing else except collectives.
         let (serial, InstanceId(id)) = (flow.serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open(2);
@@ -340,7 +344,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Ends a receive with the channel's message, or stores the message until one is posted.
+    /// Ends the oldest posted receive of the channel with an arrived message, or counts the message
+    /// until a receive is posted.
     pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {

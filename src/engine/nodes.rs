@@ -164,7 +164,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn post(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
-            // Fast path for most nodes: their price is known and their lanes have no turns.
+            // Fast path for most nodes: their duration is known, and launches do not take turns on
+            // their lanes.
             kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
                 if running.flags == 0 =>
             {
@@ -217,7 +218,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         let (slot, sequence) = self.flow.call(instance, node);
-        // A node that does not wait for others counts as ready, but starts without waiting for its place.
+        // A node that does not wait for other members counts as ready in the launch order, but
+        // starts without waiting for its place.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives
@@ -264,7 +266,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a node that has its lane.
+    /// Starts a node that has taken its lane.
     #[inline]
     pub(super) fn issue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(instance);
@@ -295,7 +297,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a send that has its lane.
+    /// Starts a send that has taken its lane.
     #[inline]
     pub(super) fn send_message(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
@@ -309,7 +311,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts the collective of a member that has its lane.
+    /// Starts a member's part of a collective after its node has taken its lane.
     #[inline]
     pub(super) fn arrive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (slot, sequence) = self.flow.call(instance, node);

@@ -1,7 +1,7 @@
 //! Observers: notifications about the progress of a replay.
 //!
-//! The caller chooses the observers, which are compiled into the loop. Nothing is stored per node unless an observer
-//! does it.
+//! The caller chooses the observers, which are compiled into the loop. The loop stores nothing per
+//! node for reports; an observer may.
 
 use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
 use chakram_base::ids::{NodeIndex, Rank};
@@ -10,7 +10,8 @@ use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an NPU's time, in order of precedence; idle is the rest.
+/// Category of an NPU's time, in order of precedence: an instant belongs to the first category that
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {
@@ -76,13 +77,13 @@ impl TimeCategory {
 /// A segment of the critical path; each begins at the end of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
-    /// Instance on which it is.
+    /// Instance of the segment's node.
     pub instance: InstanceId,
     /// The node that runs or is about to run.
     pub node: NodeIndex,
-    /// Its beginning.
+    /// Beginning of the segment.
     pub from: Time,
-    /// Its end.
+    /// End of the segment.
     pub to: Time,
     /// Category of the time: the node's category, host for its delay, idle for time without a node.
     pub category: TimeCategory,
@@ -104,18 +105,19 @@ pub struct CollectiveRecord {
     /// Time from `last_start` to `end`. For communication with recorded or captured durations, the longest recorded
     /// duration of a member.
     pub transfer: Span,
-    /// The rank that caused the longest wait, and its share of `waited`. It is the last arrival among ranks with a
-    /// trace (the lowest of several); with recorded durations it may be the root. `None` if no member waited, and in a
-    /// replay as captured.
+    /// The rank that caused the longest wait, and its share of `waited`: the last rank to arrive
+    /// among ranks with a trace (the lowest of several). With recorded durations the rank may be
+    /// the root. `None` if no member waited, and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
-    /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, the time to
-    /// the last arrival among the ranks that the member waits for; in a replay as captured, the captured waits.
+    /// Sum over present members of the time from their arrival to `last_start`. With recorded
+    /// durations, the sum of times to the last arrival among the ranks that each member waits for;
+    /// in a replay as captured, the sum of the captured waits.
     pub waited: Span,
-    /// Whether it was simulated message by message rather than answered analytically.
+    /// Whether the collective was simulated message by message rather than answered analytically.
     pub stepwise: bool,
     /// Whether an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
-    /// Number of messages that the network carried for it.
+    /// Number of messages that the network carried for this collective.
     pub messages: u64,
 }
 
@@ -125,15 +127,15 @@ pub trait Observer {
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// `node` is complete.
     fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// The transfer of an issued collective, send or receive `node` begins, because all partners that it waits for have
-    /// begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's request or
-    /// takes its recorded duration.
+    /// The transfer of an issued collective, send or receive `node` begins, because all partners of
+    /// the node that it waits for have begun. A receive waits for its send. A send waits for its
+    /// receive only if it needs the receiver's request or takes its recorded duration.
     fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
     /// The dependencies of `node` are complete and its delay begins. Not called for nodes without a delay.
     fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// The delay of `node` is over: it is ready.
+    /// The delay of `node` is over, and the node is ready.
     fn ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// `node` is ready and waits for its lane, which another node occupies.
     fn waits(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
@@ -153,7 +155,7 @@ pub trait Observer {
 
     /// At the end of the replay, the statistics of its loop.
     fn counted(&mut self, _counts: &LoopCounts) {}
-    /// Returns whether it ignores all notifications, so that the loop can skip them.
+    /// Returns whether the observer ignores all notifications, so that the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
     }

@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
-    /// Launching by the machine's host, for graphs without host work.
+    /// How the machine's host launches nodes, for graphs without host work.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -35,9 +35,9 @@ pub struct ReplayOptions {
     pub network: Option<NetworkKind>,
     /// How to time uncontended collectives; by default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
-    /// Factor on launches, measured collectives and kernels priced by curves. By default the machine's
-    /// [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix product,
-    /// if it has one.
+    /// Factor on launches, measured collectives and kernels whose times come from curves. By
+    /// default the machine's [correction](chakram_hardware::machine::Machine::corrections) for the
+    /// workload's most frequent matrix product, if the machine has one.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
     /// [`CommTiming::Model`].
@@ -46,8 +46,8 @@ pub struct ReplayOptions {
     pub changes: PriceChanges,
     /// Failures of parts of the machine, in addition to failures in its file.
     pub failures: Vec<MachineFailure>,
-    /// Use tile groups: one of several ranks that do the same work at the same time simulates all of them while this is
-    /// true. The result does not change. Has an effect only with [`CommTiming::Model`].
+    /// Use tile groups: as long as several ranks do the same work at the same time, one of them
+    /// simulates all. The result does not change. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Models of the caller that replace the machine's.
     pub extensions: Extensions,
@@ -69,7 +69,7 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// Returns whether prices change, or parts of the machine fail.
+    /// Returns whether the options change durations, or make parts of the machine fail.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty() || !self.failures.is_empty()
     }
@@ -85,13 +85,13 @@ impl ReplayOptions {
 /// How a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
-    /// `Eager` if kernels are priced by curves, otherwise `None`.
+    /// `Eager` if kernel times come from curves, otherwise `None`.
     #[default]
     Auto,
     /// Launches cost nothing.
     None,
     /// Every kernel, collective and message is launched separately, at the cost of the machine's
-    /// [`Host`](chakram_hardware::machine::Host); launches cost nothing if the machine has none.
+    /// [`Host`](chakram_hardware::machine::Host); launches cost nothing if the machine has no host.
     Eager,
     /// All nodes of a step are launched together, as by CUDA graphs.
     Graph,
@@ -119,7 +119,7 @@ pub enum CollectiveTiming {
     /// Measured times, if the machine has curves, the members are along one dimension, and no other traffic disturbs
     /// them.
     Curves,
-    /// The machine's algorithms and links.
+    /// Times follow from the machine's algorithms and links.
     Algorithms,
 }
 
@@ -140,7 +140,8 @@ impl SettingChoice for CollectiveTiming {
 
 /// Source of the durations of collectives and messages.
 ///
-/// A communication node *starts* when it gets its lane; a receive has no lane and starts when it is ready.
+/// A communication node *starts* when it takes its lane; a receive has no lane and starts when it
+/// is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -151,8 +152,9 @@ pub enum CommTiming {
     /// As captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits for
     /// another, so the replay shows how well the conversion of a capture preserved it.
     Captured,
-    /// Transfers take their recorded duration, and waiting follows from the replay: a member's part ends at the last
-    /// start among the members that it waits for, plus its own recorded duration.
+    /// Transfers take their recorded duration, and waiting follows from the replay: a member's part
+    /// ends at the last start among the members that the part waits for, plus the member's own
+    /// recorded duration.
     ///
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather the root waits for all
     /// members, and any other member for itself and the root. Both halves of a message wait for each other. An *eager*

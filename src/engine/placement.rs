@@ -10,8 +10,8 @@ use chakram_hardware::machine::Machine;
 ///
 /// # Errors
 ///
-/// Fails if the machine has too few NPUs, or if the map has another number of ranks, names a missing NPU, or uses one
-/// twice.
+/// Fails if the machine has too few NPUs, or if the map has another number of ranks, names a
+/// missing NPU, or names an NPU twice.
 pub fn place(
     ranks: u32,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Everything that is decided before the run: placement, prices, lanes, groups and matches.
+//! Everything that is decided before the run: placement, durations, lanes, groups and matches.
 
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
@@ -39,7 +39,7 @@ pub(super) struct CallPlan {
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
-    /// For a collective of unknown size, its duration: the longest recorded transfer of a member.
+    /// Duration of a collective of unknown size: the longest recorded transfer of a member.
     pub recorded: Option<Span>,
     /// Duration that an option sets in place of the simulated one.
     pub changed: Option<ChangedTime>,
@@ -49,7 +49,7 @@ pub(super) struct CallPlan {
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
-    /// Name in the traces; `None` if they name none.
+    /// Name of the group in the traces; `None` if they do not name it.
     pub name: Option<String>,
     /// Mask of the participating dimensions, if not all.
     pub dimensions: Option<u32>,
@@ -57,14 +57,15 @@ pub(super) struct GroupPlan {
     /// Number of members with a trace.
     pub present: u32,
     pub extent: GroupExtent,
-    /// Per phase, the paths that messages share.
+    /// For each phase, the network paths that messages of several members share.
     pub paths: Vec<SharedPaths>,
-    /// Number of ports of a member along a phase: two if it may be wired to neighbours on both sides. A group that is
-    /// not a sub-grid has two for every dimension.
+    /// Number of ports of a member along a phase: two if the member may be wired to neighbours on
+    /// both sides. A member of a group that is not a sub-grid has two ports for every dimension.
     pub sides: u32,
     /// Its collectives, in order. Groups with equal collectives share the list.
     pub calls: Arc<[CallPlan]>,
-    /// By collective with unequal parts, the index in [`ReplayPlan::splits`] of the bytes between pairs of members.
+    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of its bytes
+    /// between pairs of members.
     pub splits: BTreeMap<u32, u32>,
     /// Whether some member's lane for these collectives also serves other nodes. The collectives then launch only when
     /// every member is ready.
@@ -111,13 +112,13 @@ pub(super) struct BoundSlot {
 #[derive(Debug)]
 pub(super) struct InstancePlan {
     pub npu: Npu,
-    /// Index into prices and lane maps.
+    /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
     /// Sequence of each call within its group, if it differs from the graph's, because two slots are bound to the same
     /// group.
     pub sequences: Option<Vec<u32>>,
-    /// Match of each message of the graph; [`NONE`] if the other end is absent.
+    /// Match of each message of the graph; [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
 }
 
@@ -131,22 +132,22 @@ pub(super) struct SharedGraphPlan {
     pub lanes: Vec<u32>,
     /// For each remote memory that the graph names, the machine's memory.
     pub memories: Vec<u32>,
-    /// Number of lanes of the NPU in use.
+    /// Number of lanes of the NPU that the graph uses.
     pub lane_count: u32,
     /// Per group slot, whether its collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each lane of the NPU; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodes>>,
-    /// Basis of the prices.
+    /// Sources of the durations.
     pub basis: PricingCoverage,
-    /// Kernels without a price.
+    /// Kernels without a known duration.
     unpriced: UnpricedKernels,
-    /// Slowdown of kernels that begin while a collective runs on their NPU; 1 for recorded prices, which already
-    /// include it.
+    /// Slowdown of kernels that begin while a collective runs on their NPU; 1 for recorded
+    /// durations, which already include the slowdown.
     pub beside_collectives: f64,
 }
 
-/// Number of nodes on a lane: kernels and others.
+/// Number of kernels and of other nodes on a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LaneNodes {
     pub kernels: u32,
@@ -172,7 +173,7 @@ impl SharedGraphPlan {
         })
     }
 
-    /// Returns whether every kernel has a price.
+    /// Returns whether every kernel has a known duration.
     fn is_priced(&self) -> bool {
         self.unpriced.is_empty()
     }
@@ -188,8 +189,8 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// For a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on which some kernel has
-    /// no price. Empty for all other jobs.
+    /// For a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on
+    /// which some kernel has no known duration. Empty for all other jobs.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
@@ -199,9 +200,9 @@ pub(super) struct ReplayPlan {
     /// first channel with the same ends and tag, whatever its message size.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Error for reports, if most kernels have no price and the user did not ask for this.
+    /// Error for reports, if most kernels have no known duration and the user did not ask for this.
     pub mostly_free: Option<ReplayRefusal>,
-    /// Effect of each requested price change.
+    /// Effect of each requested change of durations.
     pub changes: Vec<PriceChangeCount>,
 }
 
@@ -234,8 +235,8 @@ impl ReplayPlan {
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
-            // Prices depend only on the graph and the NPU class, so ranks with equal ones share prices, unless an
-            // option gives a rank its own prices.
+            // Durations depend only on the graph and the NPU class, so ranks with equal graphs and
+            // classes share them, unless an option gives a rank its own durations.
             let own = changes.own_prices_of(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
@@ -271,7 +272,8 @@ impl ReplayPlan {
             });
         }
         let mut shared_of_class = Vec::new();
-        // A feed may launch a program of one rank on any NPU, so it is priced for every class.
+        // A feed may launch a program of one rank on any NPU, so the durations are computed for
+        // every class.
         if let [instance] = workload.instances() {
             let own = machine.class(npu_of[instance.rank.index()]);
             let graph = workload.graph(instance);
@@ -337,8 +339,8 @@ impl ReplayPlan {
         Ok(plan)
     }
 
-    /// Counts communication that takes no time because neither its size nor its duration is known. Rejects it unless a
-    /// lower bound is requested.
+    /// Counts communication that takes no time because neither its size nor its duration is known.
+    /// Rejects such communication unless a lower bound is requested.
     fn settle_untimed(
         &mut self,
         workload: &Workload,

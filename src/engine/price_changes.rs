@@ -1,7 +1,8 @@
 //! Price changes for what-if questions: changed durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! Changes apply when nodes are priced, before the loop. Order: kernel changes as given, each on the result of the
-//! previous one; then the factor of a slow rank; then jitter.
+//! Changes apply before the loop, when the durations of nodes are computed. Order: kernel changes
+//! as given, each on the result of the previous change; then the factor of a slow rank; then
+//! jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -82,7 +83,7 @@ impl FromStr for KernelChange {
 }
 
 impl KernelChange {
-    /// Creates the change for kernels that match `pattern`.
+    /// Creates the change of kernels that match `pattern`.
     pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
         let (field, glob) = fields_of(pattern);
         Self {
@@ -127,7 +128,7 @@ impl CollectiveChange {
         }
     }
 
-    /// Returns whether the change applies to a collective of `kind` called `name`.
+    /// Returns whether the change applies to a collective of `kind` whose name is `name`.
     fn is_of(&self, kind: CollectiveKind, name: &str) -> bool {
         matches_glob(&self.glob.replace('_', "-"), &kind.to_string())
             || matches_glob(&self.glob, name)
@@ -146,7 +147,8 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 /// Random variation of kernel durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelJitter {
-    /// Maximum relative change of a duration in both directions, below 1; uniformly distributed.
+    /// Maximum relative change of a duration, below 1. Changes are distributed uniformly from minus
+    /// to plus this value.
     pub spread: f64,
     /// Seed of the draws.
     pub seed: u64,
@@ -181,7 +183,8 @@ impl FromStr for KernelJitter {
 }
 
 impl KernelJitter {
-    /// Returns the factor of a node: 1 + spread x (2 u - 1), with u of [0, 1) drawn for this seed, rank and node.
+    /// Returns the factor of a node: 1 + spread x (2 u - 1), where u in [0, 1) is drawn for this
+    /// seed, rank and node.
     fn factor(self, rank: Rank, node: NodeIndex) -> f64 {
         let mut seed = self.seed;
         let mut place = split_mix(&mut seed) ^ (u64::from(rank.0) << 32 | node.index() as u64);
@@ -191,7 +194,7 @@ impl KernelJitter {
     }
 }
 
-/// Changes of prices.
+/// Requested changes of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PriceChanges {
     /// Changes of kernels, applied in order.
@@ -213,7 +216,7 @@ pub struct PriceChangeCount {
     pub of_collectives: bool,
     /// Number of matching nodes of all ranks.
     pub matched: u64,
-    /// Number of nodes whose duration it changed.
+    /// Number of nodes whose duration the change altered.
     pub changed: u64,
     /// Total duration of the matching nodes before the change, if known before the replay.
     pub before: Option<Span>,
@@ -227,7 +230,8 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes affect its prices differently from other ranks', otherwise `None`.
+    /// Returns `rank` if the changes give this rank durations that differ from other ranks';
+    /// otherwise `None`.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
@@ -264,8 +268,9 @@ impl PriceChanges {
             .collect()
     }
 
-    /// Changes the `prices` of the nodes of `graph` on `rank`. Returns the effect of each change, in the order of
-    /// [`Self::counts`]. Collectives have prices only if they take their recorded or captured time.
+    /// Changes `prices`, the durations of the nodes of `graph` on `rank`. Returns the effect of
+    /// each change, in the order of [`Self::counts`]. Collectives have such durations only if they
+    /// take their recorded or captured time.
     pub(crate) fn apply(
         &self,
         graph: &Graph,

@@ -6,21 +6,24 @@ use chakram_base::units::{Span, Time};
 
 /// Model of processors whose kernels use no lanes, such as core arrays and servers with their own scheduling.
 ///
-/// A model is passive: it is notified of ready and ended kernels, and answers with times. Kernels that become ready in
-/// one round are submitted in the order of NPU, launch and node.
+/// A model is passive: the loop notifies it of ready and ended kernels, and it answers with times.
+/// Kernels that become ready in one round are submitted in the order of NPU, launch and node.
 pub trait ProcessorModel {
-    /// Returns whether the kernels of launches of `program` on an NPU are submitted here. Asked when a launch begins.
+    /// Returns whether this model serves the kernels of launches of `program` on an NPU. Called
+    /// when a launch begins.
     fn serves(&self, npu: Npu, program: u32) -> bool;
 
-    /// Submits a kernel whose dependencies are complete. Appends every job whose times are now known; none if this one
-    /// must wait.
+    /// Submits a kernel whose dependencies are complete. Appends every job whose times are now
+    /// known; no job if this kernel must wait.
     fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>);
 
-    /// Notifies that a job has ended, before its successors are submitted. Appends every job whose times are now known.
+    /// Notifies the model that a job has ended, before the job's successors are submitted. Appends
+    /// every job whose times are now known.
     fn ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
-    /// Notifies that no more jobs end or are submitted at this instant; called only after some did. A model that
-    /// chooses among waiting jobs then knows all of them. Appends every job whose times are now known.
+    /// Notifies the model that no more jobs end or are submitted at this instant; called only after
+    /// some did. A model that chooses among waiting jobs then knows all waiting jobs. Appends every
+    /// job whose times are now known.
     fn settle(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 
@@ -39,7 +42,8 @@ pub struct ProcessorJob {
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration by the compute model, with the launch's changes.
+    /// Duration by the compute model, changed by the launch's
+    /// [`LaunchPrices`](super::LaunchPrices).
     pub price: Span,
     /// Identifies the job in [`JobTimes`] until it ends.
     pub token: u64,

@@ -15,7 +15,7 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct Processors<'a> {
     lanes: Lanes,
     model: Option<&'a mut dyn ProcessorModel>,
-    /// Jobs of the model whose times are now known; kept for its allocation.
+    /// Jobs of the model whose times are now known; reused to keep the allocation.
     started: Vec<JobTimes>,
     /// True if the model was notified since it last settled.
     unsettled: bool,
@@ -44,7 +44,8 @@ impl<'a> Processors<'a> {
         model.is_some_and(|model| model.serves(npu, program))
     }
 
-    /// Takes the lane of a node if it is free, otherwise queues the node. Returns whether it got the lane.
+    /// Takes the lane of a node if it is free, otherwise queues the node. Returns whether the node
+    /// took the lane.
     #[inline(always)]
     pub fn take(&mut self, flow: &Dataflow<'_>, instance: InstanceIndex, node: NodeIndex) -> bool {
         let running = flow.instance(instance);
@@ -97,7 +98,7 @@ impl<'a> Processors<'a> {
         self.unsettled
     }
 
-    /// Notifies the model that an instant with notifications is over.
+    /// Notifies the model that an instant at which it was notified is over.
     pub fn settle(&mut self, now: Time) {
         self.unsettled = false;
         if let Some(model) = &mut self.model {

@@ -5,9 +5,10 @@
 //! a network without contention, copies affect each other only through collectives. If copies have the same graphs and
 //! equivalent placements on the machine, they arrive at collectives together, so one copy gives the end of all.
 //!
-//! This is true for collectives within one copy, such as the all-reduce of gradients of tied weights, whether simulated
-//! or analytical. For a collective across copies, one copy's members are enough only if it is answered analytically,
-//! because the analytical answer starts with the last member.
+//! For collectives within one copy, such as the all-reduce of gradients of tied weights, one copy
+//! is always enough. For a collective across copies, one copy's members are enough only if the
+//! collective is answered analytically, because the analytical answer starts when the last member
+//! arrives.
 
 use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
@@ -22,10 +23,12 @@ use chakram_trace::workload::{RankInstance, Workload};
 /// Place of a rank: its copy, and its index in the copy.
 type CopyPlace = (u32, u32);
 
-/// Replays one copy as the representative of a job, or all ranks if this is not possible.
+/// Replays one copy as the representative of a job, or all ranks if one copy cannot represent the
+/// job.
 ///
-/// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its argument on `machine`
-/// with `options`, with a [`RepresentativeCheck`] as an observer, and return its result with the check's verdict.
+/// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its
+/// argument on `machine` with `options`, with a [`RepresentativeCheck`] as an observer, and return
+/// the replay's result with the check's verdict.
 ///
 /// # Errors
 ///
@@ -63,8 +66,8 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Returns whether a replay of all ranks would have the same end: no collective with absent members was simulated
-    /// message by message.
+    /// Returns whether a replay of all ranks would end at the same time. True if no collective with
+    /// absent members was simulated message by message.
     pub fn stands_for_all(&self) -> bool {
         self.stands
     }
@@ -80,8 +83,9 @@ impl Observer for RepresentativeCheck {
     }
 }
 
-/// Returns the part of `workload` for the first of `copies`, in which members of other copies arrive together with the
-/// first copy's. `None` if there is only one copy, or if copies may differ on `machine`.
+/// Returns the part of `workload` for the first of `copies`. Members of other copies count as
+/// absent and arrive together with the first copy's members. `None` if there is only one copy, or
+/// if copies may differ on `machine`.
 fn representatives(
     workload: &Workload,
     machine: &Machine,

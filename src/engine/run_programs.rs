@@ -1,4 +1,4 @@
-//! Runs of programs: their feeds, and the network and backend for their communication.
+//! Runs of programs, with their feeds and with the network and backend for their communication.
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;
@@ -35,7 +35,8 @@ impl<'a> LaunchSource<'a> {
         }
     }
 
-    /// Returns the same with a shorter lifetime; the compiler does not shorten lifetimes behind `&mut` by itself.
+    /// Returns the same source with a shorter lifetime; the compiler does not shorten lifetimes
+    /// behind `&mut` by itself.
     fn shortened<'s>(self) -> LaunchSource<'s>
     where
         'a: 's,
@@ -52,8 +53,9 @@ impl<'a> LaunchSource<'a> {
 /// Runs the launches of `programs` by `feeds`, until no feed wants to be woken and nothing is in flight. Kernels on
 /// NPUs that `processors` serves use no lanes.
 ///
-/// A *program* is a job that is priced, placed and matched; the first has index 0. All programs must be for one machine
-/// and use the same models. Observers get instances and groups in a numbering over all programs.
+/// A *program* is a job with durations, placement and matches; the first program has index 0. All
+/// programs must be for one machine and use the same models. Observers get instances and groups in
+/// a numbering over all programs.
 ///
 /// # Errors
 ///
@@ -94,8 +96,9 @@ pub fn run_launches<'a>(
     run_over_network(source, observer)
 }
 
-/// Returns the collective backend of `machine` with the `custom` algorithms. It reuses the chunk counts in `chosen`,
-/// which were chosen earlier on this machine, and adds to them.
+/// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the
+/// chunk counts in `chosen`, which were chosen earlier on this machine, and adds its own choices to
+/// them.
 pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
@@ -151,8 +154,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         }
         NetworkKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // Too many NPUs for this network. The network is not used here; otherwise an earlier check would have
-                // failed.
+                // The machine has too many NPUs for this network. But the run does not use the
+                // network; otherwise an earlier check would have failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

@@ -1,8 +1,8 @@
 //! Bytes between pairs of members in all-to-alls of unequal parts, gathered from the members' traces.
 //!
-//! A sender's statement counts; otherwise the receivers' statements count. If neither member of a pair states a size,
-//! for example because both ranks lack a trace, an equal part of the collective's bytes is assumed. A member's part for
-//! itself is not transferred.
+//! The size that the sender states counts; otherwise the size that the receiver states counts. If
+//! neither member of a pair states a size, for example because both ranks lack a trace, an equal
+//! part of the collective's bytes is assumed. A member's part for itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
@@ -12,7 +12,7 @@ use chakram_trace::graph::{CallSplits, Graph};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
-/// Maximum number of members, because memory has a table of all pairs.
+/// Maximum number of members; the limit bounds the memory for a table of all pairs.
 const MOST_MEMBERS: usize = 1 << 13;
 
 /// Finds the bytes between pairs in the collectives of `group`.
@@ -111,7 +111,7 @@ fn table(
     }
     for &(place, splits, _) in stated {
         for (other, &received) in splits.receive.iter().enumerate() {
-            // The sender's statement takes precedence.
+            // The size that the sender states takes precedence.
             bytes[at(other, place)].get_or_insert(received);
         }
     }

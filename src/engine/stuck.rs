@@ -21,9 +21,10 @@ mod insertion_order;
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
-/// The parts of a loop that show what its nodes wait for.
+/// The components of a loop from which a diagnosis reads what nodes wait for.
 ///
-/// It does not depend on the loop's generic types, so that the diagnosis is compiled only once.
+/// The struct does not depend on the loop's generic types, so that the diagnosis is compiled only
+/// once.
 pub(super) struct StuckDiagnosis<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x Launches<'a>,
@@ -97,7 +98,7 @@ impl StuckDiagnosis<'_, '_> {
         self.flow.waits_for(instance, node).is_none()
     }
 
-    /// Describes what a posted node waits for, and returns one node that it waits for.
+    /// Describes what a posted node waits for, and returns one of the nodes for which it waits.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
@@ -253,7 +254,8 @@ impl StuckDiagnosis<'_, '_> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // If members launch together, there is no run until all of them are ready.
+            // If members launch together, the run begins only when all members are ready, so none
+            // has arrived before.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
@@ -320,7 +322,7 @@ impl StuckDiagnosis<'_, '_> {
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
-        // Every node has at most one successor here, so the walk closes the first cycle that it reaches.
+        // The walk follows at most one wait per node, so it closes the first cycle that it reaches.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {

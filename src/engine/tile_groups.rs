@@ -1,17 +1,20 @@
-//! Tile groups: ranks that do the same work at the same time, simulated by one of them.
+//! Tile groups: several ranks do the same work at the same time, and one of them simulates all.
 //!
-//! The ranks of a stage execute one graph, and while they end all nodes at the same instants their states are equal. So
-//! the engine simulates dependencies, lanes and kernels only for one instance, the *leader*, on behalf of all
-//! *members*. Messages, collectives, loads and stores are carried out for each member, over its own links. Such a node
-//! of the leader ends when it has ended for all members. This is the virtual tile of Fang et al., "PALM: A Efficient
-//! Performance Simulator for Tiled Accelerators with Large-scale Model Training".
+//! The ranks of a stage execute one graph, and while they end all nodes at the same instants their
+//! states are equal. So the engine simulates dependencies, lanes and kernels only for one instance,
+//! the *leader*, on behalf of all *members*. Messages, collectives, loads and stores are carried
+//! out for each member, over its own links. The leader's node for such work ends when the work has
+//! ended for all members. This is the virtual tile of Fang et al., "PALM: A Efficient Performance
+//! Simulator for Tiled Accelerators with Large-scale Model Training".
 //!
-//! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: while all members
-//! end their nodes in the same rounds, each would do what the leader does. Messages are submitted in content order,
-//! whichever instance posts them, and loads and stores in the order of instances. If only some members end a node in a
-//! round, the group is *split* before this has any consequence: into ranges of neighbouring instances that agree, each
-//! with a copy of the leader's state and pending kernels (`split`). These are then separate groups or single ranks.
-//! When they end a collective together in equal states, neighbours join again (`rejoin`).
+//! The result equals the simulation of every rank, to the picosecond. Proof by induction over
+//! rounds: while all members end their nodes in the same rounds, each would do what the leader
+//! does. Messages are submitted in content order, whichever instance posts them, and loads and
+//! stores in the order of instances. If only some members end a node in a round, the group is
+//! *split* before this has any consequence: into ranges of neighbouring instances that agree, each
+//! with a copy of the leader's state and pending kernels (`split`). The ranges are then separate
+//! groups or single ranks. When they end a collective together in equal states, neighbours join
+//! again (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other; this
 //! separates pipeline stages. The instances are consecutive, because launch orders may depend on which rank is ready
@@ -43,9 +46,9 @@ pub struct GroupSplit {
     pub at: Time,
     /// The node that members did not end together.
     pub node: String,
-    /// The lowest member that had ended it or could begin it.
+    /// The lowest member that had ended the node or could begin it.
     pub ahead: Rank,
-    /// The lowest member that had not.
+    /// The lowest member that had neither ended the node nor could begin it.
     pub behind: Rank,
 }
 
@@ -69,11 +72,12 @@ pub struct LoopCounts {
 /// Steps in the life of a node that all members of a group must take in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberStep {
-    /// It may queue for its lane, because the launch order of the collective's group allows it.
+    /// The node may queue for its lane, because the launch order of the collective's group allows
+    /// this.
     Queued,
-    /// The instant of its end is known but not scheduled yet.
+    /// The instant of the node's end is known but not scheduled yet.
     Announced,
-    /// It has ended.
+    /// The node has ended.
     Ended,
 }
 
@@ -89,7 +93,7 @@ struct OpenNode {
 /// Instances that are simulated by the first of them.
 #[derive(Debug, Default)]
 struct TileGroup {
-    /// Index of the original group, at the start.
+    /// Index of the group at the start of the run from which this group was split.
     origin: u32,
     /// Number of ready collectives that wait for all members before they queue for their lanes.
     parked: u32,
@@ -105,8 +109,8 @@ struct TileGroup {
 struct GroupOrigin {
     /// Number of groups and single instances into which it is now split.
     parts: u32,
-    /// By lane of the NPU, whether a collective that waits for all members shares it with other nodes; empty if none
-    /// does.
+    /// By lane of the NPU, whether a collective that waits for all members shares the lane with
+    /// other nodes; empty if no lane is shared.
     shared_lanes: Vec<bool>,
 }
 
@@ -115,9 +119,9 @@ struct GroupOrigin {
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
     origins: Vec<GroupOrigin>,
-    /// By instance, its group.
+    /// Index of each instance's group.
     of: Vec<u32>,
-    /// By instance, its original group.
+    /// Index of each instance's group at the start of the run.
     origin_of: Vec<u32>,
     /// Collectives that parts of split groups ended in this round: original group, node and leader.
     ended: Vec<(u32, NodeIndex, InstanceIndex)>,
@@ -154,7 +158,8 @@ impl TileGroups {
         self.groups[self.group_of(instance)].members[0]
     }
 
-    /// Records that `instance` has taken a step of a node. Once all members have, returns them with their instants.
+    /// Records that `instance` has taken a step of a node. When all members have taken the step,
+    /// returns the members with their instants.
     fn gather(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
@@ -233,7 +238,7 @@ impl TileGroups {
         self.groups[self.group_of(leader)].members.len()
     }
 
-    /// Returns one of these instances.
+    /// Returns one of the instances that the leader simulates; index 0 is the leader.
     pub fn member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
         self.groups[self.group_of(leader)].members[index]
     }
@@ -300,7 +305,8 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
-        // One event is enough if all members end at the same instant; `whole` records that it ends the node for all.
+        // One event is enough if all members end at the same instant; `whole` records that the
+        // event ends the node for all members.
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
             group.whole.push(node);
@@ -320,7 +326,8 @@ impl TileGroups {
         }
     }
 
-    /// Records that a member may queue for the lane of a node. Returns the leader once all members may.
+    /// Records that a member may queue for the lane of a node. Returns the leader when the last
+    /// member may queue.
     pub fn queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -336,7 +343,8 @@ impl TileGroups {
         Some(leader)
     }
 
-    /// Records that a member has ended a node. Returns the leader once all members have.
+    /// Records that a member has ended a node. Returns the leader when the last member has ended
+    /// the node.
     pub fn ended(
         &mut self,
         flow: &Dataflow<'_>,
@@ -348,7 +356,7 @@ impl TileGroups {
             let group = self.group_of(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
-                // The event was for all members, so there is nothing to gather.
+                // The event was for all members, so no further member has to end the node.
                 whole.swap_remove(place);
             } else {
                 self.gather(member, now, MemberStep::Ended)?;

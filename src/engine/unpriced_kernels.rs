@@ -1,10 +1,11 @@
-//! Kernels without a price. Either the machine lacks a rate (no peak for the kernel's number format, or no description
-//! of the NPU), or the trace states no work for the kernel.
+//! Kernels without a known duration. Either the machine lacks a rate (no peak for the kernel's
+//! number format, or no description of the NPU), or the trace states no work for the kernel.
 //!
-//! A kernel with known bytes but unknown FLOPs is priced by its bytes in any format, and a recorded kernel keeps its
-//! duration. Arithmetic without a price would take no time, so it is an error. The exception: if durations are recorded
-//! and most kernels have one, a few kernels without are only counted and reported. If most kernels have no price the
-//! report would be meaningless, so that is also an error.
+//! The duration of a kernel with known bytes but unknown FLOPs follows from its bytes in any
+//! format, and a recorded kernel keeps its duration. Arithmetic without a known duration would take
+//! no time, so it is an error. An exception: if most kernels have a recorded duration, a few
+//! kernels without one are only counted and reported. If most kernels have no known duration, the
+//! report would be meaningless, so this is also an error.
 
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
@@ -17,7 +18,8 @@ use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Unpriced kernels: computing kernels by NPU class and format, and kernels without any stated work.
+/// Kernels without a known duration: computing kernels by NPU class and number format, and kernels
+/// without any stated work.
 #[derive(Debug, Default)]
 pub(super) struct UnpricedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
@@ -25,7 +27,7 @@ pub(super) struct UnpricedKernels {
     bare: Vec<(Rank, NodeIndex)>,
 }
 
-/// Unpriced kernels of one format.
+/// Kernels of one number format that have no known duration.
 #[derive(Clone, Copy, Debug)]
 struct UnpricedFormat {
     count: u64,
@@ -34,11 +36,12 @@ struct UnpricedFormat {
     node: NodeIndex,
 }
 
-/// Maximum number of unpriced kernels that an error names.
+/// Maximum number of kernels without a known duration that an error names.
 const NAMED: usize = 3;
 
 impl UnpricedKernels {
-    /// Adds a kernel whose format has no peak; rank and class are set later.
+    /// Adds a kernel whose number format has no peak rate; the kernel's rank and class are set
+    /// later.
     pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,
@@ -48,7 +51,7 @@ impl UnpricedKernels {
         self.formats.entry((0, dtype)).or_insert(first).count += 1;
     }
 
-    /// Returns whether all kernels have a price.
+    /// Returns whether all kernels have a known duration.
     pub fn is_empty(&self) -> bool {
         self.formats.is_empty() && self.bare.is_empty()
     }
@@ -60,7 +63,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Adds the kernels of `graph` for a rank and its class. Ranks must be added in ascending order.
+    /// Adds the kernels that `graph` collected, for a rank and its NPU class. Ranks must be added
+    /// in ascending order.
     pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {
@@ -75,8 +79,9 @@ impl UnpricedKernels {
         }
     }
 
-    /// Fails on unpriced arithmetic. Otherwise returns the number of kernels that take no time, and an error for
-    /// reports if these are most kernels. `basis` counts all other kernels.
+    /// Fails on arithmetic without a known duration. Otherwise returns the number of kernels that
+    /// take no time, and an error for reports if these are most kernels. `basis` counts all other
+    /// kernels.
     pub fn settle(
         &self,
         workload: &Workload,
@@ -124,7 +129,8 @@ impl UnpricedKernels {
         )
     }
 
-    /// Builds the error about kernels in formats without a peak; there must be some.
+    /// Builds the error about kernels in number formats without a peak rate; there must be such
+    /// kernels.
     fn without_peaks(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats
@@ -176,7 +182,8 @@ impl UnpricedKernels {
     }
 }
 
-/// Returns finding and hint for `found`, which needs a rate of an NPU that `machine` does not describe.
+/// Returns the finding and the hint for `found`, which needs a rate of an NPU that `machine` does
+/// not describe.
 pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {

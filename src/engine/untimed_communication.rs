@@ -1,4 +1,5 @@
-//! Communication of unknown size and without a recorded duration, which therefore has no price.
+//! Communication of unknown size and without a recorded duration, whose duration is therefore
+//! unknown.
 //!
 //! A collective takes the longest recorded transfer of its members, so it is untimed only if no member has a recorded
 //! transfer or wait. A message is untimed if neither half has.
@@ -19,9 +20,9 @@ const NAMED: usize = 3;
 /// The collective or message that a node belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MatchedOperation {
-    /// Group of the plan, and sequence in it.
+    /// Index of the group in the plan, and of the collective in the group.
     Collective(u32, u32),
-    /// Match of the plan.
+    /// Index of the message's match in the plan.
     Message(u32),
     /// Unmatched half of a message: instance and message.
     Half(u32, u32),
@@ -73,7 +74,7 @@ fn operation_of(
     }
 }
 
-/// Builds the error about these untimed nodes; there must be some.
+/// Builds the error about the untimed `nodes`, which must not be empty.
 pub(super) fn refuse(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
     let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
         let mut instances = workload.instances().iter();

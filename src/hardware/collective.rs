@@ -1,5 +1,5 @@
-//! Execution of collectives: the stages over the phases of a group, and for each stage a small program per member that
-//! yields its next step on demand.
+//! Execution of collectives. A collective runs in stages over the phases of a group; in each stage
+//! a small program per member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
 //! that the group spans. [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
@@ -66,15 +66,15 @@ pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
 /// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectivePrimitive {
-    /// Each member of a line ends with the sum of its part.
+    /// Each member of a line ends with the sum of its own part over all members.
     ReduceScatter,
-    /// Each member of a line ends with all parts.
+    /// Each member of a line ends with the parts of all members.
     AllGather,
     /// Each member of a line ends with the sum of all buffers, in one stage.
     AllReduce,
     /// Each member sends every other member its part.
     AllToAll,
-    /// The root of the line sends its buffer to all.
+    /// The root of the line sends its buffer to all members.
     Broadcast,
     /// The root of the line ends with the sum of all buffers.
     Reduce,
@@ -103,14 +103,16 @@ pub struct CollectiveStage {
     pub primitive: CollectivePrimitive,
     /// The buffer of a line: the data that its members together gather, scatter or reduce.
     pub buffer: BufferShare,
-    /// True for the second of two trees between which chunks alternate; without meaning for other algorithms.
+    /// True for the second of the two trees between which chunks alternate. Algorithms without two
+    /// trees ignore it.
     pub mirrored: bool,
     /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
     pub bidirectional: bool,
 }
 
 impl CollectiveStage {
-    /// Returns one of `n` equal parts of the buffer, or half of it if both directions are used.
+    /// Returns one of `n` equal parts of the buffer, or half of such a part if both directions are
+    /// used.
     #[inline]
     pub fn part(&self, n: u32) -> BufferShare {
         self.buffer.part(n).part(1 + u32::from(self.bidirectional))
@@ -120,13 +122,14 @@ impl CollectiveStage {
 /// Calls `take` with the stages of `kind` over the phases of `extent`, in order, for a chunk whose share of the buffer
 /// ([`CollectiveKind::buffer`]) is `whole`.
 ///
-/// `order` contains the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
-/// all-gather, all-reduce and all-to-all follow it; all others use the identity and ignore `order`. Earlier phases
-/// shrink the data of later ones. With sizes n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0,
-/// S/(n_0 n_1), …; all-gather returns inward with the same buffers; all-reduce is one after the other, or, if `fused`,
-/// has one stage instead of the two of the last phase; all-to-all crosses every dimension with all of S; reduce and
-/// gather go outward, broadcast and scatter inward, along the lines that have data. A barrier is an all-gather of
-/// nothing.
+/// `order` contains the index of every phase once, in the order in which a chunk goes outward.
+/// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all others ignore it and
+/// use the order of indices. Earlier phases shrink the data of later phases. With sizes n_0, n_1, …
+/// in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …; all-gather returns
+/// inward with the same buffers; all-reduce is a reduce-scatter and then an all-gather, but if
+/// `fused`, one stage replaces the two stages of the last phase; all-to-all crosses every dimension
+/// with all of S; reduce and gather go outward, broadcast and scatter inward, along the lines that
+/// have data. A barrier is an all-gather of nothing.
 pub fn decompose(
     kind: CollectiveKind,
     extent: &GroupExtent,
@@ -153,7 +156,7 @@ pub fn decompose(
         whole.part(extent.size() / (phase.stride * phase.size))
     };
     let identity = outward(extent);
-    // These kinds ignore `order`: the lines that have data follow from the identity.
+    // These kinds ignore `order`: a line has data according to the order of indices.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -212,20 +215,21 @@ pub fn decompose(
 /// A member's position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinePosition {
-    /// Members of the line; at least 2.
+    /// Number of members of the line; at least 2.
     pub size: u32,
-    /// This member's index.
+    /// This member's index in the line.
     pub index: u32,
-    /// The root's index; 0 without a root.
+    /// The root's index in the line; 0 without a root.
     pub root: u32,
     /// This member's position in the extent; used only by algorithms that differ between lines.
     pub position: u32,
 }
 
 impl LinePosition {
-    /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
-    /// `None` if its line takes no part in this stage: with a root, a line takes part only if it has or needs data,
-    /// which is the case if its indices along all inner phases are the root's.
+    /// Returns the position of the member at `position` along `phase`, in a collective rooted at
+    /// position `root`. `None` if the member's line takes no part in this stage: with a root, only
+    /// lines that have or need data take part, and these are the lines whose indices along all
+    /// inner phases equal the root's.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,
@@ -245,8 +249,8 @@ impl LinePosition {
         })
     }
 
-    /// Returns the same position with the line numbered from its other end. The opposite direction of a ring then
-    /// becomes the direction to the next index.
+    /// Returns this position in the line numbered from its other end. The opposite direction of a
+    /// ring then becomes the direction to the next index.
     #[inline]
     pub fn reversed(self) -> Self {
         Self {
@@ -268,7 +272,7 @@ pub struct SendStep {
     /// Number of credits required: messages of this stage that were received and processed, plus the credits that the
     /// member started with.
     pub after: u32,
-    /// Number of messages of this stage that must have arrived in addition.
+    /// Number of messages of this stage that must have arrived, in addition to the credits.
     pub arrived: u32,
     /// Number of steps that the receiver must have taken before it posts the receive for this message.
     pub recv_posted: u32,

@@ -45,7 +45,7 @@ pub struct PeakRates {
 }
 
 impl PeakRates {
-    /// Sets the peak for `dtype`.
+    /// Sets the peak rate for the number format `dtype`.
     pub fn set(&mut self, dtype: Dtype, rate: FlopRate) {
         self.rates[dtype as usize] = Some(rate);
     }
@@ -60,13 +60,13 @@ impl PeakRates {
         self.systolic.as_ref()
     }
 
-    /// Returns the formats that the class computes in, with their peaks.
+    /// Returns the number formats in which the class computes, with their peak rates.
     pub fn formats(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
         let all = Dtype::ALL.into_iter();
         all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
     }
 
-    /// Returns the peak for `dtype`, if the class computes in it.
+    /// Returns the peak rate for `dtype`, if the class computes in this format.
     pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
         self.rates[dtype as usize]
     }
@@ -75,20 +75,23 @@ impl PeakRates {
 /// Source of kernel durations. The default is the recorded duration, or the roofline if nothing was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComputeModel {
-    /// The recorded duration. A kernel without one is priced by the NPU class's curves, and if these or its shape are
-    /// missing, by roofline; always by roofline at this fraction of the peak rates if one is stated.
+    /// The recorded duration. For a kernel without one, the duration by the NPU class's curves or,
+    /// if the curves or the kernel's shape are missing, by roofline. If an efficiency is stated,
+    /// the duration is always by roofline at this fraction of the peak rates.
     Recorded(RooflineEfficiency),
     /// As [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
-    /// The NPU class's curves, from kernel class and shape. If these or curves are missing, by roofline at the peak
-    /// rates, or as recorded.
+    /// The duration by the NPU class's curves, from kernel class and shape. If shape or curves are
+    /// missing, by roofline at the peak rates, or as recorded.
     Curves,
-    /// By roofline at this fraction of the peak rates; as recorded if the trace has neither FLOPs nor bytes.
+    /// The duration by roofline at this fraction of the peak rates; as recorded if the trace has
+    /// neither FLOPs nor bytes.
     Roofline(RooflineEfficiency),
-    /// By loop nests on an accelerator, with the best mapping that a search finds for each kernel; as recorded if the
-    /// trace has neither FLOPs nor bytes.
+    /// The duration by loop nests on an accelerator, with the best mapping that a search finds for
+    /// each kernel; as recorded if the trace has neither FLOPs nor bytes.
     LoopNest(LoopNestModel),
-    /// As recorded on another NPU class, times the ratio of both rooflines; by roofline if nothing was recorded.
+    /// The duration recorded on another NPU class, times the ratio of both classes' rooflines; by
+    /// roofline if nothing was recorded.
     RecordedOn(RecordingClass),
     /// As [`Self::RecordedOn`] with the NPU class of the device that each capture names;
     /// [`model_of_capture`](super::recordings::model_of_capture) inserts it.
@@ -103,8 +106,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0, at most 1. The default is the whole, and counts as
-/// unstated.
+/// Fraction of the peak rates that kernels reach: more than 0, at most 1. The default is 1, and
+/// counts as unstated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,
@@ -125,7 +128,7 @@ impl RooflineEfficiency {
         self.fraction
     }
 
-    /// Returns true if the user stated it.
+    /// Returns true if the user stated the efficiency.
     pub fn is_stated(self) -> bool {
         self.stated
     }
@@ -140,23 +143,24 @@ impl Default for RooflineEfficiency {
     }
 }
 
-/// Cost figures of a kernel from its trace.
+/// Properties of a kernel from its trace, from which models compute its duration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelProfile<'a> {
     /// Name; empty when unknown.
     pub name: &'a str,
     /// Captured duration; zero when unknown.
     pub recorded: Span,
-    /// True if the trace is a capture that timed every kernel; a duration of zero is then known, not missing.
+    /// True if the trace is a capture that timed every kernel; then a duration of zero is known,
+    /// not missing.
     pub captured: bool,
     /// Operations; zero when unknown.
     pub flops: u64,
-    /// True if its operations dominate its cost but their number is unknown. Its bytes then give only a lower
-    /// bound of its duration.
+    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. Then
+    /// the kernel's bytes give only a lower bound of its duration.
     pub flops_unknown: bool,
     /// Bytes read and written; zero when unknown.
     pub bytes: u64,
-    /// The format it computes in, if known.
+    /// The number format of the kernel's arithmetic, if known.
     pub dtype: Option<Dtype>,
     /// Class and shape, if known.
     pub shape: Option<KernelShape>,
@@ -175,7 +179,7 @@ pub enum KernelTiming {
     Curve {
         /// The duration.
         span: Span,
-        /// Its standard deviation.
+        /// Standard deviation of the duration.
         deviation: Span,
         /// Class of the curve.
         class: CurveClass,
@@ -215,8 +219,8 @@ impl KernelTiming {
 }
 
 impl ComputeModel {
-    /// Returns true if durations depend on the machine through FLOPs and bytes even for kernels with recorded
-    /// durations.
+    /// Returns true if the model computes durations from FLOPs and bytes even for kernels with
+    /// recorded durations.
     pub fn computes(self) -> bool {
         match self {
             Self::Roofline(_)
@@ -228,7 +232,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels priced by roofline run at the full peak rates because no fraction was stated.
+    /// Returns true if kernels timed by roofline run at the full peak rates because no fraction was
+    /// stated.
     pub fn takes_whole_peaks(self) -> bool {
         match self {
             Self::Roofline(efficiency)
@@ -254,12 +259,13 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels with a recorded duration keep it.
+    /// Returns true if kernels with a recorded duration keep that duration.
     pub fn keeps_recorded(self) -> bool {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)
     }
 
-    /// Returns the same model with roofline prices at `efficiency`; `None` if the efficiency would have no effect.
+    /// Returns the same model with roofline durations at `efficiency`; `None` if the efficiency
+    /// would have no effect.
     pub fn at(self, efficiency: RooflineEfficiency) -> Option<Self> {
         match self {
             Self::Scaled(factor, _) => Some(Self::Scaled(factor, efficiency)),
@@ -287,7 +293,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels without a recorded duration are priced by curves, if there are any.
+    /// Returns true if the model uses the NPU class's curves, if there are any, for kernels without
+    /// a recorded duration.
     pub fn prefers_curves(self) -> bool {
         match self {
             Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
@@ -300,8 +307,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the price of `kernel` on a class with these peaks, this memory bandwidth and these curves. Without a
-    /// bandwidth nothing is known of the class.
+    /// Returns the duration of `kernel`, with its basis, on a class with these peaks, this memory
+    /// bandwidth and these curves. A class without a bandwidth counts as unknown.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
@@ -386,7 +393,8 @@ impl ComputeModel {
 }
 
 impl ComputeModel {
-    /// Prices a kernel with unknown FLOPs: as recorded, or else by its bytes, unless only recorded durations count.
+    /// Returns the duration of a kernel with unknown FLOPs: as recorded, or else by its bytes,
+    /// unless only recorded durations count.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,
@@ -473,7 +481,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(at(0.64, &heavy), KernelTiming::Modeled(Span(3_125_000)));
-        // Neither FLOPs nor bytes: the recorded duration remains.
+        // A kernel with neither FLOPs nor bytes keeps the recorded duration.
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,
@@ -498,7 +506,8 @@ mod tests {
         let kept = Span(5_000_000);
         assert_eq!(price(PEAK, &attention), KernelTiming::Fallback(kept));
         assert_eq!(price(recorded, &attention), KernelTiming::Modeled(kept));
-        // Nothing recorded: at least 4e6 / 2e12 = 2 us of memory time, times the factor of a scaled model.
+        // A kernel without a recorded duration takes at least 4e6 / 2e12 = 2 us of memory time,
+        // times the factor of a scaled model.
         let untimed = KernelProfile {
             recorded: Span::ZERO,
             ..attention
@@ -524,7 +533,8 @@ mod tests {
                 Some(good)
             );
         }
-        // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
+        // 1 us at 1e-300 of the peak is longer than the longest time, so it saturates instead of
+        // wrapping.
         let (peaks, memory) = a100();
         let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
         assert_eq!(
@@ -554,7 +564,8 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
-        // Without a peak and a recorded duration it has no price. Without FLOPs its bytes suffice: 1e6 / 2e12 s.
+        // A kernel without a peak and a recorded duration has no known duration. Without FLOPs its
+        // bytes suffice: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8
@@ -611,7 +622,7 @@ mod tests {
         // A recorded kernel is not estimated.
         let price_of = price(recorded, KERNEL);
         assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
-        // Without a peak for its format, or without work, it has no price.
+        // A kernel without a peak for its format, or without work, has no known duration.
         let fp8 = KernelProfile {
             dtype: Some(Dtype::Fp8),
             ..unrecorded

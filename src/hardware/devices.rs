@@ -1,4 +1,4 @@
-//! Devices by their drivers' names: their makers, and the presets that describe them.
+//! Makers and presets of devices, found by the device names that drivers report.
 
 /// Words in the names of devices and of NPU classes, by maker.
 const MAKERS: [(&str, &[&str]); 5] = [

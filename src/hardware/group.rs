@@ -11,7 +11,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 pub struct GroupPhase {
     /// The machine's dimension whose algorithm the phase uses.
     pub dimension: usize,
-    /// Members along it; at least 2.
+    /// Number of members along the phase; at least 2.
     pub size: u32,
     /// Distance in positions between neighbours of a line.
     pub stride: u32,
@@ -34,9 +34,9 @@ impl GroupPhase {
 /// The paths along a phase that members of a line share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPaths {
-    /// From each member to the next, if the path is the same for all.
+    /// Path from each member to the next, if the path is the same for all members.
     pub next: Option<NetworkPath>,
-    /// Between any two members, if the path is the same for all.
+    /// Path between any two members, if the path is the same for all pairs.
     pub any: Option<NetworkPath>,
 }
 
@@ -59,10 +59,11 @@ pub struct GroupExtent {
 impl GroupExtent {
     /// Determines the placement of `npus`, which must be distinct.
     ///
-    /// If the NPUs are all combinations of some coordinates in each dimension, there is a phase for each dimension in
-    /// which they differ. Otherwise the group spans dimensions unevenly and is treated as one line, with the algorithm
-    /// of the outermost dimension that it spans. On tiles every group is one line in its own order, because a plan
-    /// places the stages of a model freely and not in sub-grids of dimensions.
+    /// If the NPUs are all combinations of some coordinates in each dimension, there is a phase for
+    /// each dimension in which they differ. Otherwise the group spans dimensions unevenly and is
+    /// treated as one line, with the algorithm of the outermost dimension that it spans. On tiles
+    /// every group is one line in the group's own order, because a plan places the stages of a
+    /// model freely and not in sub-grids of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tiles().is_some() && npus.len() > 1 {
             return Self::line(npus, 0);
@@ -285,7 +286,8 @@ mod tests {
             let e = GroupExtent::new(&npus(members), &t);
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
-        // The whole ring: one hop between neighbours. Every other member: two. Members 0, 1, 2: 1, 1 and 2.
+        // The whole ring has one hop between neighbours, and every other NPU of the ring has two.
+        // NPUs 0, 1, 2 have 1, 1 and 2 hops.
         assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
         assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
         assert_eq!(path(&[0, 1, 2]), None);

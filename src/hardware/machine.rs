@@ -64,7 +64,7 @@ pub struct NpuClass {
     pub lanes: u32,
     /// Lanes of the NPU's share of the host that can run at the same time; at least 1.
     pub host_lanes: u32,
-    /// Factor on the duration of each kernel, whichever model prices it; at least 1.
+    /// Factor on the duration of each kernel, under every compute model; at least 1.
     pub slowdown: f64,
 }
 
@@ -82,7 +82,7 @@ impl NpuClass {
         }
     }
 
-    /// Returns the bandwidth of its memory, if known.
+    /// Returns the bandwidth of the NPU's memory, if known.
     pub fn memory_bandwidth(&self) -> Option<Bandwidth> {
         self.memory.map(|memory| memory.bandwidth)
     }
@@ -94,8 +94,8 @@ impl NpuClass {
     }
 }
 
-/// Lanes of either kind on an NPU that the machine does not describe: the number in the GPU presets. Traces with more
-/// lanes cause a warning.
+/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe; the GPU
+/// presets have the same number. Traces with more lanes cause a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
@@ -127,14 +127,14 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. No text
-    /// makes it panic.
+    /// If `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible
+    /// machine. No text causes a panic.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
     }
 
-    /// Parses the edited file of `original`. Measured times that do not name the links or NPUs of their measurement
-    /// then count as measured on those of the original.
+    /// Parses the edited file of `original`. Measured times that do not name the links or NPUs of
+    /// their measurement count as measured on the links or NPUs of the original.
     ///
     /// # Errors
     ///
@@ -179,7 +179,8 @@ impl Machine {
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
-        // The same rules as for files, which are checked with better messages in `build`.
+        // The rules are the same as for files, whose violations `build` reports with better
+        // messages.
         let some = |capacity: Option<Bytes>| capacity.is_none_or(|capacity| capacity.0 > 0);
         let fits = |r: &RemoteMemory| some(r.capacity) && r.fits(&topology);
         let own = class.memory.is_none_or(|memory| some(memory.capacity));
@@ -235,7 +236,8 @@ impl Machine {
             .expect("an algorithm for the dimension, lanes and memory")
     }
 
-    /// Returns the same machine with another algorithm along a dimension; `None` if it has no such dimension.
+    /// Returns the same machine with another algorithm along a dimension; `None` if the machine has
+    /// no such dimension.
     pub fn with_algorithm(mut self, dimension: usize, algorithm: AlgorithmChoice) -> Option<Self> {
         *self.algorithms.get_mut(dimension)? = algorithm;
         Some(self)
@@ -262,8 +264,8 @@ impl Machine {
         &self.description
     }
 
-    /// Returns the name of the machine on which the curves of kernels were measured, if its rates differ from this
-    /// one's.
+    /// Returns the name of the machine on which the curves of kernels were measured, if that
+    /// machine's rates differ from this machine's.
     pub fn relative_of(&self) -> Option<&str> {
         self.relative_of.as_deref()
     }
@@ -367,8 +369,8 @@ impl Machine {
         &self.classes
     }
 
-    /// Returns the memory of one NPU of a class: its own and its share of memory at ports. `None` if its own is
-    /// unknown.
+    /// Returns the memory capacity of one NPU of a class: its own memory and its share of memory at
+    /// ports. `None` if its own memory is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
@@ -388,8 +390,8 @@ impl Machine {
         })
     }
 
-    /// Returns the remote memory that can keep data beyond the NPUs' own capacity, except memory at ports, which
-    /// [`Self::npu_memory`] counts.
+    /// Returns the remote memory that can store data beyond the NPUs' own capacity. Memory at ports
+    /// is not included, because [`Self::npu_memory`] counts it.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         self.remote.as_ref()?.shared(self.topology.npus())
     }
@@ -437,7 +439,7 @@ impl Machine {
         machine
     }
 
-    /// Returns corrections of prices that follow from measured steps.
+    /// Returns corrections of durations that follow from measured steps.
     pub fn corrections(&self) -> &[PriceCorrection] {
         &self.corrections
     }
@@ -447,18 +449,18 @@ impl Machine {
         self.host.as_ref()
     }
 
-    /// Returns the memory beyond the NPUs' own that loads and stores use if they name no memory, if there is any.
+    /// Returns the remote memory that loads and stores use if they name no memory, if there is one.
     pub fn remote(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
     }
 
-    /// Returns the memories beyond the NPUs' own that traces address by name, in the order of the file.
+    /// Returns the remote memories that traces address by name, in the order of the file.
     pub fn named_memories(&self) -> &[NamedMemory] {
         &self.named_memories
     }
 
-    /// Returns the memories beyond the NPUs' own, starting with the unnamed one, each with its first endpoint if it is
-    /// attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory; each with its first endpoint
+    /// if the memory is attached to the network.
     pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npus();
@@ -478,7 +480,8 @@ impl Machine {
     }
 }
 
-/// Returns the same network with its memories as endpoints, in the order of [`Machine::memories`].
+/// Returns the same network with the machine's memories as endpoints, in the order of
+/// [`Machine::memories`].
 fn with_memories(
     topology: Topology,
     remote: Option<&RemoteMemory>,

@@ -15,9 +15,9 @@ use chakram_hardware::network::NetworkBackend;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageAdmission {
     Nothing,
-    /// A queue of the chunk's NPU.
+    /// The chunk waits in a queue of its NPU.
     Queue(ChunkQueueSpec),
-    /// The schedule's admission order, in a phase.
+    /// The chunk waits for its place in the schedule's admission order of this phase.
     Ordered(usize),
 }
 
@@ -34,8 +34,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let run = &self.runs[id];
         let group = self.groups[run.group].plan;
         if run.length == 0 {
-            // A group of one member is complete immediately. In insertion order this needs a separate event, because
-            // ending here would overtake the remaining work of the current event.
+            // A group of one member is complete immediately. In insertion order the completion
+            // needs a separate event; otherwise it would overtake the remaining work of the current
+            // event.
             if M::Order::AT_ONCE {
                 effects
                     .agenda
@@ -153,7 +154,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             if admitted.inside >= order.capacity[phase] {
                 return;
             }
-            // The schedule's next passage must go first; a chunk that arrived early waits for it.
+            // Chunks enter in the schedule's order, so a chunk that arrived early waits for the
+            // chunks before it.
             let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
@@ -194,7 +196,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit(npu, queue) {
             self.open(fabric, effects, now, at);
-            // A script may end immediately, and its consequences come before the next chunk.
+            // A script may end immediately. The consequences of its end come before the next chunk.
             if effects.work.len() > before {
                 effects.leave(FollowUp::Admit(npu, queue));
                 return;

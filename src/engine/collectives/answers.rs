@@ -10,7 +10,7 @@ const ANSWERS: u32 = 1 << 27;
 /// Counts of answers so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
-    /// Analytical, simulated, first analytical and then simulated, and recorded.
+    /// Collectives answered analytically.
     pub closed: u64,
     pub stepwise: u64,
     pub unfolded: u64,

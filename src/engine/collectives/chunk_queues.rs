@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// State of one queue of one NPU.
 #[derive(Debug, Default)]
 struct NpuChunkQueue {
-    /// Waiting chunks, first come, first served.
+    /// Waiting chunks in the order of arrival; the first is admitted next.
     waiting: VecDeque<RunCell>,
-    /// Number of chunks in their stage.
+    /// Number of admitted chunks that have not left their stage.
     running: u32,
 }
 

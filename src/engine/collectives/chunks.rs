@@ -46,8 +46,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             self.play(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
-        // In insertion order nothing advances here: the first step follows from the event that makes the endpoint
-        // ready.
+        // In insertion order no chunk advances here: the event that makes the endpoint ready takes
+        // the first step.
         if !M::Order::AT_ONCE {
             self.begun_chunks.push(at);
         }
@@ -125,8 +125,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a message of the common `stage` number to `cell`, which receives it after it has taken a given number
-    /// of steps.
+    /// Delivers a message of the stage with the common number `stage` to `cell`. The cell receives
+    /// the message after the cell has taken a given number of steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -147,7 +147,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 self.advance(fabric, effects, now, at);
             }
         } else if number == 0 {
-            // Without a step to wait for, a count per stage is enough.
+            // A message that waits for no step needs only a count per stage.
             progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
             progress.defer(at.cell, stage, number, false);
@@ -170,8 +170,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.begun_chunks.clear();
     }
 
-    /// Advances a chunk at a member as far as possible at `now`: takes the steps that have credits, and ends the stage
-    /// after the last step. Adds chunks that begin a stage as a result to `moved`.
+    /// Advances a chunk at a member as far as possible at `now`: takes the steps that have credits,
+    /// and ends the stage after the last step. Appends the chunks that begin a stage as a result to
+    /// `moved`.
     #[inline]
     pub(super) fn advance<N: NetworkBackend>(
         &mut self,
@@ -257,7 +258,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.step(stage, slot, line, i)
     }
 
-    /// Ends one strand of a chunk's stage; the second end also ends the stage.
+    /// Ends one strand of a chunk's stage. If the other strand has ended, also ends the stage.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -344,8 +345,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
-            // Consistent with the closed forms: on a sub-grid with ideal switching, ports serve messages in the order
-            // of arrival.
+            // The closed forms assume that, on a sub-grid with ideal switching, ports serve
+            // messages in the order of arrival.
             turn: if group.extent.regular && topology.switching() == SwitchingMode::IDEAL {
                 MessageTurn::default()
             } else {

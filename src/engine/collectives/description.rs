@@ -48,7 +48,7 @@ fn behind_in_queue(
     members: usize,
 ) -> String {
     let cells = progress.map_or(&[][..], |progress| &progress.cells);
-    // The cells of a member are `members` entries apart, one per chunk.
+    // A member has one cell per chunk. Its cells are `members` entries apart.
     let own = cells
         .iter()
         .skip(position.index())

@@ -1,9 +1,10 @@
 //! Members that run one stage of a collective in different directions or trees.
 //!
-//! If NPUs alternate between the queues or trees of a dimension, members that executed different numbers of collectives
-//! before may use opposite directions of a ring or different trees. A message then has a receiver only if the sender is
-//! a source in the receiver's direction, and it is counted among the messages of that source. So messages and requests
-//! are stored until the queue slot of their receiver is known.
+//! If NPUs alternate between the queues or trees of a dimension, members that executed different
+//! numbers of collectives before may use opposite directions of a ring or different trees. A
+//! message then has a receiver only if the receiver, in its own direction, receives from the
+//! sender; the receiver counts the message among the messages of this source. So messages and
+//! requests are stored until the queue slot of their receiver is known.
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
@@ -11,12 +12,13 @@ use crate::discipline::CollectiveModel;
 use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
-/// A message or rendezvous request, in the sender's numbering.
+/// A message or rendezvous request whose step number is in the sender's numbering.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
     pub from: CellIndex,
-    /// Common number of its stage ([`ChunkExecutor::shared_stage`]).
+    /// Number of the message's stage, in the numbering that all members share
+    /// ([`ChunkExecutor::shared_stage`]).
     pub stage: SharedStage,
     /// For a message, the number of steps that its receiver must have taken; for a request, the requested step. Both in
     /// the sender's count.

@@ -15,7 +15,7 @@ use chakram_hardware::collective::{
 };
 use chakram_hardware::network::NetworkBackend;
 
-/// Scheduler of a bus; it schedules the bus's events as delays of the NPU.
+/// Schedules the events of an NPU's bus as delays of the NPU.
 struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusScheduler for NpuBusScheduler<'_> {
@@ -32,7 +32,8 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Starts the processing of a stage's initial chunk at a member's endpoint; its end earns the first credits.
+    /// Starts the processing of a stage's initial chunk at a member's endpoint. The member earns
+    /// its first credits when the processing ends.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
@@ -78,7 +79,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.submit_transfer(now, npu, load, clock);
     }
 
-    /// Handles a message that reaches a cell whose receive is posted.
+    /// Handles a message that arrives at a cell with a posted receive.
     #[inline]
     pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, at: RunCell) {
         let run = &mut self.runs[at.run];
@@ -118,8 +119,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles an event on an NPU's bus. Returns the event of a completed transfer, with its detail. The bus continues
-    /// ([`Self::resume_bus`]) after the consequences of this event were carried out.
+    /// Handles an event on an NPU's bus. Returns the event of a completed transfer, with the number
+    /// stored for it. The bus continues ([`Self::resume_bus`]) after the consequences of this event
+    /// were carried out.
     pub fn handle_bus(
         &mut self,
         effects: &mut Effects,

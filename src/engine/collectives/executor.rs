@@ -31,7 +31,7 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     /// Chunks that began a stage but have not advanced in it yet.
     pub(super) begun_chunks: Vec<RunCell>,
     pub(super) withheld: WithheldSteps,
-    /// True if members of a collective may run one stage in different directions or trees.
+    /// True if members of a collective may run the same stage in different directions or trees.
     pub(super) mixed_directions: bool,
     /// Ends and positions of the members, while a collective is rehearsed.
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,

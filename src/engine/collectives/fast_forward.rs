@@ -1,10 +1,12 @@
 //! Analytical answers on networks with contention, which can be withdrawn.
 //!
-//! An analytically answered collective *reserves* the ports or links of its members along the dimensions that it spans,
-//! if all of them are idle. The answer is valid while no other message uses one of them. When one is about to, or when
-//! a load or store begins that will use such a port, the run is *materialized*: it is simulated message by message from
-//! its start until now, and continues this way. This is exact, because it was alone. Its messages of this instant are
-//! submitted together with the message that caused this.
+//! An analytically answered collective *reserves* the ports or links of its members along the
+//! dimensions that it spans, if all of them are idle. The answer is valid while no other message
+//! uses one of them. When another message is about to use one, or a load or store begins that will
+//! use one, the run is *materialized*: the run is simulated message by message from its start until
+//! now, and continues this way. The simulation is exact, because the run was alone on its links so
+//! far. The run's messages of this instant are submitted together with the message that used the
+//! link.
 
 use super::Collectives;
 use super::lone_run::PresentRounds;
@@ -21,8 +23,8 @@ use chakram_hardware::network::{LinkReservations, NetworkBackend};
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Answers a run whose members all start at `now` analytically, with the duration `span`, if it can reserve its
-    /// links. Returns whether it could.
+    /// Answers a run whose members all start at `now` analytically, with the duration `span`, if it
+    /// can reserve its links. Returns whether the links could be reserved.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -82,8 +84,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Calls `what` for each NPU and dimension that a run uses, until it returns false. Returns whether all calls
-    /// returned true; false if links cannot be reserved.
+    /// Calls `what` for each NPU and dimension that a run uses, until `what` returns false. Returns
+    /// whether all calls returned true; false if links cannot be reserved.
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -134,8 +136,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Simulates a run, which was answered or holds its links, message by message until `now`; it then continues this
-    /// way.
+    /// Simulates a run that was answered analytically or holds its links: message by message from
+    /// its start until `now`, and from now on.
     pub(super) fn materialize<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -149,7 +151,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
-            // From here on the run counts as simulated; `step` counts it.
+            // From here on the run counts as simulated: `step` adds it to that count.
             self.answers.closed -= 1;
             self.answers.unfolded += 1;
             run.answer.materialized = true;

@@ -20,11 +20,12 @@ pub struct RunningGroup<'a> {
     first_instance: InstanceIndex,
     /// First instance of its program, in the observers' numbering.
     first_id: InstanceId,
-    /// Its id for observers and schedules.
+    /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,
     /// Index of its program's first table of pair sizes.
     pub(super) first_splits: u32,
-    /// Its number among the groups of all launches; orders its messages.
+    /// Number of the group among the groups of all launches. Messages of one instant are ordered by
+    /// this number.
     pub(super) number: u32,
 }
 
@@ -48,7 +49,8 @@ impl RunningGroup<'_> {
         self.order.run_of[sequence as usize]
     }
 
-    /// Returns the collective that a member, which is ready for `sequence`, must start before it, if any.
+    /// Returns the collective that a member must start before `sequence`, for which the member is
+    /// ready, if there is one.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }
@@ -79,8 +81,8 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 }
 
 impl<'a> RunningGroups<'a> {
-    /// Adds the groups of a program's launch, whose instances begin at `first_instance`, and returns the first. `only`
-    /// means that there will be no other launch.
+    /// Adds the groups of a program's launch, whose instances begin at `first_instance`, and
+    /// returns the index of the first group. `only` means that there will be no other launch.
     pub fn add(
         &mut self,
         plan: &'a ReplayPlan,
@@ -106,7 +108,7 @@ impl<'a> RunningGroups<'a> {
         first
     }
 
-    /// Numbers groups for a launch, and resets used ones.
+    /// Numbers the groups of a launch, and resets groups that an earlier launch used.
     pub fn launch(&mut self, first: GroupIndex, count: usize, used: bool) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;

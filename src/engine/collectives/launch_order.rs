@@ -1,9 +1,10 @@
 //! Launch order: the order in which the collectives of a group take their lanes.
 //!
-//! Members of a group must start its collectives in the same order. Otherwise two collectives could each hold a lane
-//! that a member of the other needs. The first collective in program order is launched as soon as any member is ready
-//! for it. A later one may overtake it, to overlap with computation, but only when every member is ready for it: on an
-//! unready member, it may depend on the one that it would overtake. So a launched collective never waits for an
+//! Members of a group must start its collectives in the same order. Otherwise two collectives could
+//! each hold a lane that a member of the other needs. The first collective in program order is
+//! launched as soon as any member is ready for it. A later collective may overtake the first, to
+//! overlap with computation, but only when every member is ready for the later one: on an unready
+//! member, the later one may depend on the first. So a launched collective never waits for an
 //! unlaunched one, and a workload that runs in program order never deadlocks here.
 //!
 //! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
@@ -30,13 +31,13 @@ pub(super) struct LaunchOrder {
     present: u32,
     /// Whether collectives are launched only when every member is ready.
     gathers: bool,
-    /// First unlaunched collective in program order.
+    /// Program-order index of the first collective that is not launched.
     first: u32,
-    /// Next place in the order, by member.
+    /// Place in the order that each member takes next, by member.
     next: Vec<u32>,
     /// Nodes of ready members that wait for their place in the order, by member and collective.
     parked: BTreeMap<(MemberIndex, u32), u32>,
-    /// Members that may now have their place, in descending order.
+    /// Members whose next collective may have become startable, in descending order.
     due: Vec<MemberIndex>,
 }
 
@@ -87,7 +88,7 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Adds a collective with this number if it is new; for members that ignore the launch order.
+    /// Adds the collective `sequence` if it is new. For members that ignore the launch order.
     #[inline]
     pub fn numbered(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -103,7 +104,8 @@ impl LaunchOrder {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
-        // The first in program order cannot depend on a later one, so one ready member is enough.
+        // The first collective in program order cannot depend on a later one, so one ready member
+        // is enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant(sequence);
@@ -157,7 +159,8 @@ impl LaunchOrder {
         None
     }
 
-    /// Returns the collective that `member`, which is ready for `sequence`, must start before it, if any.
+    /// Returns the collective that `member` must start before `sequence`, for which the member is
+    /// ready, if there is one.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];
@@ -183,7 +186,7 @@ mod tests {
             (order.next_parked(), order.blocked_by(MemberIndex(0), 1)),
             (None, Some(0))
         );
-        // It does, so both run in program order.
+        // Member 1 does need collective 0 first, so both collectives run in program order.
         assert!(order.ready(MemberIndex(1), 0, 80));
         assert_eq!(order.next_parked(), None);
         assert!(order.ready(MemberIndex(0), 0, 71));

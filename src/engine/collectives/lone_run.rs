@@ -1,4 +1,5 @@
-//! Simulation of a collective alone, by the same loop with separate effects, up to the present or to its end.
+//! Simulation of a collective alone, by the same event loop with effects of its own, up to the
+//! present or to the collective's end.
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
@@ -20,7 +21,8 @@ use std::vec::IntoIter;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentRounds {
     pub now: Time,
-    /// True if all rounds of the instant that concern the run are over; otherwise only `rounds` rounds are.
+    /// True if all rounds of the instant that concern the run are over; false if only `rounds`
+    /// rounds are over.
     pub done: bool,
     pub rounds: u32,
     /// True if the waves include every member that has arrived.
@@ -36,10 +38,11 @@ impl PresentRounds {
 
 /// Components of a run that is simulated alone.
 ///
-/// At the present instant the run must be exactly as far as the main loop. If the instant was settled since it began or
-/// since the last members arrived, all its rounds are over and the simulation continues until nothing is left.
-/// Otherwise it takes the same number of rounds as the main loop, and the messages of its last round are submitted with
-/// the main loop's.
+/// At the present instant the run must be exactly as far as the main loop. If the main loop settled
+/// the instant since the instant began or since the last members arrived, all rounds of the instant
+/// are over, and the simulation continues until no event of the instant is left. Otherwise the
+/// simulation takes the same number of rounds as the main loop, and the messages of its last round
+/// are submitted with the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,

@@ -1,4 +1,5 @@
-//! Schedules of members that execute different collectives under one number; for matching in the order of issue.
+//! Schedules of members that execute different collectives as the n-th collective of their group.
+//! Only matching in the order of issue allows this.
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
@@ -54,7 +55,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return Err(first);
         }
         let stages = |number| self.chunks.schedules.get(number).stages();
-        // A phase over all members as one line may exist in addition to a dimension with the same line.
+        // A phase whose line is all members may exist in addition to a dimension with the same
+        // line.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
             (phase.size, phase.stride)
@@ -86,8 +88,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Compares a member's collective with the first member's. If they differ the member gets its own schedule, and if
-    /// its messages differ from a partner's, this is recorded as the mismatch.
+    /// Compares a member's collective with the first member's. If the collectives differ, the
+    /// member gets its own schedule. If the member's messages also differ from a partner's, the
+    /// pair is recorded as the mismatch.
     pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
         let (graph, node) = (call.running.graph, call.node);
         let of = &self.chunks.runs[run];

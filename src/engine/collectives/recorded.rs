@@ -20,8 +20,9 @@ use chakram_trace::graph::Graph;
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
-    /// Returns whether a collective node waits neither for other members nor for its place in the launch order. It then
-    /// never keeps its lane to wait, so it cannot be part of a deadlock.
+    /// Returns whether a collective node waits neither for other members nor for its place in the
+    /// launch order. Such a node never waits while it occupies its lane, so it cannot be part of a
+    /// deadlock.
     #[inline]
     pub fn waits_for_nobody(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
@@ -69,7 +70,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let root =
             root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
-        // A start of the root, or of the last member, can release every member; any other start only itself.
+        // The start of the root or of the last member can release every member. The start of any
+        // other member can release only that member.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep {
@@ -125,7 +127,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .record(effects, now, id, false, totals, transfer);
     }
 
-    /// Returns the total waiting time of a run with recorded durations, and the rank that caused most of it.
+    /// Returns the total waiting time of a run with recorded durations, and the rank that caused
+    /// most of this time.
     fn waiting_as_recorded(
         &self,
         flow: &Dataflow<'_>,

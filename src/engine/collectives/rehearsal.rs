@@ -1,15 +1,18 @@
 //! Rehearsed answers: a collective on idle links behaves as in an earlier trial run alone.
 //!
-//! Networks that store for each link the time until which it is taken ([`RehearsedLinks`]) have no closed form for
-//! irregularly placed members. But a collective on idle links always behaves the same, shifted by its start, if its
-//! members arrive in the same *pattern* of times. So the second collective of a schedule is *rehearsed*: simulated
-//! message by message over an otherwise empty network. This gives the end of each member and the use of each link.
-//! Later collectives with this pattern that find these links idle reserve them and are answered immediately.
+//! Networks that store for each link the time until which the link is busy ([`RehearsedLinks`])
+//! have no closed form for irregularly placed members. But two collectives on idle links take the
+//! same course, shifted by their starts, if their members arrive in the same *pattern* of times. So
+//! the second collective of a schedule is *rehearsed*: simulated message by message over an
+//! otherwise empty network. This gives the end of each member and the use of each link. A later
+//! collective with this pattern that finds these links idle reserves the links and is answered
+//! immediately.
 //!
-//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers no member ends before all have arrived. So
-//! the first arrival *holds* the links and sends nothing yet. The last arrival completes the pattern, and the answer
-//! then starts in the past. Other collectives, such as broadcasts, are answered only if nothing was sent before the
-//! last arrival, for example if the root arrives last.
+//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers no member ends before all
+//! have arrived. So the first arrival *holds* the links and sends nothing yet. The last arrival
+//! completes the pattern. The answer then starts in the past, at the first arrival. Other
+//! collectives, such as broadcasts, are answered only if nothing was sent before the last arrival,
+//! for example if the root arrives last.
 //!
 //! A link is reserved until the collective's last message over it has been submitted; later traffic queues after that
 //! message in any case. Before a message, load or store takes a reserved link, the collective is
@@ -32,7 +35,7 @@ use std::sync::Arc;
 /// Maximum number of arrival patterns kept per schedule.
 const MOST_PATTERNS: usize = 8;
 
-/// Course of a collective that runs alone; times are relative to its first arrival.
+/// Times and links of a collective that runs alone. Times are relative to the first arrival.
 #[derive(Debug)]
 pub(super) struct CollectiveRehearsal {
     /// Arrival of each member; absent members arrive with the last one.
@@ -49,11 +52,12 @@ pub(super) enum RehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One has run. A rehearsal starts only with the second, because it does not pay for a single collective.
+    /// One collective has run. The second is rehearsed; a rehearsal costs more than it saves if the
+    /// schedule runs only once.
     UsedOnce,
     /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsal>>),
-    /// It cannot be rehearsed.
+    /// Collectives of the schedule cannot be rehearsed.
     Impossible,
 }
 
@@ -85,8 +89,9 @@ fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all` members have arrived,
-    /// otherwise by holding its links. Returns whether it could.
+    /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all`
+    /// members have arrived, otherwise by holding its links. Returns whether the arrivals could be
+    /// settled.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -142,7 +147,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.number()
         };
         let run = &mut self.chunks.runs[id];
-        // Earlier members have already enrolled for simulation; withdraw this.
+        // Earlier members have already enrolled for simulation; this removes their progress.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
             self.answers.stepwise -= 1;
@@ -160,7 +165,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Holds the links of a run for its first members, if the links are known and idle. Returns whether it does.
+    /// Holds the links of a run for its first members, if the links are known and idle. Returns
+    /// whether the links are held.
     fn hold<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,10 +1,13 @@
-//! A collective in flight. If it is simulated message by message, also the progress of each chunk at each member.
+//! A collective in flight, with the progress of each chunk at each member if the collective is
+//! simulated message by message.
 //!
-//! Terms: a collective is split into *chunks*. Each passes through *stages*, every one along a phase of the group. In a
-//! stage, the members on a *line* of the phase run a program of *steps*; a step sends one message and requires
-//! *credits*, which a member earns by receiving and processing messages. A stage that uses both directions of a ring
-//! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
-//! slot* is the backend's number of a chunk's passage through a stage, which also selects its direction or tree.
+//! Terms: a collective is split into *chunks*. Each passes through *stages*, every one along a
+//! phase of the group. In a stage, the members on a *line* of the phase run a program of *steps*; a
+//! step sends one message and requires *credits*, which a member earns by receiving and processing
+//! messages. A stage that uses both directions of a ring has two *strands* per chunk. A *cell* is
+//! the state of one chunk (or strand) at one position of the group. A *queue slot* is the backend's
+//! number for a chunk's passage through a stage; the number also selects the direction or tree of
+//! the passage.
 
 use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
@@ -21,7 +24,7 @@ use chakram_hardware::network::PortRange;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Stage of a chunk that has not begun its first stage at a member.
+/// Sentinel stage of a chunk that has not begun its first stage at a member.
 pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 
 /// One collective of one group, from its first arrival to its last completion.
@@ -51,7 +54,7 @@ pub struct CollectiveRun {
     pub(super) length: usize,
     pub(super) recorded: RecordedParts,
     pub(super) answer: ClosedAnswer,
-    /// Number of messages that the network has carried for it.
+    /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
     /// State of the simulation message by message, once it has begun.
     pub(super) progress: Option<StepwiseProgress>,
@@ -92,16 +95,18 @@ pub(super) struct RecordedParts {
 pub(super) struct ClosedAnswer {
     /// Number of the analytical answer while it can still be withdrawn; otherwise 0.
     pub number: u32,
-    /// Settlement, within its instant, in which the answer was given.
+    /// Number of the settlement, within its instant, in which the answer was given.
     pub settlement: u32,
     /// Whether an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
     /// Start of the answer.
     pub start: Time,
-    /// Whether its links are held until all members have arrived, and the time of the latest arrival so far.
+    /// Time of the latest arrival so far, if the collective's links are held until all members have
+    /// arrived.
     pub is_held: bool,
     pub last_wave: Time,
-    /// Whether members arrived at different instants that count. If false, all count as arrived at `start`.
+    /// Whether the answer depends on the members' different arrival times. If false, all members
+    /// count as arrived at `start`.
     pub is_skewed: bool,
     /// The rehearsal that gives the answer, and the number of members whose end has already been delivered.
     pub rehearsal: Option<Arc<CollectiveRehearsal>>,
@@ -109,7 +114,7 @@ pub(super) struct ClosedAnswer {
 }
 
 impl ClosedAnswer {
-    /// Returns whether the rehearsal's end of the member at a position has been delivered.
+    /// Returns whether the member at a position has ended, according to the rehearsal.
     pub fn has_told(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
@@ -118,7 +123,8 @@ impl ClosedAnswer {
 }
 
 impl MemberArrivals {
-    /// Returns the settled members, grouped by time of arrival if `skewed`; otherwise all at `start`.
+    /// Returns the settled members, grouped by time of arrival if `skewed`; otherwise as one group
+    /// that arrives at `start`.
     pub fn waves(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
         let members = (0..)
             .map(MemberIndex)
@@ -141,11 +147,13 @@ impl MemberArrivals {
 pub(super) struct ChunkProgress {
     /// Current stage; [`OUTSIDE`] before the first, and the number of stages after the last.
     pub stage: StageIndex,
-    /// Whether it has been admitted to its stage and, in a stage with two strands, has not ended it.
+    /// Whether the chunk has been admitted to its stage. In a stage with two strands: and this
+    /// strand has not ended.
     pub begun: bool,
-    /// Whether a message whose departure matters has yet to leave: the last message of the stage, or any paced message.
+    /// Whether a message has yet to leave for which the chunk waits: the last message of the stage,
+    /// or any message if messages are paced.
     pub leaving: bool,
-    /// Number of steps taken in its stage.
+    /// Number of steps taken in the current stage.
     pub taken: u32,
     /// Number of messages that have arrived and whose receive was posted.
     pub arrived: u32,
@@ -202,11 +210,12 @@ pub(super) struct StepwiseProgress {
     /// Messages and requests that arrived before their receiver was enrolled, by cell. Used only if members may run one
     /// stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
-    /// In that case, the first enrolled position.
+    /// First enrolled position, if members may run one stage in different directions.
     pub first: Option<Position>,
-    /// In that case, whether members really run in different directions. A message may then have no receiver.
+    /// Whether two members do run one stage in different directions. A message may then have no
+    /// receiver.
     pub mixed: bool,
-    /// The first pair of positions whose sender sends a message that the receiver never receives.
+    /// Sender and receiver of the first message that its receiver never receives.
     pub crossing: Option<(Position, Position)>,
 }
 
@@ -291,7 +300,8 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the present rank that started last, the lowest of several.
+    /// Returns the rank that started last among the members with a trace; the lowest if several
+    /// did.
     pub(super) fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals
@@ -322,11 +332,11 @@ impl CollectiveRun {
         (waited, late)
     }
 
-    /// Begins the simulation message by message through `ports`. Each member has `phases` phases that admit chunks in a
-    /// fixed order.
+    /// Begins the simulation message by message through `ports`; `phases` is the number of phases
+    /// that admit chunks in a fixed order.
     pub(super) fn begin(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
-        // `too_large` has already bounded this product.
+        // `too_large` has already bounded the number of cells.
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = ChunkProgress {
             stage: OUTSIDE,

@@ -29,7 +29,7 @@ impl IndexMut<RunIndex> for CollectiveRuns {
 }
 
 impl CollectiveRuns {
-    /// Returns a slot, which still has the state of an earlier collective.
+    /// Returns a free slot, which may still have the state of an earlier collective.
     pub fn take(&mut self) -> RunIndex {
         self.free.pop().unwrap_or_else(|| {
             self.all.push(CollectiveRun::default());

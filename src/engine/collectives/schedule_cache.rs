@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 /// Key of a schedule: group, kind, bytes, root, and a variant chosen by the backend.
 type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
-/// A stage, by the indices of its schedule and of the stage in it. It fits in a register, so it is passed faster than a
-/// stage.
+/// Reference to a stage: the index of its schedule, and of the stage in the schedule. The reference
+/// fits in a register, so it is passed faster than a stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageRef {
     pub schedule: u32,
     pub index: u32,
 }
 
-/// A schedule, and its closed form after it was computed.
+/// A schedule, and its closed form once that has been computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,
@@ -48,7 +48,8 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule; computes it by `work_out` on first use.
+    /// Returns the index of a request's schedule. On first use the schedule is computed by
+    /// `work_out`.
     pub fn find(
         &mut self,
         group: ReplayGroupId,

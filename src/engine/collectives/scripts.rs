@@ -1,9 +1,10 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! In insertion order, a send ends when its message has arrived, and each part follows the previous one by a separate
-//! event. In content order, a send ends when its last byte has left or, if the machine requires it, has arrived. A
-//! receive whose message has arrived ends immediately, and messages of one instant are collected, so the order of
-//! events within the instant does not matter.
+//! In insertion order, a send ends when its message has arrived, and a separate event starts each
+//! part after the previous one. In content order, a send ends when its last byte has left or, if
+//! the machine requires it, has arrived. A receive whose message has arrived ends immediately, and
+//! messages of one instant are collected, so the order of events within the instant does not
+//! matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
@@ -70,7 +71,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a script event to the member of `cell`; its actions are appended to `acts`.
+    /// Delivers a script event to the member of `cell`. Appends the actions that the script then
+    /// takes to `acts`.
     fn cue(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
@@ -95,7 +97,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
         part: u32,
     ) {
-        // The op is only a handle for the event, and no message is counted.
+        // The op only identifies the event; it is not counted as a message.
         let op = fabric.handle_of(InFlightOp::Scripted {
             run: at.run,
             from: at.cell,
@@ -108,8 +110,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
     }
 
-    /// Submits a message of a script. Each member has a port per phase, or one per side. The message leaves through the
-    /// port of the first phase in which the ends differ, and enters through the port of the last such phase.
+    /// Submits a message of a script. Each member has one port per phase, or one port per direction
+    /// of a phase. The message leaves through the port of the first phase in which the ends differ,
+    /// and enters through the port of the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -164,7 +167,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric.submit::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a part of a sender whose message has left or, depending on the rule for sends, has arrived.
+    /// Ends a sender's part, whose message has left or, depending on the rule for sends, has
+    /// arrived.
     pub fn part_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

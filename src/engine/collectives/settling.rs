@@ -16,7 +16,8 @@ use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum state of one simulated collective, in entries: chunks · members · (stages + 1). It is a few gigabytes.
+/// Maximum number of state entries of one simulated collective: chunks · members · (stages + 1).
+/// The entries take a few gigabytes.
 const MOST: u64 = 1 << 28;
 
 /// Returns an error if the simulation of a run would exceed [`MOST`].
@@ -118,7 +119,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
             link_time: &|amount| network.link_time(amount),
-            // Irregular groups may use any link, so their messages may conflict on a shared network.
+            // Messages of irregular groups may use any link, so they may conflict with each other
+            // on a network with contention.
             conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
                     network.is_conflict_free(dimension, members, pattern)
@@ -140,8 +142,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns whether a run may still be answered analytically. In insertion order, any other run proceeds
-    /// immediately, because the order of arrivals within an instant may matter.
+    /// Returns whether a run may still be answered analytically. In insertion order, a run that may
+    /// not be answered proceeds immediately, because the order of arrivals within an instant may
+    /// matter.
     pub fn may_be_closed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -208,7 +211,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             return;
         }
-        // A measured collective begins when its last member arrives.
+        // A collective with a measured time begins when its last member arrives.
         let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
@@ -232,7 +235,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.step(fabric, effects, now, id, all);
     }
 
-    /// Returns the duration of a run that is a barrier over dedicated wires; it uses no links.
+    /// Returns the duration of a run that is a barrier over dedicated wires, which use no links.
     fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tiles()?.barrier?;
         let request = self.chunks.runs[id].request?;
@@ -314,7 +317,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends an analytically answered collective: for all members together, or as rehearsed.
+    /// Ends an analytically answered collective: all members together, or each at its rehearsed
+    /// end.
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,4 +1,5 @@
-//! Common numbers of stages, for members that execute different collectives under one number.
+//! Common numbers of stages, for members that execute different collectives as the n-th collective
+//! of their group.
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
@@ -7,9 +8,9 @@ use crate::ids::{RunCell, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the common number of a cell's current stage: the index of its counterpart in the first member's
-    /// schedule. Members with different collectives may pass phases in different orders, and messages are matched by
-    /// their line.
+    /// Returns the common number of a cell's current stage: the index of its counterpart in the
+    /// first member's schedule. A common number is needed because members with different
+    /// collectives may pass phases in different orders, but a message is matched by its line.
     // Always inlined: it is called three times per message and mostly reads only the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {

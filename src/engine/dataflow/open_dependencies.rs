@@ -1,4 +1,5 @@
-//! Open dependencies of nodes, one byte per node: the loop reads one for every edge, and most accesses miss the caches.
+//! Open dependencies of nodes. Each node has only one byte, because the loop reads a node's entry
+//! for every edge, and most of these accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
@@ -9,7 +10,7 @@ const COUNT: u8 = 0x3f;
 const MOST: u8 = COUNT - 1;
 /// Flag: the node has an entry in [`OpenDependencies::beyond`].
 const MORE: u8 = 0x40;
-/// Flag: the node has a delay. For other nodes the loop need not read the graph's delays.
+/// Flag: the node has a delay. The loop reads the graph's delays only for nodes with this flag.
 const DELAYED: u8 = 0x80;
 /// Sentinel: the node is complete.
 const COMPLETE: u8 = DELAYED | MORE | COUNT;
@@ -18,7 +19,8 @@ const COMPLETE: u8 = DELAYED | MORE | COUNT;
 #[derive(Debug)]
 pub(super) struct OpenDependencies {
     left: Vec<u8>,
-    /// Ascending by node: dependencies of a node beyond the byte's maximum, which the byte does not count yet.
+    /// Dependencies that the byte of a node does not count yet, because they exceed its maximum;
+    /// ascending by node.
     beyond: Vec<(usize, u32)>,
 }
 
@@ -27,7 +29,7 @@ pub(super) struct OpenDependencies {
 pub(super) enum NodeState {
     Waiting,
     Ready,
-    /// All dependencies are complete, and its delay begins.
+    /// All dependencies are complete, and the node's delay begins.
     Delayed,
 }
 
@@ -72,7 +74,8 @@ impl OpenDependencies {
         }
     }
 
-    /// Marks a node as delayed. Has no effect on roots, whose delay begins with the release of their instance.
+    /// Marks a node as delayed. Has no effect on a root, whose delay begins with the release of its
+    /// instance.
     pub fn delay(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
@@ -168,8 +171,9 @@ fn byte(count: u32) -> u8 {
 mod tests {
     use super::*;
 
-    /// Two instances of a graph whose nodes have 0 to 300 dependencies; 62, 63, 124, 125 and 126 are at the limits of a
-    /// byte's count. Each node becomes ready or delayed exactly with its last dependency.
+    /// Two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62, 63, 124, 125
+    /// and 126 are at the limits of a byte. Each node becomes ready or delayed exactly with its
+    /// last dependency.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
@@ -182,7 +186,7 @@ mod tests {
                     open.delay(first + degree as usize);
                 }
             }
-            // A root does not change.
+            // Marking a root as delayed has no effect.
             open.delay(0);
             assert!(open.is_met(0) && open.left(0) == Some(0));
             for &degree in &degrees[1..] {
@@ -208,8 +212,8 @@ mod tests {
         }
     }
 
-    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The copies are equal, and
-    /// differ after one more.
+    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The
+    /// copies are equal, and differ after one more dependency of one of them is complete.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_room(0);

@@ -24,8 +24,8 @@ use chakram_hardware::memory::{
 use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
 use chakram_hardware::topology::Topology;
 
-/// If the network cannot carry an access of `bytes`, because it has too many chunks to simulate, returns the finding
-/// and a hint.
+/// If an access of `bytes` has too many chunks for the network to simulate, returns the finding and
+/// a hint.
 pub fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
@@ -78,7 +78,7 @@ fn end(effects: &mut Effects, at: Time, token: u64) {
 }
 
 impl<N: NetworkBackend> Fabric<'_, N> {
-    /// Begins a load or store of a memory. If its end is known, adds it to the effects.
+    /// Begins a load or store of a memory. If the end is already known, adds it to the effects.
     pub fn begin_access(
         &mut self,
         now: Time,
@@ -191,7 +191,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
         }
-        // A previously scheduled completion has the number of its settlement, and is ignored after a newer settlement.
+        // Each completion carries the number of its settlement; after a newer settlement the
+        // completion is ignored.
         if let Some((at, settlement)) = model.settle(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
@@ -235,7 +236,7 @@ enum MemoryService<'a> {
     /// The network.
     Ports {
         ports: &'a MemoryPorts,
-        /// The port of each NPU; [`NONE`] until it is known.
+        /// Index of the port that each NPU uses; [`NONE`] until it is searched.
         nearest: Vec<u32>,
     },
     /// A model.
@@ -279,7 +280,8 @@ impl<'a> RemoteState<'a> {
         machine.memories().map(state).collect()
     }
 
-    /// Returns the endpoint for loads and stores of `npu`. Its port is searched only once.
+    /// Returns the endpoint for loads and stores of `npu`. The port of an NPU is searched only
+    /// once.
     fn endpoint(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let MemoryService::Ports { ports, nearest } = &mut self.service else {

@@ -78,7 +78,7 @@ impl OpSlab {
         self.reserve(op)
     }
 
-    /// Like [`Self::insert`], for an op that is not a message and is not counted.
+    /// Like [`Self::insert`], for an op that is not counted because it is not a message.
     #[inline]
     pub fn reserve(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {
@@ -109,7 +109,7 @@ impl OpSlab {
         self.handed[op.index()]
     }
 
-    /// Subtracts messages of a rehearsal from the count.
+    /// Subtracts the messages of a rehearsal from the count of messages.
     pub fn forget(&mut self, messages: u64) {
         self.inserted -= messages;
     }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 /// Repeated launches of a program, such as training steps. Each rank starts its next step when it has ended the
 /// previous one.
 ///
-/// Step k + 1 of a rank begins when its step k has ended, independent of other ranks, but not before the step's given
-/// instant. The tag of a step is its index from 0.
+/// Step k + 1 of a rank begins when step k of this rank has ended, independent of other ranks, but
+/// not before the instant given for step k + 1. The tag of a step is its index from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunch {
     program: u32,
@@ -18,7 +18,8 @@ pub struct RepeatedLaunch {
     starts: Vec<Time>,
     /// Steps that have begun on some rank, by index; [`None`] after they ended on all ranks.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that have ended their previous step and wait for the earliest start of the next, by that next step.
+    /// Ranks that have ended their previous step and wait for the earliest start of the next step;
+    /// the key is the index of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<StepTimes>,
 }
@@ -29,8 +30,9 @@ impl RepeatedLaunch {
         Self::at(program, vec![Time::ZERO; times as usize])
     }
 
-    /// Creates a feed that launches the program with the index `program` once for each of `starts` (in any order): at
-    /// this instant, or on each rank when it has ended the previous launch, if that is later.
+    /// Creates a feed that launches the program with the index `program` once for each instant in
+    /// `starts` (in any order). Each rank begins a launch at its instant, or when the rank has
+    /// ended the previous launch, if that is later.
     pub fn at(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -42,7 +44,7 @@ impl RepeatedLaunch {
         }
     }
 
-    /// Starts `step` on `rank`; the first rank to start it also launches it.
+    /// Starts `step` on `rank`; the first rank that starts a step also launches the step.
     fn begin(&mut self, step: u64, rank: Rank, queue: &mut LaunchQueue) {
         if step == self.steps.len() as u64 {
             let serial = queue.launch(Launch {

@@ -8,7 +8,7 @@ use chakram_base::units::Time;
 #[derive(Debug)]
 pub struct TimedLaunches {
     program: u32,
-    /// Remaining instants in descending order, so the next one is last.
+    /// Remaining instants in descending order, so that the next instant can be popped from the end.
     times: Vec<Time>,
     /// Number of launches so far; also the tag of the next launch.
     launched: u64,

@@ -1,4 +1,4 @@
-//! Memory of launches: bounded by the launches in flight, not by earlier ones.
+//! Tests that the memory of a run is bounded by the launches in flight, not by all launches so far.
 
 use crate::host_launches::ResolvedPrices;
 use crate::run_programs::{LaunchSource, native};
@@ -34,9 +34,10 @@ fn kernel(ns: u64) -> Workload {
     builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap()
 }
 
-/// 20,000 launches of 1 us each, at random times with a mean distance of 1.11 us. By Lindley's recursion, a launch at
-/// time a ends at max(a, previous end) + 1 us. In flight are this launch and all earlier ones that end after a. The
-/// number of run states equals the maximum of this count, and all other state of a launch exists once per run state.
+/// 20,000 launches of 1 us each begin at random times with a mean distance of 1.11 us. By Lindley's
+/// recursion, a launch at time a ends at max(a, previous end) + 1 us. At time a, this launch and
+/// all earlier launches that end after a are in flight. The number of run states equals the maximum
+/// number of launches in flight, and all other state of a launch exists once per run state.
 #[test]
 fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let (mut at, mut state) = (0_u64, 1_u64);

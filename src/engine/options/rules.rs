@@ -16,7 +16,7 @@ use std::fmt;
 /// Reason why an option is rejected: it would have no effect, or the machine lacks a required property.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptionRefusal {
-    /// Kernels are to be priced by curves, but the machine has no curves of kernels.
+    /// Kernel times are to come from curves, but the machine has no curves of kernels.
     NoKernelCurves {
         /// The machine.
         machine: String,
@@ -31,7 +31,7 @@ pub enum OptionRefusal {
         /// The machine.
         machine: String,
     },
-    /// Ranks are to fill all NPUs of each rack, but jobs on this machine do so anyway.
+    /// Ranks are to fill all NPUs of each rack, but every job on this machine does so anyway.
     NoFreeNpus {
         /// The machine.
         machine: String,
@@ -181,15 +181,15 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// The first option without an effect, or for which the machine lacks something.
+    /// Names the first option that has no effect, or for which the machine lacks something.
     pub fn check(&self, machine: &Machine, workload: &Workload) -> Result<(), OptionRefusal> {
         self.check_together()?;
         self.check_machine(machine)?;
         self.check_workload(workload)
     }
 
-    /// Checks that options have an effect in combination; part of [`Self::check`], for callers that have no machine
-    /// yet.
+    /// Checks that options have an effect in combination. Part of [`Self::check`], for callers that
+    /// have no machine yet.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// The first option for which the machine lacks something.
+    /// Names the first option for which the machine lacks something.
     pub fn check_machine(&self, machine: &Machine) -> Result<(), OptionRefusal> {
         let name = || machine.name().to_owned();
         if self.compute == ComputeModel::Curves && !machine.has_curves() {

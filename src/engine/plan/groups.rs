@@ -72,7 +72,7 @@ impl ReplayPlan {
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
                 self.groups[group.index()].launches_together |= mixed[slot_index];
                 let members = &self.groups[group.index()].members;
-                // Members are mostly sorted, and then a binary search finds the index.
+                // Members are mostly sorted, and then the faster binary search finds the index.
                 let member = members
                     .binary_search(&instance.rank)
                     .ok()

@@ -1,4 +1,4 @@
-//! Prices of nodes and lanes of the NPU, for a graph on an NPU class.
+//! Durations of nodes and lanes of the NPU, for a graph on an NPU class.
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::PricingCoverage;
@@ -18,7 +18,8 @@ use chakram_trace::workload::RankInstance;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Prices the nodes of `graph` on `class` and maps its lanes.
+/// Computes the durations of the nodes of `graph` on `class`, and maps the lanes of `graph` to the
+/// NPU's.
 pub(super) fn price_graph(
     graph: &Graph,
     class: &NpuClass,
@@ -77,7 +78,8 @@ pub(super) fn price_graph(
             }
             price
         };
-        // A price by shape or name takes a microsecond, and a step has few distinct kernels, so prices are cached.
+        // Finding the duration for a shape or name takes a microsecond, and a step has few distinct
+        // kernels, so durations are cached.
         let by_name = !class.curves.measured.is_empty();
         if !by_name && kernel.shape.is_none() {
             return price();
@@ -181,7 +183,8 @@ pub(super) fn price_graph(
             }
         });
     }
-    // Lanes of the NPU and threads of the host are capped separately; lanes beyond the cap share.
+    // Lanes of the NPU and threads of the host are capped separately; lanes beyond the cap share an
+    // existing lane.
     let (mut device, mut host) = (0, 0);
     let lanes = graph.lanes().iter().map(|lane| match lane {
         Lane::None => NONE,

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternField {
     Name,
-    /// An operator that called or launched it.
+    /// An operator that called or launched the node.
     Operator,
-    /// The path of modules around it.
+    /// The path of modules that called the node.
     Module,
     Class,
     Shape,
 }
 
-/// Fields with their names.
+/// Properties with the names that patterns use.
 const FIELDS: [(PatternField, &str); 5] = [
     (PatternField::Name, "name"),
     (PatternField::Operator, "op"),

@@ -93,7 +93,8 @@ impl StuckDiagnosis<'_, '_> {
         (run.waiting_chunks(group, slot.member, scripted), None)
     }
 
-    /// Builds the error about members that issued different collectives under one number.
+    /// Builds the error about members that issued different collectives as the n-th collective of
+    /// their group.
     pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;

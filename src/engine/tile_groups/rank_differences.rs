@@ -17,7 +17,8 @@ pub(super) enum RankDifference {
 /// A rank of a launch, and its plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
-/// Returns why the first rank cannot simulate the second and the ranks between them; `None` if it can.
+/// Returns why the first rank cannot simulate the second rank and the ranks between them; `None` if
+/// it can.
 pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {
@@ -31,8 +32,8 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
     }
 }
 
-/// Fails if no rank could simulate another. Decided before the run, by the rule of
-/// [`TileGroups::form`](super::TileGroups::form).
+/// Fails if no rank could simulate another. Applies the rule of
+/// [`TileGroups::form`](super::TileGroups::form) before the run.
 pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();
     let (mut pairs, mut runs, mut start) = ([0; 3], 1, 0);

@@ -1,12 +1,14 @@
 //! Joining of split tile groups: neighbours that end a collective together in equal states become a group again.
 //!
-//! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
-//! collective that all of them wait for removes the differences if it ends for all at one instant, as around a ring.
-//! From then on all members would do the same again, as at the start.
+//! Members of a stage diverge because of traffic over different links, such as activations from the
+//! previous stage. A collective that all members wait for removes the differences if it ends for
+//! all members at the same instant, as a ring algorithm does. From then on all members do the same
+//! work at the same time again.
 //!
-//! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
-//! events. Nodes that are carried out per member may be pending at different times, because a group gathers them.
-//! Kernels may not: parts with a running kernel stay separate until they end a collective while no kernel runs.
+//! The state of an instance consists of its open dependencies, the holders and queues of its lanes,
+//! and its pending events. Nodes that are carried out per member may be pending at different times,
+//! because a group gathers them. Kernels may not be pending: parts with a running kernel stay
+//! separate until they end a collective while no kernel runs.
 
 use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
@@ -77,7 +79,8 @@ impl TileGroups {
             let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
-        // The comparison does not see pending events, so delays and nodes with one common end event exclude joining.
+        // The comparison does not see pending events, so parts with running delays or with nodes
+        // that one common event ends do not join.
         !self.follows(flow, a)
             && !self.follows(flow, b)
             && self.last_of(a).after(1) == b

@@ -1,8 +1,9 @@
 //! Lanes that gathering collectives share with other nodes.
 //!
-//! Such a collective queues for its lane on all members when the last member is ready, in the middle of the round's
-//! posts: lower ranks have already posted their nodes, higher ranks have not. A leader posts for all members at once,
-//! so it gives the same order only if no other node comes to this lane in the round. If several nodes do, or one while
+//! Such a collective queues for its lane on all members when the last member is ready, in the
+//! middle of the round's posts: lower ranks have already posted their nodes, higher ranks have not.
+//! A leader posts a node for all members together, so the order is the same only if no other node
+//! is posted to this lane in the round. If several nodes are posted to the lane, or one node while
 //! another collective waits for its members, the group is split into single ranks first.
 
 use super::TileGroups;
@@ -15,7 +16,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
-    /// Returns for each lane of the NPU whether a gathering collective of the instance shares it; empty if none does.
+    /// Returns for each lane of the NPU whether a gathering collective of the instance shares the
+    /// lane with other nodes; empty if no lane is shared.
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();

@@ -1,5 +1,5 @@
-//! Splitting of tile groups: members that differ are simulated separately from then on, each with a copy of the
-//! leader's state.
+//! Splitting of tile groups: members that differ are simulated separately after the split, each
+//! with a copy of the leader's state.
 
 use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, key, node_of};
@@ -12,7 +12,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::escape;
 
-/// Ready nodes that have yet to be posted: the entries of the list from the index on.
+/// Ready nodes that have yet to be posted: the list, and the index of its first unposted entry.
 pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 
 /// A step that all members of a part have taken; its leader carries it out for them.
@@ -20,7 +20,7 @@ pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 pub enum PartStep {
     /// A node queues for its lane.
     Queue(InstanceIndex, NodeIndex),
-    /// The instants of a node's ends are known.
+    /// The instant at which each member ends a node is known.
     Announce(InstanceIndex, NodeIndex, Vec<(InstanceIndex, Time)>),
     /// A node has ended.
     End(InstanceIndex, NodeIndex),
@@ -142,7 +142,8 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part have taken the step, so the part has.
+                // All members of this part have taken the step, so the part takes the step as a
+                // group.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers(node) {
                         own.parked -= 1;
@@ -172,7 +173,7 @@ impl TileGroups {
         steps
     }
 
-    /// Records the first split, and that the group did not stay together.
+    /// Records the first split of the replay, and that this group was split.
     fn note_split(
         &mut self,
         flow: &Dataflow<'_>,
@@ -199,7 +200,8 @@ impl TileGroups {
         counts.split.get_or_insert(split);
     }
 
-    /// Splits all groups into single instances, so that a diagnosis finds a state for every member.
+    /// Splits all groups into single instances, so that every member has its own state in a
+    /// diagnosis.
     pub fn dissolve(&mut self, flow: &mut Dataflow<'_>, lanes: &mut Lanes, effects: &mut Effects) {
         for group in std::mem::take(&mut self.groups) {
             for &member in group.members.iter().skip(1) {

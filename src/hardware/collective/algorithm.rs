@@ -1,4 +1,5 @@
-//! The algorithms by name: the primitives that each implements, and substitutes for the others.
+//! The algorithms by name: the primitives that each algorithm implements, and its substitutes for
+//! all other primitives.
 
 use super::line_cost::LineCostModel;
 use super::{
@@ -16,11 +17,11 @@ pub enum CollectiveAlgorithm {
     Ring,
     /// From every member to every other, one after another through its port.
     Direct,
-    /// Exchanges with partners at doubling distances; each halves the part exchanged.
+    /// Exchanges with partners at doubling distances; the exchanged part halves each time.
     HalvingDoubling,
     /// Exchanges with partners at doubling distances, of the whole buffer.
     RecursiveDoubling,
-    /// Up and down two binary trees, between which chunks alternate.
+    /// Up and down two binary trees; successive chunks alternate between the trees.
     DoubleBinaryTree,
     /// Up and down a binary tree.
     Tree,
@@ -38,8 +39,8 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Name in reports.
     fn name(&self) -> &'static str;
 
-    /// Returns true if `n` members can run `primitive` with it; otherwise a substitute runs
-    /// ([`CollectiveAlgorithm::resolve`]).
+    /// Returns true if `n` members can run `primitive` with this algorithm; otherwise a substitute
+    /// runs ([`CollectiveAlgorithm::resolve`]).
     fn supports(&self, primitive: CollectivePrimitive, n: u32) -> bool;
 
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
@@ -48,8 +49,8 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Number of messages that the member at `line` receives.
     fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
-    /// Returns the duration of `stage` among `n` members that start together on links of their own, all with path
-    /// `path`; `None` if no closed form is proved.
+    /// Returns the duration of `stage` among `n` members that start together on links that nothing
+    /// else uses, all with path `path`; `None` if no closed form is proved.
     fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
         None
     }
@@ -68,8 +69,8 @@ impl PartialEq for OwnAlgorithm {
 impl Eq for OwnAlgorithm {}
 
 impl CollectiveAlgorithm {
-    /// Every algorithm with its name in machine files. If several are equally fast and the choice is free, the first is
-    /// chosen.
+    /// Every algorithm with its name in machine files. If the choice is free and several algorithms
+    /// are equally fast, the first in this list is chosen.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Ring, "ring"),
         (Self::Direct, "direct"),
@@ -115,7 +116,8 @@ impl CollectiveAlgorithm {
     ///
     /// - reduce-scatter and all-gather: ring;
     /// - all-to-all: pairwise;
-    /// - with a root: ring, but direct instead of pairwise, whose only exchange with data is with the root;
+    /// - primitives with a root: ring, but direct instead of pairwise, because only a member's
+    ///   exchange with the root has data;
     /// - the fused all-reduce, which callers request only if it is supported: tree.
     #[inline]
     pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
@@ -123,14 +125,15 @@ impl CollectiveAlgorithm {
             _ if self.supports(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
             CollectivePrimitive::AllReduce => Self::Tree,
-            // With a root all rounds of a member except one would be empty.
+            // With a root, a member's rounds would all be empty except the round with the root.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
         }
     }
 
-    /// Returns the `i`-th message that the member at `line` sends; `None` after the last. Messages leave in this order,
-    /// one at a time. There are none if the algorithm does not support the stage's primitive.
+    /// Returns the `i`-th message that the member at `line` sends; `None` after the last. Messages
+    /// leave in this order, one at a time. There are no messages if the algorithm does not support
+    /// the stage's primitive.
     #[inline]
     pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
@@ -163,9 +166,10 @@ impl CollectiveAlgorithm {
     /// Returns the duration of `stage` among `n` members that start together on identical paths; `None` if no closed
     /// form is proved.
     ///
-    /// Proved only for primitives without a root, where the members' programs are the same up to rotation or exchange
-    /// of indices, so that all finish together. The modules of the algorithms derive the formulas in tables; tests
-    /// compare them with the event loop. Members of a tree end one after another, so trees have no closed form.
+    /// Proved only for primitives without a root, where the members' programs are the same up to
+    /// rotation or exchange of indices, so that all finish together. The module of each algorithm
+    /// has a table of its formulas; tests compare the formulas with the event loop. Members of a
+    /// tree end one after another, so trees have no closed form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports(stage.primitive, n) {
             return None;

@@ -1,8 +1,9 @@
 //! `auto`: the algorithm with the least time by formula, among all that support a primitive.
 //!
-//! The formulas are the tables in the algorithms' files, extended by the cost of distance. A *line* has n members. α(k)
-//! is the time of the first byte of a message, and t(x, k) the serialization of x bytes, between members k places
-//! apart; the worse of the first and the last member's route counts. With S the buffer and h = ⌈log2 n⌉:
+//! The formulas are the tables in the algorithms' files, extended by the cost of distance. A *line*
+//! has n members. For members k places apart, α(k) is the time of the first byte of a message, and
+//! t(x, k) is the serialization time of x bytes; both are for the slower of the first and the last
+//! member's routes. With S the buffer and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|
@@ -20,27 +21,30 @@
 //! | tree, double_binary_tree | broadcast, reduce | Σ_j (α(2^j) + 2t(S, 2^j)) − t(S, 2^(h−1)) |
 //! | | all-reduce | twice that |
 //!
-//! where k runs from 1 to n−1 and j from 0 to h−1. On a ring in both directions (`ring.rs`), messages are half as
-//! large. If a closed form is proved, the formula equals it, but is not rounded.
+//! where k runs from 1 to n−1 and j from 0 to h−1. If a ring is used in both directions
+//! (`ring.rs`), messages are half as large. If a closed form is proved, the formula gives the same
+//! time, but without rounding.
 //!
-//! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places occupies k
-//! wires. If every member sends to the member k places ahead, then on a ring every wire of the shorter direction
-//! carries c = min(k, n−k) messages at once. On an open line the k messages across the end return in the other
-//! direction, over n−k places, and c is the same. If each member exchanges with the member whose index differs in the
-//! bit of weight k, the wire in the middle of each block of 2k carries k messages in each direction, and k ≤ n/2. So
-//! c(k) = min(k, n−k). Halving and doubling therefore pay n/2 times for a message over n/2 places, and a ring does not.
-//! If every two NPUs have a path of their own, fully connected or through a switch, c = 1. If a root sends or collects,
-//! its own port passes one message at a time, and in trees the routes of one level do not overlap: c = 1. The
-//! contention-free network does not slow messages that share a wire, so there the choice may be slower than another
-//! algorithm; it is made for networks with contention.
+//! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k
+//! places occupies k wires. If every member sends to the member k places ahead, then on a ring
+//! every wire of the shorter direction carries c = min(k, n−k) messages at once. On an open line,
+//! the k messages of the last k members go in the other direction, over n−k places, so c is the
+//! same. If each member exchanges with the member whose index differs in the bit of weight k, the
+//! wire in the middle of each block of 2k carries k messages in each direction, and k ≤ n/2. So
+//! c(k) = min(k, n−k). So with halving and doubling a message over n/2 places takes n/2 times as
+//! long; a ring sends no such messages. If every two NPUs have a path of their own, fully connected
+//! or through a switch, c = 1. If a root sends or collects, its own port passes one message at a
+//! time, and in trees the routes of one level do not overlap: c = 1. The formulas are meant for
+//! networks with contention. The contention-free network does not slow messages that share a wire,
+//! so on this network the chosen algorithm may be slower than another.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.
 //!
-//! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so rounding never decides. Among algorithms
-//! that are equally fast to within [`TimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`] is chosen, and
-//! two stages are preferred to one. A machine with twice the latencies and half the bandwidths therefore chooses the
-//! same.
+//! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so rounding never decides.
+//! Among algorithms that are equally fast to within [`TimeEstimate::MARGIN`], the first in
+//! [`CollectiveAlgorithm::ALL`] is chosen, and two stages are preferred to one. So the same
+//! algorithms are chosen for a machine with twice the latencies and half the bandwidths.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectivePrimitive};

@@ -15,10 +15,11 @@ use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
-/// A change of the order in which members act at one instant, caused by messages that each of them receives.
+/// A change of the order in which members act at one instant. The cause is a range of messages that
+/// each member receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderChange {
-    /// The stage.
+    /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
     pub messages: Range<u32>,
@@ -63,7 +64,7 @@ pub struct ReceiveSource {
 /// Queue in which chunks wait at an NPU. It admits up to `capacity` chunks at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkQueueSpec {
-    /// Index among the NPU's queues.
+    /// Index of the queue among the NPU's queues.
     pub number: u32,
     /// Number of chunks admitted to a stage at once.
     pub capacity: u32,
@@ -73,8 +74,9 @@ impl ChunkQueueSpec {
     /// First index of the queues that exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
-    /// Index of the private queue `number` of `count` of a collective ([`CollectiveRequest::number`]). Indices repeat
-    /// after 2^31; two collectives in flight that far apart would share a queue.
+    /// Index of queue `number` of the `count` private queues of a collective
+    /// ([`CollectiveRequest::number`]). Indices repeat after 2^31, so two collectives in flight
+    /// whose indices are that far apart would share a queue.
     #[inline]
     pub fn apart(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -86,7 +88,7 @@ impl ChunkQueueSpec {
 pub enum ScriptEvent {
     /// The member begins.
     Begin,
-    /// Part `part` of its script has ended: a message it sent has arrived, or a wait is over.
+    /// Part `part` of the member's script has ended: a sent message has arrived, or a wait is over.
     OpCompleted {
         /// Index of the part.
         part: u32,
@@ -130,7 +132,8 @@ pub enum ScriptAction {
         /// Index of the part that ends after the wait.
         part: u32,
     },
-    /// Takes a message that arrived before the script listened for it. The part ends by an event of its own.
+    /// Takes a message that arrived before the script listened for it. A separate event ends the
+    /// part.
     TakeArrived {
         /// Index of the part.
         part: u32,
@@ -148,9 +151,9 @@ pub struct UncontendedCost<'a> {
     /// Time for which a message occupies the one link by which all messages leave its sender; `None` if there is no
     /// such link.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
-    /// Returns true if messages of a line of that many members along a dimension, sent in this pattern, delay one
-    /// another only by `link_time`. Each member sends at most one and receives at most one message at a time,
-    /// unless they are staggered.
+    /// Called with a dimension, a number of members of a line and a pattern. Returns true if the
+    /// line's messages delay one another only by `link_time`. Each member sends at most one and
+    /// receives at most one message at a time, unless the pattern is staggered.
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 
@@ -165,12 +168,12 @@ pub enum EndpointCost {
     Bus,
 }
 
-/// The caller's name for a transfer.
+/// Value by which the caller identifies a transfer when it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionToken {
     /// Key by which the caller finds the transfer.
     pub word: u64,
-    /// Further detail that only the caller interprets.
+    /// Further number that only the caller interprets.
     pub detail: u32,
 }
 
@@ -218,7 +221,7 @@ impl AlgorithmDescriber {
         Self(Box::new(say))
     }
 
-    /// Joins descriptions of phases, or says that there are none.
+    /// Joins descriptions of phases with commas; states if there are none.
     pub fn list(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
@@ -250,10 +253,10 @@ pub trait CollectiveBackend {
     /// The work of a chunk along one phase.
     type Stage: Copy + fmt::Debug;
 
-    /// Returns the placement of a group on the machine.
+    /// Returns the position of a group's members on the machine and the phases between them.
     fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
-    /// Paths along `phase` that messages share; computed once per group.
+    /// Returns the paths along `phase` that messages share. Called once per group.
     fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths;
 
     /// Returns the path that all messages of a stage share; `None` if paths differ.
@@ -280,7 +283,8 @@ pub trait CollectiveBackend {
     /// Returns the index of the phase of the extent in which `stage` takes place.
     fn phase(&self, stage: &Self::Stage) -> usize;
 
-    /// Returns the position of the member at `position`, `None` if it takes no part in `stage`.
+    /// Returns the place on a line of the member at `position`; `None` if the member takes no part
+    /// in `stage`.
     fn line_position(
         &self,
         extent: &GroupExtent,
@@ -301,11 +305,11 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStep>;
 
-    /// Returns true if a member's messages of this stage serialize at its port. A group of n members then needs no
-    /// state for n² messages.
+    /// Returns true if a member sends its messages of this stage one after another, when its port
+    /// is free. A group of n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
-    /// Returns a formatter of algorithms for reports.
+    /// Returns a formatter of the names of algorithms, for reports.
     fn describer(&self) -> AlgorithmDescriber;
 
     /// Returns the duration of a collective whose members all begin together while nothing else is in flight; `None` if
@@ -322,10 +326,10 @@ pub trait CollectiveBackend {
 /// Work of members' endpoints besides sending and receiving: delays, buses, reductions, rendezvous, scripts, and queues
 /// in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
-    /// Returns the queue in which a chunk waits before `stage`; `None` if it does not wait.
+    /// Returns the queue in which a chunk waits before `stage`; `None` if chunks do not wait.
     fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
 
-    /// Returns the credits with which the member at `line` begins.
+    /// Returns the number of credits with which the member at `line` begins.
     fn credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
     /// Returns true if members execute `stage` from scripts instead of steps.
@@ -356,7 +360,7 @@ pub trait EndpointModel: CollectiveBackend {
         ticket: CompletionToken,
     ) -> BusTransfer;
 
-    /// Submits a transfer to the bus of `npu`. The bus schedules its events on `clock`.
+    /// Submits a transfer to the bus of `npu`. The bus schedules its events by `clock`.
     fn submit_transfer(
         &mut self,
         now: Time,
@@ -378,7 +382,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
 
-    /// Returns the time that the member at `line` spends to reduce its `r`-th reception; `None` if it does not reduce.
+    /// Returns the time that the member at `line` spends to reduce its `r`-th received message;
+    /// `None` if the member does not reduce the message.
     fn reduction(
         &self,
         stage: &Self::Stage,
@@ -401,7 +406,8 @@ pub enum ContentOrder {}
 #[derive(Debug)]
 pub enum InsertionOrder {}
 
-/// The order in which members issue collectives, and its consequences if each member issues by itself.
+/// Rules for the order in which members issue collectives, and for members that issue collectives
+/// in different orders.
 pub trait IssueDiscipline: CollectiveBackend {
     /// The order of events at an instant: [`ContentOrder`] or [`InsertionOrder`].
     type Order;
@@ -423,10 +429,11 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns the order changes, to be applied one after another, that lead from the order in which members begin a
-    /// collective of `chunk_schedule` to the order in which they end it at one instant. The collective has a closed
-    /// form. `None` if the order is not proved; a caller that needs the order then has the collective simulated message
-    /// by message. Only called in [`InsertionOrder`].
+    /// Returns changes of order, to be applied one after another: they turn the order in which
+    /// members begin a collective of `chunk_schedule` into the order in which they end the
+    /// collective at one instant. The collective has a closed form. `None` if the order is not
+    /// proved; a caller that needs the order then simulates the collective message by message. Only
+    /// called in [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -447,8 +454,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     ) {
     }
 
-    /// Notifies that a member joins a collective; `named` is true if its trace names the group. Only called in
-    /// [`InsertionOrder`].
+    /// Notifies the backend that a member joins a collective; `named` is true if the member's trace
+    /// names the group. Only called in [`InsertionOrder`].
     fn on_join(
         &mut self,
         _now: Time,
@@ -459,8 +466,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     ) {
     }
 
-    /// Notifies that a ready node of `npu` would never start in ASTRA-sim, because no running node remains to wake it.
-    /// Only called in [`InsertionOrder`].
+    /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no
+    /// running node remains to wake it. Only called in [`InsertionOrder`].
     fn on_idle(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage with different directions or trees. Messages are then matched by
@@ -475,9 +482,9 @@ pub trait IssueDiscipline: CollectiveBackend {
         0
     }
 
-    /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
-    /// That sender has another direction or tree and expects the receive after `recv_posted` steps. `None` if the
-    /// member posts no such receive.
+    /// Returns the number of steps after which the member at `line` posts the receive for a message
+    /// from index `from`. The sender at `from` has another direction or tree and expects the
+    /// receive after `recv_posted` steps. `None` if the member posts no such receive.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,

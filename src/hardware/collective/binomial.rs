@@ -1,4 +1,5 @@
-//! Binomial trees: broadcast and collection by halves among any number of members.
+//! Binomial trees: broadcast, scatter, reduce and gather in log2 levels among any number of
+//! members.
 //!
 //! Members are numbered from the root, x = index − root. The parent of x is x without its lowest bit 2^b;
 //! its children are x + 2^j for all j < b that exist, and its subtree is x … x + 2^b − 1. Members send to the
@@ -22,7 +23,7 @@ struct BinomialNode {
     size: u32,
     /// The root's index.
     root: u32,
-    /// Its number, counted from the root.
+    /// The member's number, counted from the root.
     x: u32,
 }
 
@@ -44,12 +45,13 @@ impl BinomialNode {
         }
     }
 
-    /// Returns the number of its children: x + 1, x + 2, x + 4, … within its subtree.
+    /// Returns the number of the member's children: x + 1, x + 2, x + 4, … within its subtree.
     fn children(&self) -> u32 {
         self.subtree(self.x).next_power_of_two().ilog2()
     }
 
-    /// Returns the number of its `i`-th child, largest subtree first.
+    /// Returns the member number of the `i`-th child; the child with the largest subtree comes
+    /// first.
     fn child(&self, i: u32) -> u32 {
         self.x + (1 << (self.children() - 1 - i))
     }

@@ -1,8 +1,9 @@
-//! The number of chunks of a collective if the machine does not state it: the smallest from 1 to [`MOST`] that takes at
-//! most 0.5 % longer than the best.
+//! The number of chunks of a collective if the machine does not state it: the smallest number from
+//! 1 to [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
 //!
-//! Each stage of a chunk has a *life*, from its start to its end, and an *interval*, after which the next chunk may
-//! follow it into the phase. A flow shop of the chunks through the phases computes the total time from both:
+//! Each stage of a chunk has a *life*, from its start to its end, and an *interval*, after which
+//! the next chunk may follow it into the phase. Life and interval are the inputs of a flow shop of
+//! the chunks through the phases, which gives the total time:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -11,25 +12,28 @@
 //! | otherwise, with a root | formula of [`auto`](super::auto), no loads | busiest port's time; ring both ways: life |
 //! | all others | the same | life |
 //!
-//! Several chunks along one dimension therefore never help if a closed form exists and one chunk is active at a time:
-//! they only repeat the latencies of all stages. Along several dimensions they keep all dimensions busy, and in trees
-//! all levels.
+//! So along one dimension several chunks never help if a closed form exists and one chunk is active
+//! at a time: each chunk only repeats the latencies of all stages. Along several dimensions,
+//! several chunks keep all dimensions busy; in trees they keep all levels busy.
 //!
 //! The estimate is exact for a schedule with closed forms only and one active chunk, and for a single stage in a tree.
 //! All other estimates only select the number of chunks and never enter a result.
 //!
-//! A number is tried only if its lower bound is below the best time so far. The bound is the work of the busiest phase
-//! plus the least time before and after it. If trees are simulated message by message, numbers are tried in steps of an
-//! eighth, then between the best one and its neighbours, until all trials together have more messages than
-//! [`MOST_MESSAGES`] or [`MOST_TRIALS`] collectives with the most chunks. For 1 to 128 chunks through trees of 2 to 31
-//! members, with a whole buffer of 0.3 to 20,000 latencies, the choice takes at most 1.5 % longer than the best.
+//! A number is tried only if its lower bound is below the best time so far. The bound is the work
+//! of the busiest phase plus the least time before and after this phase. If trees are simulated
+//! message by message, numbers are tried in steps of an eighth, and then between the best number
+//! and its neighbours. The search ends when all trials together have more messages than
+//! [`MOST_MESSAGES`] and than [`MOST_TRIALS`] collectives with the most chunks. For 1 to 128 chunks
+//! through trees of 2 to 31 members, with a whole buffer of 0.3 to 20,000 latencies, the choice
+//! takes at most 1.5 % longer than the best.
 //!
 //! # Free algorithms
 //!
-//! If the algorithm of a dimension is free (`auto`), trees compete too, each with its own best number of chunks. A tree
-//! and a double tree replace the algorithm that is fastest for one chunk in each dimension in which they support the
-//! primitive: the outermost of an all-reduce and all of a broadcast or reduce. A tree is kept if the collective ends
-//! earlier.
+//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best
+//! number of chunks. A tree and a double tree are tried in place of the algorithm that is fastest
+//! for one chunk, in each dimension in which they support the primitive: the outermost dimension of
+//! an all-reduce, and all dimensions of a broadcast or reduce. A tree is kept if the collective
+//! ends earlier.
 
 use super::flow_shop::{FlowShopInput, schedule};
 use super::line_cost::LineCostModel;
@@ -51,7 +55,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of chunks that is chosen.
 pub const MOST: u32 = 128;
 
-/// Bound on chunks · members · (stages + 1), far below the state that a message-by-message replay needs.
+/// Bound on chunks · members · (stages + 1), far below the limit of a message-by-message replay.
 const MOST_STATE: u64 = 1 << 26;
 
 /// Relative excess over the best time that is accepted for fewer chunks.
@@ -105,7 +109,7 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line whose distances matter, if paths differ.
+    /// The members of the line; only if paths differ, so that distances between members matter.
     line: Vec<Npu>,
 }
 
@@ -130,7 +134,8 @@ pub(super) struct CountedCollective<'a> {
     pub choices: &'a [AlgorithmChoice],
 }
 
-/// Number of chunks of a member that may be in a tree of `size` members at once: at least four per level.
+/// Maximum number of a member's chunks in a tree of `size` members at once: at least four per
+/// level.
 pub(super) fn tree_places(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
@@ -243,7 +248,7 @@ impl CountedCollective<'_> {
         )
     }
 
-    /// Returns the number of chunks and the algorithms for which the collective is fastest.
+    /// Returns the number of chunks and the algorithms with which the collective is fastest.
     fn choose_with_algorithms(&self, pipeline: ChunkPipeline) -> ChunkChoice {
         let (mut chunks, mut best) = self.choose(pipeline);
         let mut algorithms = self.choices.to_vec();
@@ -299,7 +304,7 @@ impl CountedCollective<'_> {
             let costs: Vec<StageCost> = plan.stages().iter().map(of).collect();
             (plan, costs)
         };
-        // Without trees a trial is cheap, so every number is a candidate.
+        // Without trees a trial is cheap, so every number of chunks is tried.
         let numbers: Vec<u32> = match messages {
             0 => (1..=most as u32).collect(),
             _ => coarse_numbers(most as u32).collect(),
@@ -338,7 +343,7 @@ impl CountedCollective<'_> {
                 break;
             };
             let [below, above] = match round {
-                // Geometric means with the neighbours.
+                // Tries the geometric means of the best number and its neighbours.
                 0 | 1 => [
                     numbers.iter().rev().find(|&&other| other < best),
                     numbers.iter().find(|&&other| other > best),
@@ -377,7 +382,8 @@ impl CountedCollective<'_> {
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
     }
 
-    /// Life and interval of a stage if there are `chunks` chunks; for trees only lower bounds unless `exact`.
+    /// Returns the life and the interval of a stage if there are `chunks` chunks; for trees only
+    /// lower bounds unless `exact`.
     fn cost(
         &self,
         assignment: &StageAssignment,
@@ -433,9 +439,10 @@ impl CountedCollective<'_> {
             return StageCost { life, interval };
         };
         let life = span(life.picoseconds());
-        // Life is the interval in three cases: without a root all members are busy throughout; a line that is no
-        // sub-grid has longer routes that set the pace; around a ring in both directions, a member near the root in one
-        // direction is far from it in the other.
+        // The interval is the life in three cases. Without a root, all members are busy throughout.
+        // A line that is no sub-grid has longer routes, which set the pace. Around a ring in both
+        // directions, a member that is near the root in one direction is far from the root in the
+        // other.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageCost {
                 life,
@@ -466,7 +473,7 @@ impl CountedCollective<'_> {
         costs: &[StageCost],
         pipeline: ChunkPipeline,
     ) -> Span {
-        // With a single stage, chunks follow one another at its interval.
+        // With a single stage, each chunk follows the previous one after the stage's interval.
         if let [only] = costs {
             let before = u64::from(plan.chunks().saturating_sub(1));
             return only.interval.times(before) + only.life;
@@ -486,7 +493,8 @@ impl CountedCollective<'_> {
                 back.push(assignment.stage.primitive == CollectivePrimitive::AllGather);
             }
         }
-        // Each phase admits one chunk at a time; any number may be in the rest of their lives.
+        // Each phase admits one chunk at a time; after their interval, any number of chunks may be
+        // in the phase.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
         let routes = (0..plan.chunks()).map(|chunk| plan.route(chunk) as u32);

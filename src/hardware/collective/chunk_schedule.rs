@@ -4,9 +4,10 @@
 //! numbers of stages and differ in the order in which they visit the phases and in the size of their chunks. Chunks of
 //! one route have one size; if all chunks have one size and visit the phases in one order, there is one route.
 //!
-//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
-//! collective, identically at every member. If each member decided by itself, it could occupy a phase that another
-//! member's partners need, and deadlock, as in ASTRA-sim with fewer active chunks than chunks.
+//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each
+//! phase for the whole collective, identically at every member. If each member chose its own order,
+//! it could occupy a phase that another member's partners need, and the collective could deadlock.
+//! This happens in ASTRA-sim with fewer active chunks than chunks.
 
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
@@ -25,7 +26,7 @@ pub struct StageEntry {
 pub struct AdmissionOrder {
     /// For each phase of the group, all passages through it in order.
     pub order: Vec<Vec<StageEntry>>,
-    /// Maximum number of a member's chunks in each phase at once; at least 1.
+    /// For each phase, the maximum number of a member's chunks in it at once; at least 1.
     pub capacity: Vec<u32>,
 }
 
@@ -55,8 +56,8 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Creates a chunk for each entry of `route_of`, which is the index of its route. `stages` has the routes one after
-    /// another, `length` stages each.
+    /// Creates a chunk for each entry of `route_of`; the entry is the index of the chunk's route.
+    /// `stages` has the routes one after another, `length` stages each.
     pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
         // Routes are stored back to back, all of `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
@@ -79,8 +80,8 @@ impl<S: Copy> ChunkSchedule<S> {
         self
     }
 
-    /// Returns the schedule with a measured duration `span`, from the arrival of the last member, which applies if
-    /// nothing disturbs it.
+    /// Returns the schedule with a measured duration `span` from the arrival of the last member.
+    /// The duration applies if no other traffic disturbs the collective.
     pub fn measured_as(self, span: Span) -> Self {
         Self {
             measured: Some(span),

@@ -1,11 +1,13 @@
 //! Measured collectives: time by kind, number of members and bytes, along one dimension of a machine.
 //!
-//! Between two measured sizes time is linear in bytes, as with a latency and a rate. Above the last size it grows in
-//! proportion to bytes, and below the first it is constant. Between two measured numbers of members time is linear in
-//! their number. A curve gives the time of an undisturbed collective, from the arrival of its last member.
+//! Between two measured sizes time is linear in bytes, as with a latency and a rate. Above the last
+//! size time grows in proportion to bytes, and below the first size it is constant. Between two
+//! measured numbers of members time is linear in the number of members. A curve gives the time of
+//! an undisturbed collective, from the arrival of its last member.
 //!
-//! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and latency α. For links with
-//! B' and α' a time is split into its start and its transfer. With points (x_i, t_i), the last of them L,
+//! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and
+//! latency α. For links with B' and α' a time is split into its start and its transfer. With points
+//! (x_i, t_i), where L is the last index,
 //!
 //! ```text
 //! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former only if above zero
@@ -14,11 +16,12 @@
 //! t'(x) = s'(x) + v(x) B / B'
 //! ```
 //!
-//! So the last points, where bytes dominate, determine the time of a byte. Neither part ever falls as bytes grow,
-//! unless the curve does: if a library takes longer at middle sizes, in protocols of less bandwidth, the time above the
-//! start of larger sizes counts as transfer. A start contains the launch of the collective, which is independent of
-//! links, and the latency of the messages that follow one another, `h α` for each of the k [steps](super::protocol)
-//! over the h links between neighbours:
+//! So the last points, where bytes dominate, determine the time of a byte. Neither part falls as
+//! bytes grow, unless the curve falls: if a library takes longer at middle sizes because it uses a
+//! protocol of less bandwidth, the time above the start of larger sizes counts as transfer. A start
+//! consists of the launch of the collective, which is independent of links, and the latency of
+//! successive messages: `h α` for each of the k [steps](super::protocol) over the h links between
+//! neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -100,7 +103,8 @@ impl LinkChange {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
-    /// Returns the seconds of a start of `seconds` that contains `steps` successive messages.
+    /// Converts a start of `seconds` that contains the latency of `steps` successive messages to
+    /// the new links.
     pub(super) fn start(&self, seconds: f64, steps: f64) -> f64 {
         let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
@@ -130,9 +134,10 @@ pub struct CollectiveCurve {
     pub kind: CollectiveKind,
     /// Number of members.
     pub members: u32,
-    /// (bytes of the whole buffer, seconds), with ascending bytes; at least one point, all numbers above zero.
+    /// Points (bytes of the whole buffer, seconds), with ascending bytes; at least one point, all
+    /// numbers above zero.
     pub points: Vec<(f64, f64)>,
-    /// The links of the measurement; `None` if the curve applies to whatever links the machine has.
+    /// The links of the measurement; `None` if the curve applies to any links of the machine.
     pub measured_at: Option<LinkRates>,
 }
 
@@ -155,7 +160,7 @@ impl CollectiveCurve {
         {
             byte = byte.min((last.1 - before.1) / (last.0 - before.0));
         }
-        // No point of the curve is above the last start, and no later point is below this one.
+        // A start is at most the start of the last points, and at most the time of any later point.
         let least = |from: usize| {
             let starts = points[from..].iter().map(|point| point.1 - byte * point.0);
             starts.fold(f64::INFINITY, f64::min).max(0.0)
@@ -243,7 +248,7 @@ mod tests {
             points: vec![(1e3, 1e-5), (1e5, 1e-3)],
             measured_at: None,
         };
-        // Half way from 1e3 to 1e5 is 50,500, and from 1e-5 to 1e-3 it is 5.05e-4.
+        // The mean of 1e3 and 1e5 bytes is 50,500 bytes; the mean of 1e-5 and 1e-3 s is 5.05e-4 s.
         assert!((curve.seconds(50_500.0) / 5.05e-4 - 1.0).abs() < 1e-12);
         assert_eq!(curve.seconds(1.0), 1e-5);
         assert_eq!(curve.seconds(1e3), 1e-5);
@@ -276,8 +281,8 @@ mod tests {
 
     #[test]
     fn bandwidth_scales_what_bytes_take() {
-        // The last two points are 100 us apart for 10 MB: 10 us per MB. The starts that remain are 10 us of 20 MB, of
-        // 10 MB and of 1 MB, and 9.99 us of 1 kB.
+        // The last two points are 100 us apart for 10 MB: 10 us per MB. The remaining starts are 10
+        // us at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(
@@ -289,11 +294,11 @@ mod tests {
         near(20e6, 50.0, 10.0 + 400.0);
         near(1e6, 50.0, 10.0 + 20.0);
         near(1e3, 10.0, 9.99 + 0.1);
-        // 5 MB are between two points: 60 us, 10 of them start. Beyond the last point all additional time is transfer:
-        // 420 us - 10.
+        // 5 MB are between two points: 60 us, of which 10 us are the start. Beyond the last point
+        // all additional time is transfer: 420 us - 10.
         near(5e6, 200.0, 10.0 + 25.0);
         near(40e6, 200.0, 10.0 + 205.0);
-        // Below the first point, the start of the first.
+        // Below the first point, the start of the first point applies.
         near(10.0, 10.0, 9.99 + 0.1);
     }
 
@@ -318,7 +323,8 @@ mod tests {
 
     #[test]
     fn parts_never_fall_as_bytes_grow() {
-        // At 1 MB a slower protocol: 100 us, almost the 110 us of 10 MB. The start remains 10 us.
+        // A slower protocol takes 100 us for 1 MB, almost the 110 us for 10 MB. The start remains
+        // 10 us.
         let mut curve = curve();
         curve.points[1].1 = 100e-6;
         assert!((curve.start(1e6) - 10e-6).abs() < 1e-15);

@@ -1,10 +1,10 @@
 //! Collectives whose algorithm is a script for each position of the group.
 //!
-//! A script is a dependency graph of operations: sends, receives and waits. Operations whose predecessors have
-//! completed start at once, in the order of the script; there are no lanes. A receive completes when it has started and
-//! its message has arrived; the backend defines when a send completes. Scripts state the sizes of messages, and the
-//! collective's own size is ignored. A member completes the collective when all operations of its script have
-//! completed.
+//! A script is a dependency graph of operations: sends, receives and waits. Operations whose
+//! predecessors have completed start at once, in the order of the script; there are no lanes. A
+//! receive completes when it has started and its message has arrived. The backend decides when a
+//! send completes. Scripts state the sizes of messages, and the collective's own size is ignored. A
+//! member completes the collective when all operations of its script have completed.
 
 use super::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_base::collective_kind::CollectiveKind;
@@ -46,7 +46,7 @@ pub struct MemberScript {
     parts: Vec<ScriptOp>,
     /// Number of predecessors of each operation.
     in_degrees: Vec<u32>,
-    /// End of each operation's range in `successors`.
+    /// For each operation, the end of its range in `successors`.
     ends: Vec<u32>,
     successors: Vec<u32>,
 }
@@ -110,7 +110,7 @@ struct ScriptProgress {
     left: u32,
     /// Receives that wait for their messages.
     posted_receives: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
-    /// Number of messages that have arrived before their receives started.
+    /// Numbers of messages that arrived before their receives started.
     arrived: BTreeMap<ScriptMessageKey, u32>,
 }
 
@@ -119,8 +119,8 @@ struct ScriptProgress {
 pub struct ScriptExecutor(BTreeMap<ScriptPlayer, ScriptProgress>);
 
 impl CustomCollective {
-    /// Returns true if it implements collectives of `kind` among `members` members; always false for one member, which
-    /// has no peer.
+    /// Returns true if the algorithm implements collectives of `kind` among `members` members;
+    /// always false for one member, which has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.positions() == members
     }
@@ -151,7 +151,8 @@ impl ScriptedAlgorithm {
         })
     }
 
-    /// Returns two of `size` positions whose sends and receives do not match, the sender first, if any.
+    /// Returns the first pair (sender, receiver) of `size` positions whose sends and receives do
+    /// not match; `None` if all match.
     pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
         // Sends minus receives, by sender, receiver and label.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
@@ -167,7 +168,7 @@ impl ScriptedAlgorithm {
         open.next().map(|((from, to, _), _)| (from, to))
     }
 
-    /// Returns a peer outside a group of `size`, if its scripts have one.
+    /// Returns a peer that a script names but that is outside a group of `size`, if there is one.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
         peers.find(|&peer| peer >= size)
@@ -235,8 +236,8 @@ impl ScriptProgress {
             ScriptOp::Receive { from, label } => {
                 let key = (from, label);
                 match self.arrived.get_mut(&key).filter(|count| **count > 0) {
-                    // A message that arrived early completes the receive by an event of its own, in the order of
-                    // events.
+                    // For a message that arrived early, a separate event completes the receive, so
+                    // that the order of events decides.
                     Some(count) => {
                         *count -= 1;
                         acts.push(ScriptAction::TakeArrived { part });

@@ -1,4 +1,4 @@
-//! Direct: every member sends to every other, nearest index first.
+//! Direct: every member sends to every other member, nearest index first.
 //!
 //! A member's port sends one message at a time and receives one at a time. So with n members, s = time of S/n, t = time
 //! of the buffer S, and α = latency, all starting together:
@@ -9,10 +9,10 @@
 //! | broadcast, reduce | the root to all, or all to the root, of S | α + (n−1)t |
 //! | gather, scatter | all to the root, or the root to all, of S/n | α + (n−1)s |
 //!
-//! ASTRA-sim's congestion-unaware model gives all n−1 messages the full bandwidth at once, which no port can. Here the
-//! port is the limit, so direct and ring move their bytes equally fast and differ in latency. The table does not apply
-//! to rings and meshes: there messages go at the rate of a link, one at a time from each member, and enter on either
-//! side.
+//! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at once,
+//! which no port can do. Here the port is the limit, so direct and ring move their bytes equally
+//! fast and differ only in latency. The table does not apply to rings and meshes: their messages
+//! have the rate of one link, leave a member one at a time, and enter on either side.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -61,7 +61,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// The closed form of the first row of the table.
+/// Returns the closed form of the table's first row; `None` if it does not apply.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let message = stage.part(n);
     path.first_byte(message)
@@ -71,7 +71,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
             .times(u64::from(n - 1))
 }
 
-/// The table's times, for [`auto`](super::auto).
+/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

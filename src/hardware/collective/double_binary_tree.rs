@@ -1,9 +1,10 @@
 //! Double binary tree: two binary trees with one root, between which chunks alternate.
 //!
-//! Both trees are as in [`tree`]. The second one numbers the members other than the root differently: backwards if n is
-//! odd, so that odd and even numbers swap, and by one less if n is even. Leaves have odd numbers, so every member
-//! except the root has children in at most one of the two trees. For two all-reduced chunks it sends and receives 4
-//! times, while inner members of a single tree do so 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree
+//! Both trees are as in [`tree`]. The second one numbers the members other than the root
+//! differently: backwards if n is odd, so that odd and even numbers swap, and by one less if n is
+//! even. Leaves have odd numbers, so every member except the root has children in at most one of
+//! the two trees. For two all-reduced chunks a member sends and receives 4 times; inner members of
+//! a single tree send and receive 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree
 //! algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009).
 //! [`CollectiveStage::mirrored`] selects the tree.
 //!

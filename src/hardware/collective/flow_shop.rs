@@ -1,8 +1,10 @@
-//! Chunks through the phases of one member if the time of every stage is known: a flow shop.
+//! A flow shop: the chunks of one member pass through the phases, and the time of every stage is
+//! known.
 //!
-//! Members that begin a collective together behave identically, so one represents all. Each queue has a fixed number of
-//! places: the chunks that may be in a phase at once. A policy selects among the waiting chunks; a chunk that ends a
-//! stage joins the queue of the next stage before its place is refilled.
+//! Members that begin a collective together behave identically, so one member represents all. Each
+//! queue has a fixed number of places: the chunks that may be in a phase at once. A policy selects
+//! among the waiting chunks; a chunk that ends a stage joins the queue of the next stage before its
+//! place is refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;
@@ -13,7 +15,7 @@ use std::collections::BinaryHeap;
 /// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IntraDimensionPolicy {
-    /// First come, first served.
+    /// The chunk that arrived first.
     #[default]
     Fifo,
     /// The chunk whose stage takes the shortest time; within a phase this is the smallest chunk.
@@ -64,16 +66,16 @@ pub struct FlowShopResult {
 pub struct StagePassage {
     /// The chunk and the stage.
     pub entry: StageEntry,
-    /// Time at which it begins.
+    /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage whose end admits this one, of this chunk or another; `None` at the start.
+    /// The passage, of this or another chunk, whose end admits this passage; `None` at the start.
     pub admitted_by: Option<StageEntry>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct FlowShopQueue {
-    /// Policy key, arrival number and chunk. The second heap has the returning chunks if these alternate with the
-    /// others.
+    /// Waiting chunks as (policy key, arrival number, chunk). The second heap has the returning
+    /// chunks if these alternate with outgoing chunks.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
     /// Kind of the chunk that began last: 0 outgoing, 1 returning.
     last: usize,
@@ -105,7 +107,7 @@ struct FlowShopSimulation<'a, S, F> {
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<StageEntry>>,
-    /// Callback for each passage that begins.
+    /// Called for each passage when it begins.
     on_begin: F,
 }
 
@@ -154,7 +156,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
     }
 }
 
-/// Simulates the chunks of `chunk_schedule` through the stages if all start at once.
+/// Simulates the chunks of `chunk_schedule` through the stages, with all chunks ready at time 0.
 pub fn schedule<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -197,7 +199,8 @@ pub fn schedule_observed<S: Copy>(
         let left = stages.queue_of[shop.index(chunk)];
         let stage = StageIndex(shop.stage[chunk as usize]);
         let ended = Some(StageEntry { chunk, stage });
-        // The chunk joins its next queue before the free place is refilled.
+        // The chunk joins its next queue before the free place is refilled, because both may be the
+        // same queue.
         shop.stage[chunk as usize] += 1;
         let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.length();
         let next = goes_on.then(|| shop.enqueue(chunk));
@@ -242,9 +245,11 @@ mod tests {
 
     #[test]
     fn two_queues_are_a_pipeline() {
-        // Stages of 5 and 3 ns: the slower is never idle, and the last chunk's 3 ns follow: 4 · 5 + 3.
+        // Stages of 5 and 3 ns: the slower stage is never idle, and the last chunk's 3 ns follow: 4
+        // · 5 + 3.
         assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
-        // Stages of 3 and 5 ns: the first fills for 3 ns, then 4 · 5.
+        // Stages of 3 and 5 ns: the second stage waits 3 ns for the first chunk, and then takes 4 ·
+        // 5 ns.
         assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
     }
 

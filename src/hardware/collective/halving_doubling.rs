@@ -17,8 +17,8 @@
 //! | all-gather | log2 n: S/n, 2S/n, … S/2, likewise | α log2 n + (n−1)s |
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
-//! Partners that start at different times could send out of order, and an early message would be mistaken for another
-//! one. So message i counts only after its receiver has taken step i.
+//! Partners that start at different times could send out of order, and the receiver would mistake
+//! an early message for another one. So message i counts only after its receiver has taken step i.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
@@ -69,15 +69,16 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// The closed form of the first two rows of the table: each exchange has half the size of the previous one, and each is
-/// rounded separately, like messages.
+/// Returns the closed form of the table's first two rows: each exchange has half the size of the
+/// previous one, and the time of each is rounded separately, as the network rounds messages.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
     let spans = halves.map(|half| path.time(half));
     spans.fold(Span::ZERO, |sum, span| sum + span)
 }
 
-/// The times of the table and of [`binomial`] trees, for [`auto`](super::auto).
+/// Returns the times of the table and of [`binomial`] trees as unrounded formulas, for
+/// [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -1,7 +1,7 @@
 //! Order in which chunks visit the dimensions, and their sizes.
 //!
-//! *Ascending*: every chunk goes outward from the innermost dimension. If links have unequal loads, the most loaded
-//! dimension then limits the rate.
+//! *Ascending*: every chunk goes outward from the innermost dimension. If dimensions have unequal
+//! loads, the most loaded dimension limits the rate.
 //!
 //! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
@@ -54,8 +54,9 @@ pub(super) struct ChunkRoute {
 }
 
 impl ChunkRoute {
-    /// Returns its share of a collective of `whole` that would have `chunks` chunks if all were equal. The shares of a
-    /// collective add up exactly to the whole if it is smaller than 2^56 bytes.
+    /// Returns this chunk's share of a collective of `whole` that would have `chunks` chunks if all
+    /// were equal. The shares of a collective add up exactly to the whole if it is smaller than
+    /// 2^56 bytes.
     pub fn share(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).part(chunks)
     }
@@ -83,7 +84,7 @@ pub(super) fn ways(
         CollectiveKind::AllToAll => false,
         _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
     };
-    // If grains of the buffer would not be exact, all chunks are equal.
+    // All chunks are equal if the buffer is too large to be divided exactly into grains.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
         InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,
@@ -108,7 +109,7 @@ pub(super) fn ways(
             None => {}
         }
         left -= u64::from(way.grains);
-        // Equal orders and sizes share one number, and so one route.
+        // Chunks with equal orders and sizes share one route.
         let number = *known.entry(way).or_insert_with_key(|way| {
             ways.push(way.clone());
             ways.len() as u32 - 1

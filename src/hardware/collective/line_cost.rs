@@ -37,7 +37,7 @@ impl LoadedPath {
         TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
     }
 
-    /// Returns the path without load from other messages.
+    /// Returns this path without load from other messages.
     pub(super) fn alone(self) -> Self {
         Self { load: 1, ..self }
     }
@@ -59,7 +59,8 @@ impl<'a> LineCostModel<'a> {
             wired: !apart,
             round: extent.closes_ring(phase, topology),
         };
-        // All paths within such a dimension are equal, so one path serves all distances.
+        // All paths within a dimension that does not wire neighbours are equal, so one path serves
+        // all distances.
         if apart && extent.regular {
             line.flat = Some(line.path(0, 1));
         }
@@ -85,12 +86,12 @@ impl<'a> LineCostModel<'a> {
         path.expect("members sit on NPUs of their own")
     }
 
-    /// Returns the path of a message between two members, and the indices of the ports that it leaves and enters
-    /// through.
+    /// Returns the path of a message between two members, and the indices of the sender's and the
+    /// receiver's ports.
     pub(super) fn message(&self, a: u32, b: u32) -> (NetworkPath, [u32; 2]) {
         let path = self.flat.unwrap_or_else(|| self.path(a, b));
         let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
-        // Each dimension has two sides.
+        // A member has two ports per dimension, one on each side.
         let dimensions = self.topology.dimensions().len() as u32;
         let [out, into] = self.topology.end_ports(npu(a), npu(b));
         let port = |member: u32, (dimension, side): (usize, u32)| {
@@ -99,13 +100,14 @@ impl<'a> LineCostModel<'a> {
         (path, [port(a, out), port(b, into)])
     }
 
-    /// Returns the path between members `k` places apart: the worse of the routes from the first member and from the
-    /// last.
+    /// Returns the path between members `k` places apart: the worse of the first member's and the
+    /// last member's routes.
     pub(super) fn way(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
             NetworkPath {
-                // The worse of both routes in each respect; devices are those of the route with the longer latency.
+                // Takes the worse of both routes in each property; the devices are from the route
+                // with the longer latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
                     b.others

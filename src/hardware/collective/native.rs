@@ -2,15 +2,16 @@
 //! through the dimensions. If a custom algorithm fits a collective and its number of members, the members execute its
 //! scripts instead.
 //!
-//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
-//! At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once (in trees at least four per level),
-//! and they share its port. The order of chunks is computed for the whole collective before it begins, as if all
-//! members started together and each stage took its uncontended time ([`schedule()`]). Stragglers keep this order, so
-//! no two members ever wait for each other.
+//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the
+//! next is in the first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at
+//! once (in trees at least four per level), and these chunks share the NPU's port. The order of
+//! chunks is computed for the whole collective before it begins, as if all members started together
+//! and each stage took its uncontended time ([`schedule()`]). Members that start late keep this
+//! order, so no two members ever wait for each other.
 //!
-//! Closed form: if one chunk is in a dimension at a time and each stage has a closed form, the schedule is the answer.
-//! The members of a line end a stage together and with empty ports, so every line passes its chunks exactly like the
-//! one that was computed.
+//! Closed form: if one chunk is in a dimension at a time and each stage has a closed form, the
+//! schedule is the answer. The members of a line end a stage together and with empty ports, so
+//! every line passes its chunks exactly like the line of the schedule.
 
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
@@ -42,7 +43,7 @@ pub struct NativeBackend<'a> {
     pub topology: &'a Topology,
     /// Chunking parameters.
     pub pipeline: ChunkPipeline,
-    /// Algorithms that replace the machine's; the first that fits is used.
+    /// Algorithms that replace the machine's; the first that applies to a collective is used.
     pub custom: &'a [CustomCollective],
     /// Measured collectives along each dimension, which replace the machine's algorithms if nothing disturbs them; may
     /// be empty.
@@ -139,7 +140,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 })
             }
         };
-        // Measured times are for equal parts.
+        // Measured times apply only to equal parts.
         let of = (
             request.kind,
             splits.map_or(request.buffer, PeerSizes::equivalent),
@@ -265,7 +266,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured() {
             return Some(span);
         }
-        // No proof exists of how several chunks in a phase at once share its ports.
+        // It is not proved how several chunks that are in a phase at once share its ports.
         let admission = chunk_schedule.admission();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
@@ -291,8 +292,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // A stage of zero duration could end after another operation's message at the very instant at which the
-        // collective ends.
+        // The last messages of a stage of zero duration could come after another operation's
+        // message at the instant at which the collective ends.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -473,9 +474,10 @@ impl NativeBackend<'_> {
         schedule(chunk_schedule, stages)
     }
 
-    /// Uncontended duration of a stage. Without a closed form this is an estimate that affects only the order of
-    /// chunks, never a result: the serialized messages over a link or up a tree, each with the algorithm's message size
-    /// and the latency of a link. The estimate scales with message times and is a whole number of picoseconds if they
+    /// Uncontended duration of a stage. Without a closed form the duration is an estimate that
+    /// affects only the order of chunks, never a result: the sum over successive messages over a
+    /// link or up a tree, each with the algorithm's message size and the latency of a link. The
+    /// estimate is proportional to the message times, and a whole number of picoseconds if these
     /// are.
     fn alone(
         &self,

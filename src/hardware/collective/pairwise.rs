@@ -11,9 +11,9 @@
 //! | all-gather | n−1 of S/n, the sender's part | (n−1)(α + s) |
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
-//! The data do not depend on the rounds, so [`direct`](super::direct) is faster here; rounds prevent a member from
-//! receiving from several members at once. A message that arrives before its receiver has reached its round counts only
-//! then.
+//! The data do not depend on the rounds, so [`direct`](super::direct) is faster on this network;
+//! rounds prevent a member from receiving from several members at once. A message that arrives
+//! early counts only when its receiver has reached the message's round.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -58,12 +58,12 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     rounds(stage, line)
 }
 
-/// The closed form of all rows of the table.
+/// Returns the closed form of all rows of the table.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     path.time(stage.part(n)).times(u64::from(n - 1))
 }
 
-/// The table's times, for [`auto`](super::auto).
+/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
 pub(super) fn cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.part(line.size());
     let rounds = line.over_all(share, |way| way.first_byte(share) + way.passes(share));

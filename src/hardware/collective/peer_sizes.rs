@@ -1,15 +1,17 @@
 //! All-to-alls whose members exchange unequal parts.
 //!
-//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends them to t. In a
-//! group of several phases, data travel along the phases, innermost first, as with equal parts. Before phase d, a
-//! member at position p has data whose owners differ from it only in earlier phases and whose readers equal it there.
-//! It passes the data for index q along d to the member with that index:
+//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends
+//! them to t. In a group of several phases, data travel along the phases, innermost first, as with
+//! equal parts. Before phase d, a member at position p has data whose owners' positions differ from
+//! p only in earlier phases, and whose readers' positions equal p in those phases. The member
+//! passes the data for index q along d to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
-//! Direct and pairwise keep their order of partners. Members neither send nor await empty messages, as in the process
-//! groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If a member receives nothing
-//! in a round of pairwise, the round ends for it at once. Members end at different times, so there is no closed form.
+//! Direct and pairwise keep their order of partners. Members neither send nor await empty messages,
+//! as in the process groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp",
+//! `all2all_single_unequal_split`). If a member receives nothing in a round of pairwise, the round
+//! ends immediately for this member. Members end at different times, so there is no closed form.
 
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
 use crate::group::GroupExtent;
@@ -19,12 +21,13 @@ use chakram_base::ids::Position;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSizes {
     phases: Vec<PhaseSizes>,
-    /// Size of an all-to-all of equal parts in which each member sends and receives as many bytes as the busiest member
-    /// here: see [`PeerSizes::equivalent`].
+    /// Size of an all-to-all of equal parts in which each member sends and receives the bytes of
+    /// the busiest member: see [`PeerSizes::equivalent`].
     equivalent: u64,
 }
 
-/// Bytes along one phase. Index p · size + q has those from position p to index q of its line.
+/// Bytes along one phase. Index p · size + q has the bytes from position p to index q of the line
+/// of p.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PhaseSizes {
     size: u32,
@@ -53,7 +56,7 @@ impl PeerSizes {
         });
         let most = most.max().unwrap_or(0);
         let equivalent = (most * u128::from(n)).div_ceil(u128::from(n - 1));
-        // held: the bytes that the member at position p still has to pass on for each t.
+        // `held` has the bytes that the member at position p must still pass on for each member t.
         let mut held = bytes.to_vec();
         let phases = extent.phases.iter().map(|phase| {
             let mut sizes = vec![0_u64; (n * phase.size) as usize];
@@ -87,8 +90,9 @@ impl PeerSizes {
         })
     }
 
-    /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives as many bytes as the
-    /// busiest member here: n ÷ (n − 1) times those, because each member keeps one part.
+    /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives
+    /// the bytes of the busiest member: n ÷ (n − 1) times these bytes, because each member keeps
+    /// one part.
     pub fn equivalent(&self) -> u64 {
         self.equivalent
     }
@@ -135,7 +139,8 @@ impl PeerSizes {
                 ..step
             });
         }
-        // Some messages of earlier rounds, and some of the receiver's steps before this one, do not exist.
+        // Empty messages are not sent, so received messages and the receiver's steps are counted
+        // only in rounds with data.
         let received = |&round: &u32| exchanged(pairwise::source(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
         Some(SendStep {
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn equal_parts_need_no_sizes() {
         let extent = extent(&[3]);
-        // Bytes that members keep are ignored.
+        // The bytes that members keep for themselves are ignored.
         assert_eq!(
             PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
             None
@@ -236,14 +241,15 @@ mod tests {
     fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
         let extent = extent(&[3]);
         let sizes = PeerSizes::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
-        // Direct: the next index first.
+        // Direct: a member sends to the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
-        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1; in round 2 from the next.
-        // So 0 sends its second message after 2's message has arrived; 1 and 2 send only in round 1.
+        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1; in
+        // round 2 from the next index. So member 0 sends its second message after the message from
+        // member 2 has arrived; members 1 and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
@@ -255,18 +261,20 @@ mod tests {
             sizes.receives(&stage(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
-        // Member 0 sends 3 and receives 4, 1 sends 3 and receives 1, 2 sends 4 and receives 5: 5 · 3 / 2, rounded up.
+        // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, member 2 sends 4
+        // and receives 5: 5 · 3 / 2, rounded up.
         assert_eq!(sizes.equivalent(), 8);
     }
 
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
-        // 4 members in the rounds XOR 1, 2, 3; only the pairs 0 and 3, and 1 and 0 exchange data.
+        // 4 members in rounds with the partners XOR 1, 2 and 3. Only the pairs 0 and 3, and 0 and 1
+        // exchange data.
         let extent = extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);
         let sizes = PeerSizes::new(&extent, &bytes, 5).unwrap();
-        // 0 receives from 1 in round 1, and sends in round 3.
+        // Member 0 receives from member 1 in round 1, and sends in round 3.
         let expected = [(0, 3, 7, 1), (1, 0, 6, 0), (3, 0, 8, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
@@ -276,19 +284,20 @@ mod tests {
 
     #[test]
     fn data_travel_along_one_phase_after_another() {
-        // 2 × 2: position p = x + 2y. Member s has 10^t · (s + 1) for t, so that the digits identify the reader and the
-        // owner.
+        // A 2 × 2 group with position p = x + 2y. Member s has 10^t · (s + 1) bytes for member t,
+        // so that the digits of a sum identify the readers and the owners.
         let extent = extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
-        // Along x, 0 passes on its data for x = 1, that is for 1 and 3: 1,010; likewise for the others.
+        // Along x, member 0 passes on its data for x = 1, that is for members 1 and 3: 1,010 bytes.
         let inner = [
             (0, 1, 1010),
             (1, 0, 2 * 101),
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Along y, 0 has the data of 0 and 1 for 0 and 2, and passes on the data for 2: (1 + 2) · 100.
+        // Along y, member 0 has the data of members 0 and 1 for members 0 and 2, and passes on the
+        // data for member 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
             let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);

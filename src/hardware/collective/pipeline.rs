@@ -8,9 +8,9 @@ use std::num::NonZeroU32;
 /// Chunking of collectives: number, order and overlap of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
-    /// Number of chunks of a collective if all are equal; fewer if it has fewer bytes.
-    /// [`InterDimensionPolicy::ThemisFlex`] splits them further. `None` if the number is chosen for each collective
-    /// (`chunk_count.rs`).
+    /// Number of chunks of a collective if all are equal, but at most the collective's number of
+    /// bytes. [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` if the number is
+    /// chosen for each collective (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
     /// Maximum number of an NPU's chunks in one dimension at once; trees may have more.
     pub active: NonZeroU32,
@@ -51,7 +51,7 @@ impl fmt::Display for ChunkPipeline {
 }
 
 impl Default for ChunkPipeline {
-    /// A number of chunks chosen for each collective.
+    /// Chooses the number of chunks for each collective.
     fn default() -> Self {
         Self {
             chunks: None,

@@ -11,8 +11,8 @@
 //! | all-gather, reduce-scatter, of the whole buffer | `n - 1` | `(n - 1) / n` |
 //! | all-to-all | 1 | `(n - 1) / n` |
 //!
-//! Between two numbers of members with a stated bandwidth, the bandwidth is linear in their number; outside, it is that
-//! of the nearest number.
+//! Between two numbers of members with a stated bandwidth, the bandwidth is linear in their number;
+//! outside this range, the bandwidth of the nearest number applies.
 //!
 //! On [links](super::curve) other than those of the fit, `bandwidth` scales with the links' bandwidth, and a step with
 //! the latency of the links between neighbours.
@@ -23,7 +23,7 @@ use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
-/// One way to run one kind of collective.
+/// Constants of one protocol for one kind of collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveProtocol {
     /// The kind.
@@ -32,9 +32,9 @@ pub struct CollectiveProtocol {
     pub start: f64,
     /// Seconds of each further step.
     pub step: f64,
-    /// (number of members, bytes per second), ascending by members; at least one.
+    /// Pairs (number of members, bytes per second), ascending by members; at least one.
     pub rates: Vec<(u32, f64)>,
-    /// The links of the fit; `None` if the constants apply to whatever links the machine has.
+    /// The links of the fit; `None` if the constants apply to any links of the machine.
     pub measured_at: Option<LinkRates>,
 }
 
@@ -109,13 +109,14 @@ mod tests {
             let found = way(kind).seconds(members, bytes) * 1e6;
             assert!((found - micros).abs() < 1e-9, "{found} and not {micros}");
         };
-        // 10 + 2 x 1 us, and 2 x 1/2 x 1 MB at 100 GB/s: 10 us.
+        // Start and steps are 10 + 2 x 1 us; 2 x 1/2 x 1 MB at 100 GB/s are 10 us.
         near(CollectiveKind::AllReduce, 2, 1e6, 22.0);
-        // 10 + 3 us, and 3/4 x 4 MB at 200 GB/s: 15 us.
+        // Start and steps are 10 + 3 us; 3/4 x 4 MB at 200 GB/s are 15 us.
         near(CollectiveKind::AllGather, 4, 4e6, 28.0);
-        // 3 members get 150 GB/s: 10 + 2 us, and 2/3 x 9 MB: 40 us.
+        // 3 members get 150 GB/s: 10 + 2 us for start and steps, and 40 us for 2/3 x 9 MB.
         near(CollectiveKind::ReduceScatter, 3, 9e6, 52.0);
-        // 8 members get the rate of 4: 10 + 1 us, and 7/8 x 16 MB at 200 GB/s: 70 us.
+        // 8 members get the rate of 4 members: 10 + 1 us for start and step, and 70 us for 7/8 x 16
+        // MB at 200 GB/s.
         near(CollectiveKind::AllToAll, 8, 16e6, 81.0);
     }
 }

@@ -32,7 +32,8 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// The closed form of the first row of the table, and the closed forms of [`halving_doubling`].
+/// Returns the closed form of the table's first row; for other primitives the closed form of
+/// [`halving_doubling`].
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     match stage.primitive {
         CollectivePrimitive::AllReduce => path.time(stage.buffer).times(u64::from(n.ilog2())),
@@ -40,7 +41,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// The table's times, for [`auto`](super::auto).
+/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -1,5 +1,5 @@
-//! Ring: every member sends only to the next one; or, if its line is a ring of NPUs, half of everything to the next and
-//! half to the previous one.
+//! Ring: every member sends only to the next member. If the line is a ring of NPUs, every member
+//! sends half of its data to the next and half to the previous member.
 //!
 //! With n members, s = time of S/n at the member's sending rate, where S is the buffer, and α = latency between
 //! neighbours, all starting together:
@@ -11,16 +11,18 @@
 //! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
 //! | gather, scatter | its own part and the parts of members behind it | (n−1)(α + s) |
 //!
-//! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and reduce are pipelined
-//! over the chain in n parts.
+//! The first two rows equal ASTRA-sim's rings without endpoint delays and without truncation to
+//! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupExtent::closes_ring`]), each has two links, to the next and to the previous one, with B/2 each. A stage then
-//! runs twice concurrently, with half of the buffer each: once as above and once in the opposite direction, where the
-//! member with index i takes the place of n−1−i. The two runs share neither links nor dependencies. A half takes s/2 ·
-//! B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at all of B. On other lines of rings and on
-//! meshes, a message from the last member to the first returns over the links between them, so a second direction would
-//! gain nothing: everything goes in one direction, at B/2.
+//! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous
+//! member, with B/2 each. A stage then consists of two concurrent runs, with half of the buffer
+//! each: one as above, and one in the opposite direction, where the member with index i takes the
+//! place of n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 ·
+//! B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at the full rate B. On
+//! other lines of rings and on meshes, a message from the last member to the first returns over the
+//! links between them, so a second direction would gain nothing: all data goes in one direction, at
+//! B/2.
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
@@ -41,15 +43,15 @@ impl LinePosition {
     }
 }
 
-/// Number of messages of each of `n` members. From 92,683 members on it exceeds 32 bits, and far more messages than can
-/// ever be simulated; the closed form has no such limit.
+/// Number of messages of each of `n` members. From 92,683 members on the number exceeds 32 bits,
+/// but so many messages can never be simulated; the closed form has no such limit.
 fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
 
 pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let n = line.size;
-    // Number of messages, and of receptions that the first of them waits for.
+    // Number of messages, and number of receptions that the first message waits for.
     let (count, first_after) = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
         CollectivePrimitive::AllToAll => (all_to_all(n), 0),
@@ -118,7 +120,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// The closed form of the first two rows of the table.
+/// Returns the closed form of the table's first two rows; `None` for other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let (others, round) = (u64::from(n - 1), path.time(stage.part(n)));
     match stage.primitive {
@@ -127,7 +129,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// The table's times, for [`auto`](super::auto).
+/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -90,7 +90,8 @@ mod tests {
         routes(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// The first stage of a chunk has all of its bytes. For any number of bytes, the fractions add up to them.
+    /// The first stage of a chunk has all bytes of the chunk. These add up to the bytes of the
+    /// collective, for any number of bytes.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;
@@ -99,7 +100,7 @@ mod tests {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
-                    // In units of the smallest fraction: each equal chunk has 256 grains.
+                    // The unit is the smallest fraction: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
                     for chunk in 0..chunk_schedule.chunks() {
@@ -121,7 +122,7 @@ mod tests {
     fn equal_chunks_of_one_way_have_one_route() {
         let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
         assert!(all.is_uniform());
-        // Two alternating trees.
+        // Chunks alternate between two trees.
         let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);

@@ -18,16 +18,17 @@ pub struct StageAssignment {
     pub algorithm: CollectiveAlgorithm,
     /// Index of the custom algorithm whose scripts members execute instead.
     pub script: Option<u16>,
-    /// Index of the table of bytes that each pair exchanges, if these are not equal.
+    /// Index of the table of bytes that each pair of members exchanges, if these bytes differ
+    /// between pairs.
     pub splits: Option<u32>,
 }
 
 /// Properties in which the chunks of a collective differ.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkSpec<'a> {
-    /// Its share of the collective's buffer.
+    /// The chunk's share of the collective's buffer.
     pub whole: BufferShare,
-    /// The phases in the order in which it goes outward ([`decompose`]).
+    /// The phases in the order in which the chunk goes outward ([`decompose`]).
     pub order: &'a [usize],
     /// True if the last phase of an all-reduce may be one fused stage.
     pub fuses: bool,
@@ -52,8 +53,8 @@ pub fn outward(extent: &GroupExtent) -> &'static [usize] {
     &IDENTITY[..extent.phases.len()]
 }
 
-/// Appends the stages of one chunk to `out`, each with its algorithm: the one named for its dimension, its substitute,
-/// or the fastest. `choices` has one entry per dimension of the machine.
+/// Appends the stages of one chunk to `out`, each with its algorithm: the algorithm named for the
+/// dimension, its substitute, or the fastest. `choices` has one entry per dimension of the machine.
 pub fn assign_stages(
     kind: CollectiveKind,
     extent: &GroupExtent,
@@ -91,7 +92,7 @@ pub fn assign_stages(
                 Some(algorithm) => algorithm.resolve(stage.primitive, phase.size),
                 None => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
-            // Depends on the algorithm.
+            // The algorithm decides whether a stage uses both directions.
             stage.bidirectional =
                 algorithm == CollectiveAlgorithm::Ring && extent.closes_ring(phase, topology);
             out.push(StageAssignment {
@@ -160,7 +161,7 @@ mod tests {
         (topology, extent)
     }
 
-    /// (phase, primitive, parts of the buffer), in order.
+    /// Lists the stages as (phase, primitive, divisor of the buffer), in order.
     fn list(
         kind: CollectiveKind,
         choices: &[AlgorithmChoice],
@@ -187,7 +188,7 @@ mod tests {
         use CollectivePrimitive as P;
         let ring = [AlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
         let order = [2, 0, 1];
-        // Sizes 3, 4, 2 in that order: S, S/3, S/12.
+        // Phases of sizes 3, 4 and 2 in that order: the buffers are S, S/3 and S/12.
         let out = [
             (2, P::ReduceScatter, 1),
             (0, P::ReduceScatter, 3),
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(list(K::AllReduce, &ring, &order), [out, back].concat());
         let all = |primitive| order.map(|d| (d, primitive, 1)).to_vec();
         assert_eq!(list(K::AllToAll, &ring, &order), all(P::AllToAll));
-        // Other kinds use the order of dimensions: 4 inside, then 2, then 3.
+        // Kinds with a root use the order of dimensions: 4 innermost, then 2, then 3.
         let scatter = [(2, P::Scatter, 1), (1, P::Scatter, 3), (0, P::Scatter, 6)];
         assert_eq!(list(K::Scatter, &ring, &order), scatter);
         let barrier = [
@@ -230,7 +231,7 @@ mod tests {
             list(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
-        // Recursive doubling does not support it among 3, and only the last phase may use a tree.
+        // Recursive doubling does not support 3 members, and only the last phase may use a tree.
         let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);

@@ -1,10 +1,11 @@
 //! Simulates chunks of one stage through the ports of its members, message by message, for algorithms without a closed
 //! form.
 //!
-//! This is to the ports of a line what a [flow shop](super::flow_shop) is to phases. All members start together,
-//! nothing else is in flight, and a port sends one message at a time and receives one at a time, first come, first
-//! served, as on the contention-free network. A member has up to `places` chunks at once, sends one message of a chunk
-//! at a time, and starts the next chunk when its part in a chunk ends.
+//! The simulation resembles a [flow shop](super::flow_shop), with the ports of a line in place of
+//! phases. All members start together, nothing else is in flight, and a port sends one message at a
+//! time and receives one at a time, first come, first served, as on the contention-free network. A
+//! member has up to `places` chunks at once, sends one message of a chunk at a time, and starts the
+//! next chunk when its part in a chunk ends.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
@@ -34,7 +35,7 @@ struct MemberProgram {
 /// The programs of the members of a line.
 #[derive(Clone, Debug)]
 pub(super) struct StageFlow {
-    /// By kind of chunk (two kinds if trees alternate), then by member.
+    /// One program for each kind of chunk (two kinds if trees alternate) and each member.
     programs: Vec<MemberProgram>,
     members: u32,
     ports: usize,
@@ -59,7 +60,7 @@ enum FlowEvent {
     Arrived,
 }
 
-/// (event, sender, chunk, index of the message).
+/// An entry of the event queue: (event, sender, chunk, index of the message).
 type FlowEntry = (FlowEvent, u32, u32, u32);
 
 impl StageFlow {
@@ -138,7 +139,8 @@ impl StageFlow {
         work.into_iter().flatten().max().unwrap_or(Span::ZERO)
     }
 
-    /// Returns the time until all members have ended `chunks`, with `places` concurrent chunks at each.
+    /// Returns the time until all members have ended `chunks` chunks, with at most `places`
+    /// concurrent chunks at each member.
     pub fn end(&self, chunks: u32, places: u32) -> Span {
         let members = self.members as usize;
         let mut run = FlowRun {
@@ -161,17 +163,17 @@ struct FlowRun<'a> {
     flow: &'a StageFlow,
     chunks: u32,
     places: u32,
-    /// States by member and chunk.
+    /// State of each chunk at each member.
     cells: Vec<FlowCell>,
-    /// Times at which ports are free, out and in.
+    /// Times at which each member's output and input ports become free.
     free: Vec<[Time; 2]>,
-    /// By member: the next chunk to begin, and the number of chunks in progress.
+    /// For each member, the next chunk to begin.
     next: Vec<u32>,
     running: Vec<u32>,
     events: BinaryHeap<Reverse<(Time, FlowEntry)>>,
     /// Messages of this instant as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
-    /// (member, chunk) pairs that may continue.
+    /// Pairs (member, chunk) that may continue.
     changed: Vec<(u32, u32)>,
 }
 
@@ -276,7 +278,8 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, BufferShare};
 
-    /// Through a switch of 1 GB/s and 2 x 50 ns: 100 ns of latency, and 1,000 ns for 1,000 B.
+    /// Returns the end in nanoseconds on a switch of 1 GB/s and 2 x 50 ns: 100 ns of latency, and
+    /// 1,000 ns for 1,000 B.
     fn end(
         size: u32,
         algorithm: CollectiveAlgorithm,
@@ -319,16 +322,16 @@ mod tests {
     #[test]
     fn chunks_follow_at_the_pace_of_the_busiest_port() {
         use CollectivePrimitive::{AllReduce, Broadcast};
-        // From 0 to 1 and back: each sends one message per chunk, so the fifth is up after 5,100 ns, and down 1,100 ns
-        // later.
+        // From member 0 to 1 and back: each sends one message per chunk, so the fifth chunk is up
+        // after 5,100 ns, and down 1,100 ns later.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
-        // With one place each, chunks follow one another.
+        // With one chunk at a time, chunks follow one another.
         assert_eq!(
             end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
             5 * 2_200
         );
-        // Among four members, the one below the root has two children and sends two messages per chunk: 1,100, 2 x 4 x
-        // 1,000 and 100.
+        // Among four members, the root's child has two children and sends two messages per chunk:
+        // 1,100 + 2 x 4 x 1,000 + 100 ns.
         assert_eq!(end(4, CollectiveAlgorithm::Tree, Broadcast, (4, 4)), 9_200);
     }
 }

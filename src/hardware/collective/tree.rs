@@ -1,13 +1,15 @@
 //! Tree: up a binary tree and down again, for any number of members.
 //!
-//! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a binary tree over 1 …
-//! n−1, whose in-order numbering is the members' numbering. A member whose lowest set bit is 2^b has its children
-//! 2^(b−1) below and above it; if no member has the upper number, the upper child is above it by the largest power of
-//! two at which there is a member. So odd numbers are leaves, a member's subtree is a contiguous range of numbers, and
-//! the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
+//! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a
+//! binary tree over 1 … n−1, whose in-order numbering is the members' numbering. If 2^b is the
+//! lowest set bit of x, the children of x are x − 2^(b−1) and x + 2^(b−1). If no member has the
+//! upper number, the upper child is x + 2^j with the largest j for which there is a member. So odd
+//! numbers are leaves, a member's subtree is a contiguous range of numbers, and the depth is h =
+//! ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
 //!
-//! With t = time of the buffer S and α = latency, all starting together; exact if n = 2^h, an upper bound otherwise. At
-//! every level except the root's, two children send to one port or receive from one:
+//! With t = time of the buffer S and α = latency, all starting together; exact if n = 2^h, an upper
+//! bound otherwise. At every level except the root's, two children send to, or receive from, the
+//! same port:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
@@ -15,8 +17,9 @@
 //! | broadcast | S to the children after the parent's message, the lower child first | hα + (2h−1)t |
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
-//! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on the
-//! messages of all children, so counting messages is sufficient to tell them apart.
+//! Members end at different times, so there is no closed form. In an all-reduce the parent's
+//! message depends on the messages of all children, so a count of messages shows which messages
+//! have arrived.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -78,7 +81,8 @@ impl TreeNeighbours {
         Some((child, self.receives(primitive)))
     }
 
-    /// Returns the number of messages that the member receives; it sends down the tree after all of them.
+    /// Returns the number of messages that the member receives. The member sends down the tree
+    /// after all of these messages.
     fn receives(&self, primitive: CollectivePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
@@ -126,7 +130,8 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     receives_at(stage, line, number(line))
 }
 
-/// The table's times, for [`auto`](super::auto); two trees take the same time.
+/// Returns the table's times as unrounded formulas, for [`auto`](super::auto); two trees take the
+/// same time as one.
 pub(super) fn cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
@@ -151,8 +156,8 @@ mod tests {
 
     #[test]
     fn the_tree_of_eleven() {
-        // In order over 1 ..= 10: 8 is the top; below it is 4 with 2 and 6, above it 10, because 12 does not exist,
-        // with 9 only.
+        // The tree over 1 ..= 10: 8 is the top; its lower child is 4, with the children 2 and 6;
+        // its upper child is 10, because 12 does not exist, with the only child 9.
         let relatives = |parent, below, above| TreeNeighbours {
             parent,
             below,

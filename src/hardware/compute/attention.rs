@@ -2,7 +2,8 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Waves of query tiles over multiprocessors.
+/// Number of multiprocessors that compute query tiles in waves, and the cost of a partly filled
+/// wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
     /// Multiprocessors, each of which computes one tile of 128 queries of a head at a time.
@@ -25,8 +26,9 @@ pub struct DecodeCurve {
     pub multiprocessors: f64,
 }
 
-/// Part of the compute rate at heads of some columns, over that of the curve. Between two widths it is linear in the logarithm
-/// of the width, outside it is that of the nearest.
+/// Compute rate for heads of some widths (columns), divided by the curve's rate. Between two widths
+/// the factor is linear in the logarithm of the width; outside, the factor of the nearest width
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
 
@@ -51,9 +53,10 @@ impl WidthFactors {
 /// Attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of a
 /// sequence:
 ///
-/// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`, and backwards `backward`
-/// times the forward kernel. Where [`Self::widths`] says, the compute rate is multiplied by its factor. Where [`Self::waves`] says, `w = (1 + tail / max(n, 1)) / min(n, 1)` for `n` waves of tiles of
-/// 128 queries of a head over the multiprocessors, and otherwise 1.
+/// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`, and
+/// backwards `backward` times the forward kernel. If [`Self::widths`] is given, the compute rate is
+/// multiplied by its factor. If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`
+/// for `n` waves of tiles of 128 queries of a head over the multiprocessors; otherwise `w = 1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
     /// Seconds of the shortest kernel.
@@ -62,17 +65,17 @@ pub struct AttentionCurve {
     pub compute: f64,
     /// Fraction of the memory's bandwidth.
     pub memory: f64,
-    /// Queries of a sequence at which half of this fraction is reached.
+    /// Number of queries of a sequence at which half of the fraction `compute` is reached.
     pub ramp: f64,
     /// Time of the backward kernel divided by that of the forward kernel.
     pub backward: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
-    /// Tiles over multiprocessors, if the curve depends on them.
+    /// Waves of tiles over multiprocessors, if the curve depends on them.
     pub waves: Option<AttentionWaves>,
-    /// One query at a time, if it was measured.
+    /// Curve for one query per sequence, if decoding was measured.
     pub decode: Option<DecodeCurve>,
-    /// Rates at heads of other widths than that of the curve, where they were measured.
+    /// Rates for heads of other widths than the curve's, if they were measured.
     pub widths: Option<WidthFactors>,
 }
 
@@ -97,7 +100,8 @@ impl AttentionCurve {
             let heads = decode.head * b * v / decode.multiprocessors;
             return decode.start + bytes / (decode.memory * bandwidth) + heads;
         }
-        // Two products; with a causal mask the scores of later keys are skipped.
+        // Attention consists of two matrix products; with a causal mask the scores of later keys
+        // are skipped.
         let pairs = if of.causal {
             q * (s - (q - 1.0) / 2.0).max(1.0)
         } else {
@@ -135,7 +139,7 @@ mod tests {
                 "{width}"
             );
         }
-        // The geometric mean of 64 and 128 is half way.
+        // At the geometric mean of 64 and 128, the factor is the mean of both factors.
         let between = factors.factor_at(64.0 * 2.0_f64.sqrt());
         assert!((between - 0.9).abs() < 1e-12, "{between}");
     }

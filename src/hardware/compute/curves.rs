@@ -1,4 +1,5 @@
-//! Prices of kernels by class and shape: constants of an NPU class, fitted to measurements.
+//! Durations of kernels by class and shape, from constants of an NPU class that were fitted to
+//! measurements.
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
@@ -11,7 +12,7 @@ use chakram_base::units::{Bandwidth, Span};
 /// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovingCurve {
-    /// Fraction of the memory's bandwidth, by [`MovingKernel`].
+    /// Fraction of the memory's bandwidth that each [`MovingKernel`] reaches.
     pub fractions: [f64; MovingKernel::ALL.len()],
     /// Seconds of the shortest kernel.
     pub floor: f64,
@@ -21,12 +22,12 @@ pub struct MovingCurve {
     pub error: f64,
 }
 
-/// Kernels whose prices depend on the same constants and therefore have correlated errors.
+/// Kernels whose durations depend on the same constants and therefore have correlated errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurveClass {
-    /// Measured by name.
+    /// Kernels measured by name.
     Measured,
-    /// Products of matrices.
+    /// Matrix products.
     Gemm,
     /// Attention.
     Attention,
@@ -50,14 +51,15 @@ pub struct CurvePrice {
     pub class: CurveClass,
 }
 
-/// Rates that an NPU keeps under continuous load and limits of power, over those that curves were measured at.
+/// Rates of an NPU under continuous load and a power limit, divided by the rates at which curves
+/// were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeptRates {
-    /// Part that products keep under continuous load and a limit of power.
+    /// Factor on the rate of matrix products under continuous load and a power limit.
     pub products: f64,
-    /// Part that attention keeps under a limit of power.
+    /// Factor on the rate of attention under a power limit.
     pub attention: f64,
-    /// Slowdown of long products.
+    /// Slowdown of long matrix products.
     pub throttling: Option<PowerThrottling>,
 }
 
@@ -71,7 +73,7 @@ impl Default for KeptRates {
     }
 }
 
-/// Curves of an NPU class; it has none of what was not measured.
+/// Curves of an NPU class. Kernels that were not measured have no curve.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
     /// Kernels measured by name. They take precedence over the curves of their classes.
@@ -82,14 +84,15 @@ pub struct KernelCurves {
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// By number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
-    /// Name of the attention kernel that these curves are of, if it is known.
+    /// Name of the attention kernel that was measured, if known.
     pub attention_kernel: Option<String>,
-    /// Of all formats.
+    /// Curve of kernels that move bytes, for all number formats.
     pub moving: Option<MovingCurve>,
-    /// Rates that the curves above have been lowered by.
+    /// Factors that the curves above already include.
     pub kept: KeptRates,
-    /// Time of a kernel that begins while a collective runs on the NPU, over its time alone: collectives take some of the
-    /// multiprocessors and of the memory's bandwidth.
+    /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's
+    /// time alone. Kernels are slower then, because collectives take some of the multiprocessors
+    /// and of the memory's bandwidth.
     pub beside_collectives: Option<f64>,
 }
 
@@ -103,8 +106,8 @@ impl KernelCurves {
         *self == empty
     }
 
-    /// Returns the price of `kernel`, if kernels with its name were measured, or a curve exists for its class, shape
-    /// and format.
+    /// Returns the duration of `kernel`, if kernels with its name were measured, or a curve exists
+    /// for its class, shape and format.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
@@ -129,7 +132,7 @@ impl KernelCurves {
                 let sizes = [batch, m, n, k];
                 let estimate = curve.estimate(sizes, dtype.element_bytes(), peak, memory);
                 let table = self.products[dtype as usize].as_ref();
-                // The table contains single products only.
+                // The table contains only single matrix products, no batches.
                 let table = table.filter(|_| batch == 1);
                 let known = table
                     .and_then(|table| Some((table.factor([m, n, k], &estimate)?, table.error)));

@@ -13,13 +13,13 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend times that overlap imperfectly.
-//! Products that last for milliseconds reach the power limit, and clocks fall: the last line, for NPU classes that
-//! state the slowdown.
+//! The term `ab w / results` is there because the fill and drain of a tile are not hidden. Powers
+//! blend times that overlap imperfectly. The last line is for NPU classes that state the slowdown:
+//! products that last for milliseconds reach the power limit, so that clocks fall.
 
 use chakram_base::units::Bandwidth;
 
-/// Slowdown of products that last long enough to reach the power limit.
+/// Slowdown of matrix products that last long enough to reach the power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerThrottling {
     /// Fraction by which the longest products are slower.
@@ -58,7 +58,8 @@ pub struct GemmEstimate {
     pub seconds: f64,
     /// Time at the memory's bandwidth divided by the time of the best tile.
     pub memory_part: f64,
-    /// Tiles over multiprocessors, for the best tile, before rounding up.
+    /// Number of tiles divided by the number of multiprocessors, for the best tile, before rounding
+    /// up.
     pub waves: f64,
     /// Multiprocessors of the NPU.
     pub multiprocessors: f64,
@@ -79,7 +80,7 @@ const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 const LEAST_PART: f64 = 128.0;
 /// Smallest `k` of a tile's loop.
 const LEAST_LOOP: f64 = 32.0;
-/// Bytes of a result and of a partial sum.
+/// Bytes of an element of the result, and of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];
 
 /// Blends two times that overlap imperfectly: their norm of order 4.
@@ -100,7 +101,7 @@ impl GemmCurve {
         self.estimate(sizes, element, peak, memory).seconds
     }
 
-    /// Like [`Self::seconds`], with the parts of the estimate.
+    /// Like [`Self::seconds`], with the intermediate values of the formula.
     pub fn estimate(
         &self,
         sizes: [u64; 4],

@@ -1,9 +1,10 @@
-//! Measured GEMMs: the correction that a table of shapes adds to the curve.
+//! Measured GEMMs: the correction of the curve by a table of measured shapes.
 //!
-//! A table alone misses the steps of tiles, so it corrects the curve instead. Residuals `r = ln (measured / curve)` are
-//! similar for shapes that are similar in the curve's intermediate values. With `t`, `M` and the best tile's `waves` as
-//! in [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the cost of rounding up to whole tiles and
-//! waves:
+//! Interpolation in a table alone would miss the steps of tiles and waves, so the table corrects
+//! the curve. Residuals `r = ln (measured / curve)` are similar for shapes that are similar in the
+//! curve's intermediate values. With `t`, `M` and the best tile's `waves` as in
+//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the cost of rounding up to
+//! whole tiles and waves:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -11,16 +12,17 @@
 //! t = curve(m, n, k) exp (sum w r),   (C + 0.07 I) w = c + l 1,   sum w = 1,   C = exp(-|x_i - x_j|),   c = exp(-|x - x_i|)
 //! ```
 //!
-//! over the 32 nearest points: ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993, section 3.2), with 0.07
-//! of the variance for the part of a shape's residual that no other shape shares. The scales of `x` minimise the error
-//! of points that are left out, over a thousand GEMMs of A100s. A measured shape takes its measured time. Outside the
-//! box of all points in `(m, n, k)`, and for batches of products, the curve applies unchanged.
+//! over the 32 nearest points. This is ordinary kriging (N. Cressie, Statistics for Spatial Data,
+//! 1993, section 3.2), where 0.07 of the variance belongs to the part of a shape's residual that no
+//! other shape shares. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of
+//! A100s. A measured shape takes its measured time. Outside the box of all points in `(m, n, k)`,
+//! and for batches of products, the curve applies unchanged.
 
 use super::gemm::GemmEstimate;
 
 /// Number of points that correct a shape.
 const NEAREST: usize = 32;
-/// Fraction of the variance that a shape shares with no other.
+/// Fraction of the variance that a shape shares with no other shape.
 const OWN: f64 = 0.07;
 /// Number of coordinates of a shape.
 const PLACE: usize = 8;
@@ -43,7 +45,7 @@ pub struct MeasuredGemms {
     pub error: f64,
 }
 
-/// Coordinates of a shape; the smaller the distance of two shapes, the more similar their residuals.
+/// Returns the coordinates of a shape. Shapes with a small distance have similar residuals.
 fn place([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
     let up = |whole: f64| libm::log(whole.ceil() / whole);
     let [m, n, k] = [m, n, k].map(|size| size as f64);
@@ -65,8 +67,8 @@ fn apart(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
 }
 
 impl MeasuredGemms {
-    /// Builds the table from shapes with their times and curve estimates; `None` if there are none, or if a value is
-    /// not above zero.
+    /// Builds the table from shapes with their times and curve estimates; `None` if `shapes` is
+    /// empty, or if a value is not above zero.
     pub fn new(shapes: &[([u64; 3], f64, GemmEstimate)], error: f64) -> Option<Self> {
         let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmEstimate)| {
             let ratio = seconds / curve.seconds;
@@ -178,31 +180,33 @@ mod tests {
 
     #[test]
     fn near_points_correct_a_shape_and_far_ones_do_not() {
-        // Whole tiles and waves: coordinates differ only in k and t. The second point is at 0.3 ln 16 = 0.83178 from
-        // the first.
+        // All shapes have whole tiles and waves, so their coordinates differ only in k and t. The
+        // second point is at 0.3 ln 16 = 0.83178 from the first.
         let points = [
             ([64, 128, 64], 2e-6, curve(1e-6)),
             ([64, 128, 1024], 0.5e-6, curve(1e-6)),
         ];
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
         let factor = |k| table.factor([64, 128, k], &curve(1e-6));
-        // At a point, its own residual.
+        // At a measured point, its own residual applies.
         assert!((factor(64).unwrap() / 2.0 - 1.0).abs() < 1e-12);
-        // Halfway, both weigh the same, and their residuals are opposite.
+        // Halfway, both points weigh the same, and their residuals are opposite.
         assert!((factor(256).unwrap() - 1.0).abs() < 1e-12);
-        // At a quarter of the distance, ln 2 = 0.69315 of 2.7726 from the first: covariances a = exp(-0.20794) =
-        // 0.81225 and b = exp(-0.62383) = 0.53589; C = exp(-0.83178) = 0.43528 off the diagonal of 1.07. The weights
-        // differ by the difference of the covariances over 1.07 - 0.43528: 0.43540, and residuals are ln 2 and -ln 2.
+        // At a quarter of the distance (ln 2 = 0.69315 of 2.7726 from the first point), the
+        // covariances are a = exp(-0.20794) = 0.81225 and b = exp(-0.62383) = 0.53589; C =
+        // exp(-0.83178) = 0.43528 off the diagonal of 1.07. The weights differ by the difference of
+        // the covariances over 1.07 - 0.43528: 0.43540, and residuals are ln 2 and -ln 2.
         let expected = libm::exp(0.435_40 * libm::log(2.0));
         assert!((factor(128).unwrap() / expected - 1.0).abs() < 1e-5);
-        // Outside the box.
+        // 32 is outside the box of measured sizes.
         assert_eq!(factor(32), None);
         assert_eq!(table.factor([65, 128, 64], &curve(1e-6)), None);
     }
 
     #[test]
     fn only_the_nearest_points_count() {
-        // The 32 points that count are around one time; two more, far away, differ and must not count.
+        // The 32 nearest points have similar times; two more points, far away, differ and must not
+        // count.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

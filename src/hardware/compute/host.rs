@@ -6,10 +6,10 @@ use chakram_base::units::Span;
 /// Source of the durations of host work: of nodes on the host, and of the delays before nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum HostTiming {
-    /// As recorded.
+    /// Host work takes its recorded duration.
     #[default]
     Recorded,
-    /// As recorded, times a factor; below 1 is a faster host.
+    /// Host work takes its recorded duration times a factor; a factor below 1 means a faster host.
     Scaled(f64),
 }
 

@@ -1,38 +1,43 @@
 //! Loop nests on a systolic accelerator: cycles, accesses and energy of a mapping of a layer.
 //!
-//! A layer is seven loops around a multiply-accumulate: images n, output channels k, input channels c, outputs p along
-//! a row and q along a column, weights r and s (a matrix product m × k by k × n has p = m, c = k, k = n). An
-//! accelerator has levels of memory, numbered from the innermost, with an array of units between two of them. A mapping
-//! divides each loop among the levels and the array, orders the loops of each level, and says which tensors each level
-//! keeps; other tensors bypass the level.
+//! A layer consists of seven loops around a multiply-accumulate: images n, output channels k, input
+//! channels c, outputs p along a row and q along a column, weights r along a row and s along a
+//! column (a matrix product m × k by k × n has p = m, c = k, k = n). An accelerator has levels of
+//! memory, numbered from the innermost, with an array of units between two of them. A mapping
+//! divides each loop among the levels and the array, orders the loops of each level, and selects
+//! the tensors that each level keeps; other tensors bypass the level.
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication per cycle, and memories transfer at the same time (double buffering). With the bounds
-//! T of loops in time, and for each level l the bytes b_l that pass its port at B_l bytes per cycle,
+//! A unit does one multiplication per cycle, and memories transfer at the same time (double
+//! buffering). With the bounds T of loops in time, and for each level l the bytes b_l that pass its
+//! port at B_l bytes per cycle, the number of cycles is
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
 //!
 //! # Accesses
 //!
-//! A level keeps a *tile* of each tensor: the box that the inner loops touch. The tile changes when an outer loop on
-//! which the tensor depends advances. The words of the new tile are then filled from the next outer level that keeps
-//! the tensor. If tiles overlap, as windows of inputs do, only the new words are filled, provided that the innermost
-//! such loop advanced by one step. Filled words are read there once for all units that need them (multicast). Each
-//! multiplication reads its operands from the innermost level that keeps them, and updates an output there, after a sum
-//! over units with the same output. An output tile that leaves a level updates the next level, also summed over units;
-//! a tile that returns is filled again. The first update of an output reads nothing, and reads that drain a tile count
-//! as part of the outer updates. These are the conventions of Timeloop (Parashar et al., ISPASS 2019); tests compare
-//! with its published tutorial.
+//! A level keeps a *tile* of each tensor: the box that the inner loops touch. The tile changes when
+//! an outer loop on which the tensor depends advances. The words of the new tile are then filled
+//! from the next outer level that keeps the tensor. If tiles overlap, as windows of inputs do, only
+//! the new words are filled, provided that the innermost loop on which the tensor depends advanced
+//! by one step. Filled words are read from the outer level once for all units that need them
+//! (multicast). Each multiplication reads its operands from the innermost level that keeps them. It
+//! updates an output in the innermost level that keeps outputs, after a sum over units with the
+//! same output. An output tile that leaves a level updates the next level, also summed over units;
+//! a tile that returns is filled again. The first update of an output reads nothing, and reads that
+//! drain a tile count as part of the outer updates. These are the conventions of Timeloop (Parashar
+//! et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
-//! If loops do not divide a layer, they cover more than the layer; the excess is zeros, which are moved and multiplied
-//! like other numbers.
+//! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer; the
+//! excess consists of zeros, which are moved and multiplied like other numbers.
 //!
 //! # Energy
 //!
-//! Σ over levels of bytes accessed × energy per byte, plus multiplications × energy per multiplication.
-//! [`LoopNestAccelerator`] states the sources of these numbers. [`LoopNestModel`] prices kernels and layers for chip
-//! schedules, replays and sweeps.
+//! Energy is the sum over levels of bytes accessed × energy per byte, plus multiplications × energy
+//! per multiplication. [`LoopNestAccelerator`] states the sources of these numbers.
+//! [`LoopNestModel`] computes durations of kernels and layers for chip schedules, replays and
+//! sweeps.
 
 mod accelerator;
 mod access;
@@ -61,11 +66,12 @@ pub struct LoopMapping {
     pub temporal: Vec<Vec<BoundLoop>>,
     /// Loops over the rows and the columns of the array.
     pub spatial: [BoundLoop; 2],
-    /// For each level, whether it keeps each [`LayerTensor`]; the outermost keeps all.
+    /// For each level, whether it keeps each [`LayerTensor`]; the outermost level keeps all
+    /// tensors.
     pub keeps: Vec<[bool; 3]>,
 }
 
-/// Prices kernels by the best mapping that a search finds.
+/// Model of kernel times and energies by the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
     /// The accelerator.
@@ -86,7 +92,7 @@ pub struct LoopNestPrice {
 }
 
 impl LoopNestPrice {
-    /// Price of `times` repetitions of the work.
+    /// Returns the cycles and energy of `times` repetitions of the work.
     fn times(self, times: u64) -> Self {
         Self {
             cycles: self.cycles.saturating_mul(times),
@@ -94,7 +100,7 @@ impl LoopNestPrice {
         }
     }
 
-    /// Price of both, one after the other.
+    /// Returns the cycles and energy of both, one after the other.
     fn and(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
@@ -104,8 +110,8 @@ impl LoopNestPrice {
 }
 
 impl LoopNestModel {
-    /// Price of a layer whose numbers have `word` bytes, by its best mapping; `None` if no mapping that was tried fits
-    /// the accelerator.
+    /// Returns the cycles and energy of a layer whose numbers have `word` bytes, by its best
+    /// mapping; `None` if no mapping that was tried fits the accelerator.
     pub fn layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
@@ -115,14 +121,15 @@ impl LoopNestModel {
         })
     }
 
-    /// Time of the cycles of `price`.
+    /// Converts the cycles of `price` to time.
     pub fn time(&self, price: LoopNestPrice) -> Span {
         self.gemmini.clock.cycles(price.cycles)
     }
 
-    /// Price of `kernel`. A matrix product, and both products of attention, are priced by the best mapping. Other
-    /// kernels take the longer of their operations on all units and their bytes from memory, with the energy of both.
-    /// `None` if the kernel has neither.
+    /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention,
+    /// use the best mapping. Other kernels take the longer of the times of their operations on all
+    /// units and of their bytes from memory, with the energy of both. `None` if the kernel has
+    /// neither.
     pub fn price(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| Some(self.layer(&layer, word)?.times(times));
@@ -139,8 +146,8 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Scores, and values weighted by them; in the backward pass also their gradients and the gradients of
-                // all three inputs.
+                // Attention has two products: the scores, and the values weighted by the scores.
+                // The backward pass also has the gradients of both and of all three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::product([queries, keys, width]);
                 let values = LayerShape::product([queries, width, keys]);
@@ -176,7 +183,7 @@ impl LoopNestModel {
     }
 }
 
-/// Bytes of a number; one if the format is unknown, as is Gemmini's default.
+/// Returns the bytes of a number; one if the format is unknown, which is Gemmini's default.
 fn word(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,

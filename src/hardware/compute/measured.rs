@@ -1,8 +1,9 @@
-//! Kernels that were measured by name: their times at the measured sizes, and between and beyond these.
+//! Kernels that were measured by name: their times at the measured sizes, and estimates for other
+//! sizes.
 //!
-//! A kernel whose name, number format, FLOPs and bytes were measured takes the mean of its times. Another kernel of the
-//! same name and format is placed by its work `w` among the measured ones; work is FLOPs if the name has any, otherwise
-//! bytes:
+//! A kernel whose name, number format, FLOPs and bytes were measured takes the mean of its times.
+//! For another kernel of the same name and format, the time is interpolated by its work `w` between
+//! measured kernels. Work is FLOPs if any kernel of the name has FLOPs, otherwise bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
@@ -10,10 +11,11 @@
 //! below the first: t = max(w (sum of t) / (sum of w), shortest), over sizes of at most twice the work of the first
 //! ```
 //!
-//! Beyond the ends a single size would pass its own deviation on to all other sizes, so the mean over sizes within a
-//! factor of two is used. The shortest time of any measured kernel is a lower bound, because it is the cost of a
-//! launch. Times at equal work are averaged. Sizes whose kernels took no time, because they ran inside others, match
-//! exactly but are not interpolated.
+//! Outside the measured range, a single size would pass its own deviation on to all other sizes, so
+//! the mean over sizes within a factor of two of the end is used. The shortest time of any measured
+//! kernel is a lower bound, because it is the cost of a launch. Times at equal work are averaged.
+//! Sizes whose kernels took no time, because they ran inside other kernels, match exactly but are
+//! not interpolated.
 //!
 //! On an NPU whose peaks or memory bandwidth differ from those of the measurement, a time is [carried
 //! over](super::recorded_on) like a recorded one.
@@ -39,9 +41,9 @@ pub struct MeasuredTime {
 pub struct MeasuredKernel {
     /// Times in ascending order of FLOPs, then bytes.
     times: Vec<MeasuredTime>,
-    /// (work, seconds) in ascending order of work, each work once.
+    /// Pairs (work, seconds) in ascending order of work, each work once.
     by_work: Vec<(f64, f64)>,
-    /// Seconds per unit of work below the first and beyond the last.
+    /// Seconds per unit of work below the smallest and above the largest measured work.
     ends: [f64; 2],
     /// True if work is FLOPs, false if bytes.
     by_flops: bool,
@@ -98,8 +100,8 @@ impl MeasuredKernel {
         &self.times
     }
 
-    /// Returns the seconds of a kernel with these FLOPs and bytes, and its relative error. A kernel with less work than
-    /// any measured one takes at least `shortest`.
+    /// Returns the seconds of a kernel with these FLOPs and bytes, and its relative error. A kernel
+    /// with less work than any measured kernel takes at least `shortest`.
     pub fn seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
         let size = |time: &MeasuredTime| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
@@ -112,7 +114,7 @@ impl MeasuredKernel {
             (Some(below), Some(&(wb, tb))) => {
                 let (wa, ta) = self.by_work[below];
                 if wa == 0.0 {
-                    // Linear instead, because zero has no logarithm.
+                    // The interpolation is linear here, because zero has no logarithm.
                     ta + (tb - ta) * work / wb
                 } else {
                     let part = libm::log(work / wa) / libm::log(wb / wa);
@@ -221,13 +223,15 @@ mod tests {
         let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.seconds(400, 8, 0.5), (4.0, 0.1));
-        // At 100 FLOPs with other bytes: (1 + 3) / 2.
+        // A kernel with 100 FLOPs and other bytes takes the mean of the kernels with 100 FLOPs, (1
+        // + 3) / 2.
         assert_eq!(kernel.seconds(100, 8, 0.5), (2.0, 0.3));
-        // 200 is halfway between 100 and 400 in the logarithm: the square root of 2 x 4.
+        // In logarithms, 200 is halfway between 100 and 400, so the time is the square root of 2 x
+        // 4.
         let (seconds, error) = kernel.seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
-        // Twice the work of the last takes twice its time. Half of the first takes half its time, but not less than the
-        // shortest. No other size is within a factor of two.
+        // Twice the largest work takes twice its time. Half the smallest work takes half its time,
+        // but not less than the shortest. No other size is within a factor of two of either end.
         assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);
@@ -244,7 +248,8 @@ mod tests {
         ];
         let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
         let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
-        // (10 + 40 + 5) / (1000 + 1500 + 2000) seconds per operation, and (1 + 5) / (100 + 200).
+        // Above the largest work, (10 + 40 + 5) / (1000 + 1500 + 2000) seconds per operation; below
+        // the smallest, (1 + 5) / (100 + 200).
         assert_eq!(kernel.seconds(9000, 1, 0.5).0, 110.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
     }

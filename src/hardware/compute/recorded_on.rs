@@ -1,31 +1,33 @@
-//! Recorded on another NPU class: scales times by the ratio of both classes' rooflines.
+//! Durations recorded on another NPU class, scaled by the ratio of both classes' rooflines.
 //!
 //! ```text
 //! t = f + (r - f) T / T',   f = min(r, 10 us)
 //! ```
 //!
-//! with the recorded time `r`, the roofline time `T` on this class, and the roofline time `T'` on the class of the
-//! recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et al.,
-//! USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread blocks.
-//! Time during which a kernel does not fill the device (launch, first loads, last stores) does not shrink with the
-//! bandwidth. In three public models that were captured on H100 and on MI300X, whose memory is 1.58 times as fast,
-//! kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X by class (attention in one kernel 3 times), and
-//! longer ones 0.6 to 1.0 times.
+//! where `r` is the recorded time, `T` is the roofline time on this class, and `T'` is the roofline
+//! time on the class of the recording. A kernel thus reaches the same fraction of the roofline here
+//! as in the recording. Habitat (Yu et al., USENIX ATC 2021) scales kernels between GPUs by such
+//! ratios, with an additional factor for waves of thread blocks. Time during which a kernel does
+//! not fill the device (launch, first loads, last stores) does not shrink with the bandwidth. Three
+//! public models were captured on H100 and on MI300X, whose memory is 1.58 times as fast. In these
+//! models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class
+//! (attention in one kernel 3 times), and longer kernels 0.6 to 1.0 times.
 //!
 //! A kernel for which the trace has neither FLOPs nor bytes (launched by graphs, fused) is assumed to move bytes. A
 //! kernel whose FLOPs are marked unknown keeps its time instead.
 //!
-//! Times are not scaled between makers. Their libraries are different programs, so the fraction of the roofline that a
-//! kernel reaches does not carry over. In the three models, kernels take 1.40, 0.76 and 1.27 times as long in total on
-//! MI300X, whose peak and bandwidth are 1.32 and 1.58 times those of H100; matrix products alone take 1.28, 1.01 and
-//! 0.88 times as long. No rate predicts these ratios, so the recorded time stays, and the interval of the prediction is
-//! widened to cover them.
+//! Times are not scaled between makers: the makers' libraries are different programs, so a kernel
+//! does not reach the same fraction of the roofline. In the three models, kernels take 1.40, 0.76
+//! and 1.27 times as long in total on MI300X, whose peak and bandwidth are 1.32 and 1.58 times
+//! those of H100; matrix products alone take 1.28, 1.01 and 0.88 times as long. No rate predicts
+//! these ratios, so the recorded time stays, and the interval of the prediction is widened to cover
+//! them.
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, FlopRate, Span};
 
-/// Time of a kernel that does not fill a device, on any class.
+/// Part of a kernel's time during which the kernel does not fill the device; equal on all classes.
 const UNFILLED: Span = Span(10_000_000);
 
 /// Minimum time at which rounding to picoseconds does not distort a ratio; shorter kernels are assumed to move bytes.
@@ -36,9 +38,9 @@ const EXACT: Span = Span(1_000);
 pub struct RecordingClass {
     peaks: [Option<FlopRate>; Dtype::COUNT],
     memory: Bandwidth,
-    /// Its maker, if known.
+    /// Maker of the NPU, if known.
     maker: Option<&'static str>,
-    /// True if kernels are priced on a class of another maker.
+    /// True if the durations are for a class of another maker.
     elsewhere: bool,
 }
 
@@ -58,7 +60,7 @@ impl RecordingClass {
         Self { maker, ..self }
     }
 
-    /// Returns the class prepared for pricing kernels on a class of `maker`.
+    /// Returns this class, prepared for durations on a class of `maker`.
     pub(super) fn towards(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
@@ -139,25 +141,27 @@ mod tests {
 
     #[test]
     fn times_scale_with_what_bounds_the_kernel() {
-        // 110 us, 10 of which stay. 50 us of arithmetic against 0.5 us of memory: the ratio of peaks, 10 + 100/2.
+        // Of 110 us, 10 us stay. Arithmetic takes 50 us and memory 0.5 us, so the ratio of peaks
+        // applies: 10 + 100/2.
         let product = KernelProfile {
             flops: 50_000_000_000,
             bytes: 1_000_000,
             ..KERNEL
         };
         assert_eq!(moved(product), KernelTiming::Modeled(Span(60_000_000)));
-        // 100 MB take 50 us of memory: the ratio of bandwidths, 10 + 100 x 2/5. The same without FLOPs and bytes.
+        // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A
+        // kernel without FLOPs and bytes takes the same time.
         let copy = KernelProfile {
             bytes: 100_000_000,
             ..KERNEL
         };
         assert_eq!(moved(copy), KernelTiming::Modeled(Span(50_000_000)));
-        // Its roofline time is below one picosecond.
+        // The roofline time of this kernel is below one picosecond.
         let tiny = KernelProfile { bytes: 1, ..KERNEL };
         assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
-        // Memory-bound there and compute-bound here: 20 GFLOP take 20 and 10 us, 45 MB 22.5 and 9: 10 + 100 x 10 /
-        // 22.5.
+        // The kernel is memory-bound on the recording class and compute-bound on the new class: 20
+        // GFLOP take 20 and 10 us, 45 MB take 22.5 and 9 us: 10 + 100 x 10 / 22.5.
         let both = KernelProfile {
             flops: 20_000_000_000,
             bytes: 45_000_000,
@@ -175,7 +179,8 @@ mod tests {
             let model = ComputeModel::RecordedOn(source).on_class(class);
             model.price(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // 110 us stay on MI300X; on other classes 10 + 100 x 2/5.
+        // The 110 us stay on MI300X, which has another maker; on other classes the time is 10 + 100
+        // x 2/5.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
         let carried = KernelTiming::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));
@@ -198,7 +203,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(moved(odd), KernelTiming::Fallback(Span(110_000_000)));
-        // 100 MB at 5 TB/s.
+        // Without a recorded duration, 100 MB at 5 TB/s.
         let untimed = KernelProfile {
             recorded: Span::ZERO,
             captured: false,

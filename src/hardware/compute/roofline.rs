@@ -14,8 +14,9 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-/// Formats assumed for kernels whose trace states none, in order of preference: bf16, which training uses today, then
-/// the most similar formats that the class has.
+/// Number formats assumed for kernels whose trace states none; the first in which the class
+/// computes is used. First is bf16, which training uses today, then follow the most similar
+/// formats.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,
@@ -27,8 +28,8 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Fp4,
 ];
 
-/// Returns `None` if the class has no peak for `dtype`, or if neither FLOPs nor bytes are known. Rounded to the nearest
-/// picosecond.
+/// Returns the duration, rounded to the nearest picosecond; `None` if the class has no peak for
+/// `dtype`, or if neither FLOPs nor bytes are known.
 pub(super) fn duration(
     kernel: &KernelProfile<'_>,
     peaks: &PeakRates,

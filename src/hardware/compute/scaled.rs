@@ -2,7 +2,8 @@
 
 use chakram_base::units::Span;
 
-/// A `factor` below 1 means faster hardware. Rounded to the nearest picosecond.
+/// Returns `recorded` times `factor`, rounded to the nearest picosecond. A `factor` below 1 means
+/// faster hardware.
 pub(super) fn duration(recorded: Span, factor: f64) -> Span {
     recorded.scaled(factor)
 }

@@ -1,12 +1,14 @@
 //! Systolic arrays: cycles of a matrix product, including edges that do not fill an array.
 //!
-//! An array of R x C multiply-accumulate units computes R x C results at once, each in one unit. A product of m x k by
-//! k x n takes (Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator Simulator", 2018, output stationary)
+//! An array of R x C multiply-accumulate units computes R x C results at the same time, each in one
+//! unit. A product of m x k by k x n takes (Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator
+//! Simulator", 2018, output stationary)
 //!
 //! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
 //!
-//! on P x Q such arrays: operands are fed in over R + C − 2 cycles of skew, summed over k, and drained over R cycles.
-//! Results that do not fill the last arrays take the same time as full ones; this is the cost of small tiles.
+//! on P x Q such arrays: operands take R + C − 2 cycles of skew to enter, k cycles to be multiplied
+//! and summed, and R cycles to drain. Results that do not fill the last arrays take the same time
+//! as full arrays; this is the cost of small tiles.
 
 use chakram_base::units::{Frequency, Span};
 
@@ -15,7 +17,7 @@ use chakram_base::units::{Frequency, Span};
 pub struct SystolicArrays {
     /// Rows and columns of an array; at least 1.
     pub array: [u32; 2],
-    /// Arrays along the rows and along the columns of a result; at least 1.
+    /// Numbers of arrays along the rows and along the columns of a result; at least 1.
     pub arrays: [u32; 2],
     /// Cycles per second.
     pub clock: Frequency,
@@ -57,7 +59,7 @@ mod tests {
             // One more row needs another fold: the edge costs as much as a whole array.
             ([1, 1], 1, [33, 16, 100], 2 * 178),
             ([1, 1], 1, [64, 32, 100], 4 * 178),
-            // On 2 x 2 arrays in parallel.
+            // A product of four array sizes runs on 2 x 2 arrays in parallel.
             ([2, 2], 1, [64, 32, 100], 178),
             ([2, 2], 3, [65, 33, 100], 3 * 4 * 178),
         ] {

@@ -144,11 +144,11 @@ impl fmt::Display for LoopNestModel {
     }
 }
 
-/// Sets a key of an accelerator.
+/// Sets the value of a key of the accelerator, such as `clock`.
 ///
 /// # Errors
 ///
-/// The known keys, or the form of the key's value.
+/// Lists the known keys, or describes the form of the key's value.
 pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Result<(), String> {
     let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
     let Some((_, expected)) = known else {

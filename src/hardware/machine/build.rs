@@ -98,7 +98,8 @@ pub(super) fn machine(
 
 pub(super) use stack_prices::stack_classes;
 
-/// Byte ranges in the text of `document` of the values of `name` and of the outermost size.
+/// Returns the byte ranges, in the text of `document`, of the value of `name` and of the outermost
+/// size.
 pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root(ROOT).ok()?;
     let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;

@@ -1,9 +1,11 @@
 //! Graphs of chips as machines: translates `torus:2x4`, or a topology file `chips.topology`, to a machine file.
 //!
-//! The name may continue with a colon and the rate of a link, and with another colon and its latency; the default
-//! latency is zero. Instead of a rate, `step` or `log` selects DEAP's Table III, which has rates by the number of links
-//! of a chip, and the rule between its rows. Without either, the table covers only the numbers that it lists. Chips are
-//! those of the preset `gemmini`, and devices store and forward, which is DEAP's Eq. 2.
+//! The name may continue with a colon and the rate of a link, and with another colon and its
+//! latency; the default latency is zero. If no rate is given, the rates by the number of links of a
+//! chip come from DEAP's Table III; `step` or `log` in place of the rate selects the rule between
+//! the table's rows. Without `step` or `log`, the table covers only the numbers of links that it
+//! lists. Chips are those of the preset `gemmini`, and devices store and forward, which is DEAP's
+//! Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -25,7 +27,7 @@ pub(super) fn is_graph(name: &str) -> bool {
     SHAPES.iter().any(|shape| name.starts_with(shape)) || graph_end(name).is_some()
 }
 
-/// Returns the end of the file's name within the name of a machine.
+/// Returns the index at which the topology file's name ends within the name of a machine.
 fn graph_end(name: &str) -> Option<usize> {
     let ends = name
         .match_indices(EXTENSION)

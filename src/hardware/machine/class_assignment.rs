@@ -1,4 +1,5 @@
-//! Classes of NPUs: written as ranges and stored as runs, so the cost does not depend on the size of the machine.
+//! Classes of NPUs: machine files write them as ranges, and they are stored as runs, so the memory
+//! does not depend on the number of NPUs.
 
 use chakram_base::ids::Npu;
 

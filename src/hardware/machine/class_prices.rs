@@ -1,15 +1,15 @@
-//! Prices of a software stack on one class of NPUs, as its file has them.
+//! Kernel curves and launch times of a software stack on one class of NPUs, as in the stack's file.
 
 use super::Host;
 use crate::compute::KernelCurves;
 
-/// Prices of a stack on NPUs of one class.
+/// Kernel curves and launch times of a stack on NPUs of one class.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ClassPrices {
     /// Name of the class in machine files.
     pub name: String,
-    /// Curves in place of the class's, at the rates of short runs and no limit of power.
+    /// Curves that replace the class's, for short runs without a power limit.
     pub kernels: KernelCurves,
-    /// Launches in place of the machine's.
+    /// Host that replaces the machine's host.
     pub host: Option<Host>,
 }

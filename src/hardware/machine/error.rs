@@ -1,4 +1,4 @@
-//! Errors about machines. Every message says where, what was found and what is allowed.
+//! Errors about machines. Every message names the place, the finding and the allowed values.
 
 use crate::topology::chip_graph::ChipGraphError;
 use chakram_base::config::{ConfigError, EditError, did_you_mean};
@@ -56,7 +56,7 @@ pub enum MachineError {
         "cannot read machine file {file}\n  try: a preset, which `chakram machine list` names, or the path of a file"
     )]
     Read {
-        /// Its path as given.
+        /// The file's path as given.
         file: String,
         /// The underlying error.
         source: io::Error,

@@ -20,7 +20,7 @@ pub enum FailedPart {
 pub struct MachineFailure {
     /// The part.
     pub part: FailedPart,
-    /// Time at which it stops.
+    /// Time at which the part stops working.
     pub at: Time,
 }
 
@@ -31,7 +31,7 @@ impl MachineFailure {
 }
 
 impl MachineFailure {
-    /// Formats it as a sentence: `NPU 3 failed at 2.000 ms`.
+    /// Formats the failure as a sentence: `NPU 3 failed at 2.000 ms`.
     pub fn to_sentence(&self) -> String {
         format!("{} failed at {}", self.part, self.at.since(Time::ZERO))
     }

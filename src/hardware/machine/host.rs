@@ -1,19 +1,19 @@
-//! The host: times to launch work, and when it waits for the device.
+//! The host: its times to launch work, and the operations at which it waits for the device.
 
 use chakram_base::units::Span;
 
 /// Operations at which the host waits for the device, in addition to a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostWait {
-    /// None: it runs ahead until its queue is full.
+    /// The host never waits: it runs ahead until its queue is full.
     #[default]
     Never,
-    /// Messages that it receives.
+    /// The host waits at messages that it receives.
     Receives,
-    /// Messages that it sends or receives.
+    /// The host waits at messages that it sends or receives.
     Messages,
-    /// Messages, and the begin and end of passes in a stage: the embedding and the loss. This is the behaviour of
-    /// frameworks that synchronize to measure each pass, or read the loss.
+    /// The host waits at messages, and at the begin and end of passes in a stage: the embedding and
+    /// the loss. Frameworks do this if they synchronize to measure each pass, or read the loss.
     Passes,
 }
 
@@ -40,9 +40,9 @@ pub struct Host {
     pub message: Span,
     /// Time to launch an optimizer's step.
     pub step: Span,
-    /// Number of launches by which it may run ahead of its device; at least one.
+    /// Number of launches by which the host may run ahead of its device; at least one.
     pub queue: u32,
-    /// Operations at which it also waits for the device.
+    /// Operations at which the host also waits for the device.
     pub waits: HostWait,
     /// Relative error of these times, one standard deviation.
     pub error: f64,

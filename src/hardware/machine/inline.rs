@@ -1,11 +1,12 @@
 //! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), translated to machine
 //! files.
 //!
-//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of an NPU into each,
-//! and the latency of a link in each, or one value for all. The NPUs are unknown, unless a preset or its NPU is named
-//! before, `h100:Ring(8):50 GB/s:500 ns`; the machine then has that preset's `npu` tables. If several presets have an
-//! NPU with this name, the first in the list is used. The number of chunks is chosen for each collective, as for every
-//! file that does not state it.
+//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of
+//! an NPU into each, and the latency of a link in each, or one value for all. The NPUs are unknown,
+//! unless the name of a preset or of its NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`; then
+//! the machine has that preset's `npu` tables. If several presets have an NPU with this name, the
+//! first in the list is used. The number of chunks is chosen for each collective, as for every file
+//! that does not state it.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -39,7 +40,7 @@ pub fn is_inline(name: &str) -> bool {
     is_dimensions(split_npu(name).1)
 }
 
-/// Returns true if `name` is a machine in this notation without bandwidths and latencies.
+/// Returns true if `name` is a machine in this notation, but without bandwidths and latencies.
 pub fn lacks_rates(name: &str) -> bool {
     let dimensions = split_npu(name).1;
     is_dimensions(dimensions) && !dimensions.contains(':')
@@ -80,7 +81,7 @@ fn npu_tables(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // Lines that belong to the next table, if that is an NPU's.
+    // Lines before a table's header, which belong to the table if it is an NPU's.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {
@@ -244,7 +245,8 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(machine.classes(), [NpuClass::unknown()]);
-        // The NPU is the paper preset's; the chunks are not, although its machines state 64.
+        // The NPU is the paper preset's NPU. The number of chunks is not the preset's, although the
+        // paper's machines state 64.
         let paper = Machine::load("w-2d").unwrap();
         let machine = Machine::load("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
@@ -252,7 +254,8 @@ mod tests {
         assert_eq!(machine.pipeline(), ChunkPipeline::default());
     }
 
-    /// Any preset, or the NPU of one; `a100` is the NPU of `dgx-a100`, not of the paper's machines.
+    /// The name may be any preset, or the NPU of a preset; `a100` is the NPU of `dgx-a100`, not of
+    /// the paper's machines.
     #[test]
     fn presets_lend_their_npus() {
         let classes = |name: &str| Machine::load(name).unwrap().classes().to_vec();

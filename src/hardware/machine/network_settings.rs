@@ -1,18 +1,18 @@
-//! Settings of a machine's network besides its links: the table `network` of machine files.
+//! Settings of a machine's network other than its links: the table `network` of machine files.
 
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
 
-/// Settings of the network besides its links, as machine files state them and JSON shows them.
+/// Settings of the network other than its links, in the form of machine files and JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "word")]
     pub model: NetworkKind,
-    /// Forwarding at devices between links. In JSON: the bytes that must have arrived before, or null for the whole
-    /// message.
+    /// Forwarding at devices between links. In JSON: the bytes that must arrive before a device
+    /// forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "segment")]
     pub switching: SwitchingMode,
     /// Moment at which a send between two ranks completes, under every network model.

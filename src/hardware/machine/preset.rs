@@ -1,4 +1,4 @@
-//! The presets, and the translation of a machine's name to the text of a machine file.
+//! The machine presets, and the translation of a machine's name to the text of a machine file.
 
 use super::Machine;
 use super::build;
@@ -11,7 +11,7 @@ use chakram_base::config::{
 };
 use std::borrow::Cow;
 
-/// Text of a machine file, with the name for errors.
+/// Text of a machine file, with the name that errors use.
 #[derive(Clone, Debug)]
 pub struct MachineSource {
     /// The preset's name, or the path as given.

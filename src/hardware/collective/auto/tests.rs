@@ -1,4 +1,5 @@
-//! Formulas compared with closed forms and with computations by hand, and the choice among them.
+//! Compares formulas with closed forms and with results computed by hand, and tests the choice
+//! among algorithms.
 
 use super::*;
 use crate::collective::CollectiveStage;
@@ -20,7 +21,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
     P::Scatter,
 ];
 
-/// `n` NPUs at 50 GB/s, 20 ps per byte, and 500 ns per link.
+/// Returns `n` NPUs at 50 GB/s (20 ps per byte) with 500 ns per link.
 fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupExtent) {
     lines_of(shape, n, (50e9, Span::from_ns(500)))
 }
@@ -48,7 +49,7 @@ fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineCostModel<'_>) -> T) ->
     ask(LineCostModel::new(&extent, &extent.phases[0], &topology))
 }
 
-/// Returns true if a formula yields `span`.
+/// Returns true if a formula's time equals `span`.
 fn is(cost: Option<TimeEstimate>, span: Span) -> bool {
     let span = TimeEstimate::from(span);
     cost.is_some_and(|cost| !cost.is_less(span) && !span.is_less(cost))
@@ -63,7 +64,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             let phase = &extent.phases[0];
             let line = LineCostModel::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
-                // The path of every message, if all are the same.
+                // The path of every message, if all messages have the same path.
                 let path = match algorithm {
                     A::Ring => extent.neighbour_path(phase, &topology),
                     _ => extent.any_path(phase, &topology),
@@ -72,7 +73,8 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                     continue;
                 };
                 for primitive in PRIMITIVES {
-                    // A multiple of 1 to 17 and of 32, so that nothing is rounded.
+                    // The buffer is a multiple of 1 to 17 and of 32 bytes, so that no share is
+                    // rounded.
                     let stage = CollectiveStage {
                         phase: 0,
                         primitive,
@@ -109,14 +111,14 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::Direct, P::Reduce, 2000 + 7 * 3200),
         (A::Direct, P::Gather, 2000 + 7 * 400),
         (A::Pairwise, P::AllToAll, 8000 + 16 * 400),
-        // 500 + 1,600, 1,000 + 2 x 800, 2,000 + 4 x 400 ns.
+        // Three exchanges of 500 + 1,600, 1,000 + 2 x 800 and 2,000 + 4 x 400 ns.
         (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
-        // 500 + 3,200, 1,000 + 3,200, 2,000 + 3,200 ns.
+        // Three messages of 500 + 3,200, 1,000 + 3,200 and 2,000 + 3,200 ns.
         (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
-        // 1, 2 and 4 shares.
+        // Messages of 1, 2 and 4 shares.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
-        // Two messages of S at two levels, one at the root's.
+        // Two messages of S at each of two levels, and one at the root's level.
         (A::Tree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
@@ -168,24 +170,28 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
     );
-    // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, each plus latencies.
+    // 10 MB, in the same order: 15 x 12,500 ns against 4 x 400,000 and 64 x 25,000 ns, each plus
+    // latencies.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
     );
-    // On a switch: 1,000 x log2 16 + 4 x 20 ns against 1,000 + 15 x 20 and 15 x 1,000 + 30 x 1.25 ns.
+    // 1 kB on a switch. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct: 1,000 + 15 x 20
+    // ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
-    // 4 x (1,000 + 2,000) against 1,000 + 15 x 2,000 and 15 x 1,000 + 30 x 125 ns.
+    // 100 kB, in the same order: 4 x (1,000 + 2,000) against 1,000 + 15 x 2,000 and 15 x 1,000 + 30
+    // x 125 ns.
     assert_eq!(broadcast(100_000), A::HalvingDoubling);
-    // 4 x 201,000 against 30 x 12,500 + 15,000 ns.
+    // 10 MB, halving and doubling: 4 x 201,000 ns. Ring: 30 x 12,500 + 15,000 ns.
     assert_eq!(broadcast(10_000_000), A::Ring);
 }
 
 #[test]
 fn a_small_all_reduce_of_a_ring_is_fused() {
-    // 8 on a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 + 16 x 4) ns. 80,000 B:
-    // 25,900 against 2 x 4,900 ns of the ring.
+    // 8 members on a ring. 800 B: recursive doubling takes 3,500 + 7 x 32 ns, two stages with
+    // direct 2 x (2,000 + 16 x 4) ns. 80,000 B: recursive doubling takes 25,900 ns, two stages with
+    // the ring 2 x 4,900 ns.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
             line.prefers_fused_all_reduce(BufferShare::whole(bytes))
@@ -194,8 +200,9 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
 }
 
-/// Choices do not depend on scale: on a machine with `factor` times the latencies and 1 / `factor` of the bandwidths,
-/// they are the same. The buffers rarely take whole picoseconds, and the latencies create ties and near ties.
+/// A machine with `factor` times the latencies and 1 / `factor` of the bandwidths gets the same
+/// algorithms. The buffers rarely take whole picoseconds, and the latencies create ties and near
+/// ties.
 #[test]
 fn choices_do_not_depend_on_the_scale() {
     let mut state = 7_u64;
@@ -232,17 +239,18 @@ fn choices_do_not_depend_on_the_scale() {
             );
         }
     }
-    // One tree takes as long as two and comes after them in the order. Recursive doubling comes after halving, except
-    // that it alone supports an all-reduce.
+    // One tree takes as long as two trees and comes after two trees in the order, so it is never
+    // chosen. Recursive doubling comes after halving and doubling, so it is chosen only for an
+    // all-reduce, which the latter does not support.
     assert!(
         chosen.iter().filter(|&&count| count > 100).count() >= 4,
         "{chosen:?}"
     );
 }
 
-/// Two on a switch without latency, 1,001 B at a picosecond per byte: a broadcast takes 1,001 ps in one message or in
-/// two of 500.5. Two rounded messages would take 1,002, but formulas are not rounded, so it is a tie, and the ring wins
-/// at any scale.
+/// Two members on a switch without latency, 1,001 B at a picosecond per byte: a broadcast takes
+/// 1,001 ps, as one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps, but
+/// formulas are not rounded. So the times tie, and the ring wins at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

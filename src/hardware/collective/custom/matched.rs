@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Reason why an algorithm cannot run, with the position and the operation of its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptFault {
-    /// There is no such peer.
+    /// A send or receive names a peer that does not exist.
     UnknownPeer {
         /// The position.
         position: u32,
@@ -121,7 +121,7 @@ impl MemberScript {
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
-        // A heap instead of a stack makes the topological order the smallest by index.
+        // A heap, unlike a stack, gives the topological order with the smallest indices first.
         let mut ready: BinaryHeap<Reverse<u32>> = roots.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.parts.len());
         while let Some(Reverse(part)) = ready.pop() {
@@ -167,7 +167,8 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each remaining operation waits for another remaining one, so enough steps backwards end on a cycle.
+    // Each remaining operation waits for another remaining operation, so enough steps backwards end
+    // on a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {
@@ -255,7 +256,7 @@ mod tests {
                 receive: receive_half
             }
         );
-        // Both receive before they send; the waits after them are not on the cycle.
+        // Both positions receive before they send; the waits after the sends are not on the cycle.
         let wait = ScriptOp::Wait(chakram_base::units::Span::ZERO);
         let both = vec![
             chain(&[receive(1), send(1), wait]),

@@ -1,4 +1,5 @@
-//! Orders and sizes computed by hand, and the rule implemented independently.
+//! Compares orders and sizes with results computed by hand, and with an independent implementation
+//! of the rule.
 
 use super::*;
 use crate::topology::{DimensionShape, TopologyDimension};
@@ -47,11 +48,13 @@ const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
 #[test]
 fn flexible_chunks_close_the_gap() {
     let (out, back) = (vec![0, 1], vec![1, 0]);
-    // Two dimensions of 2, one byte per second. A chunk of s loads the dimension that it visits first with s/2, the
-    // other with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 has to add 1/4 to dimension 1, so it is a half: 1/2 and 1/2 +
-    // 1/8. Chunk 2 has to add 1/8, so it is a quarter: 5/8 and 11/16. Chunk 3, for 1/16, is an eighth: 11/16 and 23/32.
-    // Chunk 4, for 1/32, is a sixteenth, the minimum: 23/32 and 47/64. For 1/64 a thirty-second would be needed, so
-    // chunk 5 is ascending, and has the sixteenth that remains of two.
+    // Two dimensions of 2, one byte per second. A chunk of s loads the dimension that it visits
+    // first with s/2, the other with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 must add 1/4 to
+    // dimension 1, so its size is 1/2; the loads become 1/2 + 1/8 and 1/2. Chunk 2 must add 1/8 to
+    // dimension 1, so its size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so
+    // its size is 1/8: 23/32 and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum:
+    // 47/64 and 23/32. The remaining gap of 1/64 would need a size of 1/32, below the minimum. So
+    // chunk 5 is ascending, and has the 1/16 that remains of the two whole chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -63,9 +66,11 @@ fn flexible_chunks_close_the_gap() {
             (16, out.clone()),
         ]
     );
-    // Two dimensions of 2, the second 1.5 times as fast: s/2 and s/3 if visited first. Chunk 0: 1/2 and 1/6. Chunk 1,
-    // for 1/3, is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, is three quarters: 3/4 and 3/4 +
-    // 3/16 = 15/16. Chunk 3, for 3/16, would be 9/16, but only a quarter of three remains.
+    // Two dimensions of 2, the second 1.5 times as fast: a chunk of s loads them with s/2 and s/3
+    // if it visits them first. Chunk 0: loads 1/2 and 1/6. Chunk 1 must add 1/3 to dimension 1, so
+    // its size is 1: 1/6 + 1/3 = 1/2 in dimension 1, and 1/2 + 1/4 = 3/4 in dimension 0. Chunk 2
+    // must add 1/4 to dimension 1, so its size is 3/4: 3/4 and 3/4 + 3/16 = 15/16. Chunk 3 must add
+    // 3/16, so its size would be 9/16, but only 1/4 of the three whole chunks remains.
     assert_eq!(
         cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
         [
@@ -75,14 +80,16 @@ fn flexible_chunks_close_the_gap() {
             (64, back.clone()),
         ]
     );
-    // 4 and 2, the second twice as fast: 3/4 s and s/4. Chunk 0: 3/4 and 1/16. To add 11/16 to dimension 1, chunk 1
-    // would have to be 11/4, so it is a whole one.
+    // Dimensions of 4 and 2, the second twice as fast: loads 3/4 s and s/4 if visited first. Chunk
+    // 0: 3/4 and 1/16. Chunk 1 would need a size of 11/4 to add 11/16 to dimension 1, so it has the
+    // maximum size of 1.
     assert_eq!(
         cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
         [(256, out.clone()), (256, back.clone())]
     );
-    // 8 and 4, 8 times as fast: 7/8 s and 3/32 s. Four chunks add 7/8, then 7/32 each to dimension 0, and 3/256, 3/32
-    // each to dimension 1: all are whole ones.
+    // Dimensions of 8 and 4, the second 8 times as fast: loads 7/8 s and 3/32 s if visited first.
+    // The first chunk adds 7/8 to dimension 0 and 3/256 to dimension 1; each later chunk adds 7/32
+    // and 3/32. The gap never closes, so all chunks have the maximum size of 1.
     let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
     assert!(whole.iter().all(|(grains, _)| *grains == EQUAL));
 }
@@ -96,13 +103,14 @@ fn what_flexible_chunks_leave_alone() {
     let all = cut(FLEX, &three[..1], 5);
     assert_eq!(all, cut(themis(FLEX), &three[..1], 5));
     assert!(equal(&all) && all.len() == 5);
-    // Nor does a group of one.
+    // A group of one member has no gap to close either.
     let (_, topology) = machine(&three);
     let alone = GroupExtent::new(&[Npu(3)], &topology);
     let of = (FLEX.1, BufferShare::whole(1000));
     let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
-    // Data that does not shrink, and data so large that grains are not exact.
+    // Chunks are equal for data that does not shrink, and for data so large that grains are not
+    // exact.
     let all_to_all = (
         InterDimensionPolicy::ThemisFlex,
         CollectiveKind::AllToAll,
@@ -126,8 +134,8 @@ fn what_flexible_chunks_leave_alone() {
     assert!(!equal(&cut(large, &three, 5)));
 }
 
-/// Random machines: grains add up to the whole, only the last chunk is smaller than a sixteenth, and each chunk except
-/// the last follows the rule to a millionth, by loads that are summed independently.
+/// On random machines the grains add up to the whole, only the last chunk is smaller than 1/16, and
+/// each chunk except the last follows the rule to a millionth, by independently summed loads.
 #[test]
 fn flexible_chunks_keep_the_rule() {
     let mut seed = 1_u64;
@@ -178,9 +186,10 @@ fn flexible_chunks_keep_the_rule() {
 
 #[test]
 fn chunks_go_where_the_load_is_least() {
-    // Sizes 4 and 2, equal rates. Chunk 0 ascending: loads 3/4 and 1/4 · 1/2 = 1/8. Chunk 1: the gap of 5/8 is more
-    // than a sixteenth of 1/2, so dimension 1 first: 1/8 + 1/2 = 5/8, and 3/4 + 1/2 · 3/4 = 9/8. Chunk 2 the same: 9/8
-    // in dimension 1, 12/8 in dimension 0. Chunk 3: dimension 1 still has less.
+    // Sizes 4 and 2, equal rates. Chunk 0 ascending: loads 3/4 and 1/4 · 1/2 = 1/8. Chunk 1: the
+    // gap of 5/8 is more than 1/16 of 1/2, so it visits dimension 1 first: 1/8 + 1/2 = 5/8, and 3/4
+    // + 1/2 · 3/4 = 9/8. Chunk 2 also visits dimension 1 first: 9/8 in dimension 1, 12/8 in
+    // dimension 0. Chunk 3 does the same, because dimension 1 still has less load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
     let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);

@@ -1,12 +1,14 @@
 //! Orders the phases of each chunk by their load, least loaded first.
 //!
-//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022; ASTRA-sim's
-//! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
-//! chunks have put on them, so that it is largest in the least loaded one; then its own load is added. A chunk of s
-//! bytes on entry to dimension d with n members and bandwidth B adds a load of s (n−1)/n / B seconds and is s/n large
-//! afterwards. If the difference in load is less than a sixteenth of a chunk would put on the least loaded dimension,
-//! the chunk visits dimensions in ascending order. Loads that differ by less than [`TimeEstimate::MARGIN`] are equal,
-//! and equally loaded dimensions are visited in ascending order.
+//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA
+//! 2022; ASTRA-sim's `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in
+//! ascending order of the load that earlier chunks have put on them, so that the chunk is largest
+//! in the least loaded dimension; then the chunk's own load is added. A chunk that has s bytes on
+//! entry to dimension d, with n members and bandwidth B, adds a load of s (n−1)/n / B seconds and
+//! has s/n bytes afterwards. If the difference in load is less than the load that a sixteenth of a
+//! chunk would put on the least loaded dimension, the chunk visits dimensions in ascending order.
+//! Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions
+//! are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the paper's chunks are equal): the same, but a chunk that follows
 //! the loads is just large enough to raise the least loaded dimension, which it visits first, to the load of the most
@@ -16,17 +18,19 @@
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
 //! ```
 //!
-//! with n and B of the least loaded dimension. A chunk in ascending order, such as the first, has the equal size E: the
-//! collective's bytes divided by the `chunks` of the machine file. The last chunk takes the remainder. ASTRA-sim
-//! truncates x to whole bytes, has no upper bound, and uses ascending order if x is less than E in its newer sources,
-//! or less than 0.128 MiB in its first.
+//! where n and B belong to the least loaded dimension. A chunk in ascending order, such as the
+//! first, has the equal size E: the collective's bytes divided by the `chunks` of the machine file.
+//! The last chunk takes the remainder. ASTRA-sim truncates x to whole bytes, has no upper bound,
+//! and uses ascending order if x is less than E in its newer sources, or less than 0.128 MiB in its
+//! first.
 //!
 //! This implementation differs:
 //!
-//! - the lower bound is that of Themis: if x is less than E/16 the chunk has the equal size and ascending order. So
-//!   there are at most 16 times as many chunks as `chunks`, and at least `chunks`;
-//! - the upper bound: x is at most E. A larger chunk would close more of the gap at once, but other chunks wait for it,
-//!   and a pipeline of fewer chunks takes longer to fill and to drain;
+//! - the lower bound is as in Themis: if x is less than E/16 the chunk has the equal size and
+//!   ascending order. So the number of chunks is from `chunks` to 16 · `chunks`;
+//! - the upper bound: x is at most E. A larger chunk would close more of the gap, but other chunks
+//!   would wait for the larger chunk, and a pipeline of fewer chunks takes longer to fill and to
+//!   drain;
 //! - grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the collective and few
 //!   distinct sizes have to be computed. An error of E/512 is far below the gap of E/16 that remains open anyway.
 
@@ -83,11 +87,11 @@ impl<'a> ThemisBalancer<'a> {
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Sorts the phases, which are ascending, into the order for the next chunk, and adds its load. Returns the chunk's
-    /// size in grains, out of `left` remaining grains.
+    /// Sorts the phases, which are ascending, into the order for the next chunk, and adds the
+    /// chunk's load. Returns the chunk's size in grains, out of `left` remaining grains.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
-        // A stable sort: equally loaded dimensions stay ascending.
+        // The sort is stable, so that equally loaded dimensions stay in ascending order.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
         // Loads that differ only by rounding errors count as equal too.
         for alike in
@@ -103,7 +107,8 @@ impl<'a> ThemisBalancer<'a> {
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
                 let closing = (gap / self.load(least, 1.0) * equal).round();
-                // max() first: it replaces NaN, which extreme rates produce, by the smallest size.
+                // `max` is called first, because it replaces NaN, which extreme rates produce, by
+                // the smallest size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
         }

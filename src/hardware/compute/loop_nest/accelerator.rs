@@ -21,9 +21,10 @@ pub struct MemoryLevel {
     pub name: &'static str,
     /// Whether it can keep each [`LayerTensor`].
     pub keeps: [bool; 3],
-    /// Its room.
+    /// Capacity of the level.
     pub capacity: LevelCapacity,
-    /// Bytes that its port passes per cycle, both directions together, if the port is a limit.
+    /// Bytes that the level's port passes per cycle, both directions together; `None` if the port
+    /// is no limit.
     pub bytes_per_cycle: Option<f64>,
     /// Energy of an access, in picojoules per byte.
     pub energy: f64,
@@ -43,11 +44,12 @@ pub struct LoopNestAccelerator {
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,
-    /// Bytes of a word, by [`LayerTensor`]; for outputs, of a partial sum.
+    /// Bytes of a word of each [`LayerTensor`]; for outputs, bytes of a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,
-    /// Tiles of a level that must fit at once: 2 if one is filled while another is used.
+    /// Number of tiles of a level that must fit at once: 2 if one tile is filled while another is
+    /// used.
     pub buffering: u64,
     /// Energy of a multiplication and addition, in picojoules.
     pub mac_energy: f64,
@@ -115,7 +117,7 @@ impl GemminiSettings {
         self.bandwidth / self.clock.hertz()
     }
 
-    /// Returns its levels for operands of `word` bytes; sums have four bytes.
+    /// Returns the accelerator's levels for operands of `word` bytes; sums have four bytes.
     pub fn accelerator(&self, word: u64) -> LoopNestAccelerator {
         use LoopDimension::{C, K, P};
         let [weights, inputs, outputs] = LayerTensor::ALL.map(|(tensor, _)| tensor as usize);

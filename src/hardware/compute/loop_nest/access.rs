@@ -12,14 +12,14 @@ pub struct LevelAccesses {
     pub reads: u64,
     /// Words filled from an outer level.
     pub fills: u64,
-    /// Output words updated from inside.
+    /// Output words that an inner level or units update.
     pub updates: u64,
 }
 
 /// Cost of a mapping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MappingCost {
-    /// Cycles: the larger of the units' and the busiest port's.
+    /// Cycles: the larger of the units' cycles and the busiest port's cycles.
     pub cycles: u64,
     /// Cycles of the units alone.
     pub compute_cycles: u64,
@@ -42,7 +42,8 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level fills over a run: for one unit, and for all units with distinct words.
+/// Words that a level fills in all steps together: for one unit, and for all units with distinct
+/// words.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,
@@ -55,7 +56,7 @@ impl LoopNestAccelerator {
     pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
         let tiles = self.tiles(mapping);
         let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);
-        // A margin, so that sums of words over all tensors do not overflow.
+        // The limit has a margin, so that sums of words over all tensors do not overflow.
         let mut covered = tiles.last()?.iter();
         covered
             .try_fold(1_u64, |all, extent| all.checked_mul(*extent))
@@ -77,8 +78,8 @@ impl LoopNestAccelerator {
         Some(nest.cost())
     }
 
-    /// Returns the extents of each dimension in the tile of each level: per unit for levels that each unit has for
-    /// itself.
+    /// Returns the extents of each dimension in the tile of each level. For levels that each unit
+    /// has for itself, the tile is one unit's.
     pub(super) fn tiles(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
         let mut extents = [1_u64; 7];
         let mut tiles = Vec::with_capacity(self.levels.len());
@@ -180,8 +181,8 @@ impl MappedNest<'_> {
             let all = self.tiles.last().expect("there is a level");
             self.layer.words(LayerTensor::Outputs, all)
         };
-        // Outputs of one unit, if units have their own levels: all outputs divided by the number of units with distinct
-        // ones.
+        // Outputs of one unit, if units have their own levels: all outputs divided by the number of
+        // units with distinct outputs.
         let of_unit = outputs / self.told_apart(LayerTensor::Outputs);
         for (tensor, _) in LayerTensor::ALL {
             let of = tensor as usize;
@@ -211,7 +212,8 @@ impl MappedNest<'_> {
             for outer in keepers {
                 let loads = self.loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
-                // Words that pass between both levels: by each unit for itself, or once if the array shares them.
+                // Words that pass between both levels: separately for each unit, or once if the
+                // array shares the words.
                 let joins = is_own(inner) && !is_own(outer);
                 let passed = if joins {
                     loads.distinct
@@ -280,7 +282,8 @@ impl MappedNest<'_> {
         self.distinct(tensor, &one, None)
     }
 
-    /// Returns the words that the tile of a level takes in over the run; for outputs, including those that leave.
+    /// Returns the words that enter the tile of a level in all steps together; for outputs,
+    /// including the words that leave.
     fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
@@ -311,7 +314,7 @@ impl MappedNest<'_> {
                 continue;
             }
             moves = true;
-            // Of overlapping tiles, only the new words, from the second step on.
+            // If tiles overlap, only the new words are loaded from the second step on.
             let new = self.new_words(tensor, tile, (one.dimension, one.step));
             loads.own += (one.bound - 1) * new;
             let moved = Some((one.dimension, one.step));
@@ -320,7 +323,8 @@ impl MappedNest<'_> {
         loads
     }
 
-    /// Length of the new inputs along a row or column, and which of the two, when `dimension` advances by `step`.
+    /// Returns the length of the new inputs when `dimension` advances by `step`, and whether they
+    /// are along a row or a column.
     fn new_inputs(
         &self,
         tile: &[u64; 7],
@@ -353,8 +357,8 @@ impl MappedNest<'_> {
         }
     }
 
-    /// Returns the distinct words of the tiles of all units together; or, of these, the words that are new when `moved`
-    /// advances by a step.
+    /// Returns the number of distinct words in the tiles of all units together; if `moved` is
+    /// given, only the words that are new when this loop advances by a step.
     fn distinct(
         &self,
         tensor: LayerTensor,

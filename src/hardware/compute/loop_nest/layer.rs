@@ -35,11 +35,11 @@ impl LoopDimension {
 /// A tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LayerTensor {
-    /// Weights, by k, c, r and s.
+    /// Weights, with the dimensions k, c, r and s.
     Weights,
-    /// Inputs, by n, c, and the windows of p with r and of q with s.
+    /// Inputs, with the dimensions n and c, and the windows of p with r and of q with s.
     Inputs,
-    /// Outputs, by n, k, p and q.
+    /// Outputs, with the dimensions n, k, p and q.
     Outputs,
 }
 
@@ -83,7 +83,7 @@ impl LayerShape {
         let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
         let mut all = sizes.iter();
         let macs = all.try_fold(1_u64, |macs, size| macs.checked_mul(*size));
-        // A margin for loops that cover more than the layer.
+        // The limit leaves a margin for loops that cover more than the layer.
         (fit && macs.is_some_and(|macs| macs < 1 << 56)).then_some(Self {
             sizes,
             stride: [1; 2],

@@ -1,4 +1,5 @@
-//! Search for the mapping with the fewest cycles, and among these the least energy.
+//! Search for the mapping with the fewest cycles and, among equally fast mappings, the least
+//! energy.
 //!
 //! Draws alternate between a random mapping and the best mapping so far with a few choices changed. If the tiles of a
 //! drawn mapping do not fit, loops are moved outwards until they do. The same seed draws the same mappings, so a larger
@@ -15,9 +16,9 @@ use chakram_base::random::split_mix;
 pub struct FoundMapping {
     /// The mapping.
     pub mapping: LoopMapping,
-    /// Its cost.
+    /// Cost of the mapping.
     pub cost: MappingCost,
-    /// Number of the draw that found it, from 1.
+    /// Number of the draw that found the mapping, from 1.
     pub draw: u32,
     /// Number of drawn mappings that were valid.
     pub valid: u32,
@@ -81,8 +82,8 @@ struct MappingChoices {
 }
 
 impl MappingChoices {
-    /// Builds the mapping. Each bound is lowered to the smallest one that leaves the same number of iterations to outer
-    /// levels.
+    /// Builds the mapping of these choices. Each bound is lowered to the smallest bound that leaves
+    /// the same number of iterations to outer levels.
     fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
@@ -116,13 +117,13 @@ impl MappingChoices {
     }
 }
 
-/// Returns the smallest bound that leaves as many iterations of `left` as `bound` does.
+/// Returns the smallest bound that leaves the same number of iterations of `left` as `bound`.
 fn least(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
 }
 
-/// Random choices.
+/// Generator of random choices.
 struct MappingDraws<'d> {
     accelerator: &'d LoopNestAccelerator,
     layer: &'d LayerShape,
@@ -135,8 +136,8 @@ impl MappingDraws<'_> {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, small and large ones
-    /// equally often.
+    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, uniform
+    /// on a logarithmic scale.
     fn bound(&mut self, size: u64) -> u64 {
         match self.below(8) {
             0..=2 => 1,
@@ -187,7 +188,7 @@ impl MappingDraws<'_> {
         }
     }
 
-    /// Returns the choices with one to three of them changed.
+    /// Returns the choices of `best` with one to three of them changed.
     fn changed(&mut self, best: &MappingChoices) -> MappingChoices {
         let mut choices = best.clone();
         let levels = self.accelerator.levels.len();

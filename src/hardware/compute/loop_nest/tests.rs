@@ -1,4 +1,4 @@
-//! Loop nests compared with a counter that runs the loops, and with published mappings.
+//! Compares loop nests with a counter that runs the loops, and with published mappings.
 
 mod counter;
 mod timeloop;
@@ -18,7 +18,8 @@ fn level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> Memor
     }
 }
 
-/// Registers in each unit, a buffer, and memory at half a byte per cycle.
+/// Returns an accelerator with registers in each unit, a buffer, and memory at half a byte per
+/// cycle.
 fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestAccelerator {
     let mut memory = level("memory", [true; 3], LevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
@@ -84,7 +85,8 @@ fn every_mapping(
                     .flat_map(|(left, bounds): &(u64, Vec<u64>)| {
                         let with =
                             |bound: u64| (left.div_ceil(bound), [&bounds[..], &[bound]].concat());
-                        // A bound that leaves as many iterations as a smaller one equals the smaller one with zeros.
+                        // If a smaller bound leaves the same number of iterations, the larger bound
+                        // only adds zeros.
                         let useful = |bound: &u64| {
                             *bound == 1 || left.div_ceil(*bound) < left.div_ceil(bound - 1)
                         };
@@ -126,7 +128,7 @@ fn every_mapping(
                             std::array::from_fn(|tensor| mask >> (3 * level + tensor) & 1 == 1)
                         })
                         .collect();
-                    // A level never keeps a tensor that it cannot keep.
+                    // A mapping must not keep a tensor in a level that cannot keep it.
                     let can = keeps.iter().zip(&accelerator.levels).take(levels - 1);
                     if can
                         .clone()
@@ -145,8 +147,8 @@ fn every_mapping(
     }
 }
 
-/// Small layers with all their mappings: the closed form equals the counts of loops that run, and the search finds the
-/// overall best. Only one in `every` mappings is run.
+/// Checks a small layer with all its mappings: the closed form equals the counts of a run of the
+/// loops, and the search finds the overall best. Only one in `every` mappings is run.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -202,13 +204,14 @@ fn products_cost_what_loops_that_run_count() {
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
 }
 
-/// Windows that overlap by two along a row.
+/// The layer's windows overlap by two inputs along a row.
 #[test]
 fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // With strides, dilation and a second direction; only some of the mappings are counted.
+    // This layer has strides, dilation and a second direction; only some of its mappings are
+    // counted.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],
@@ -218,7 +221,7 @@ fn convolutions_cost_what_loops_that_run_count() {
     assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
-/// An array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory per cycle.
+/// Returns an array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory per cycle.
 fn gemmini() -> GemminiSettings {
     GemminiSettings {
         scratchpad: Bytes(32_000_000),
@@ -226,9 +229,9 @@ fn gemmini() -> GemminiSettings {
     }
 }
 
-/// Cycles are never below multiplications over units or bytes over bandwidth, more mappings are never worse, and if
-/// memory is no limit, cycles are at most those of arrays that skew operands in and drain results in each fold
-/// (SCALE-Sim's form).
+/// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and more mappings are never
+/// worse. If memory is no limit, a mapping needs at most the cycles of arrays that skew operands in
+/// and drain results in each fold (SCALE-Sim's formula).
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().accelerator(1);
@@ -294,8 +297,9 @@ fn layers_that_cannot_be_are_refused() {
     assert_eq!(layer.size(S), 1);
 }
 
-/// The energy of attention is that of both products for each head, in the backward pass twice that and a fifth product;
-/// of a kernel without a mapping, 0.3 pJ for two operations and 162.5 pJ per byte of memory; of an empty kernel, none.
+/// The energy of attention is the energy of both products for each head; the backward pass takes
+/// twice this energy and a fifth product. A kernel without a mapping takes 0.3 pJ for two
+/// operations and 162.5 pJ per byte of memory, and an empty kernel takes no energy.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {

@@ -103,7 +103,8 @@ fn class(
     })
 }
 
-/// Parses the rates of the NPUs on which kernels were measured; rates that are missing are the class's `own`.
+/// Parses the rates of the NPUs on which kernels were measured; a missing rate is taken from `own`,
+/// the rates of the class.
 fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, ConfigError> {
     let table = field.table(Some(&["memory_bandwidth", "peak"]))?;
     let mut rates = NpuRates {
@@ -126,7 +127,8 @@ fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
     })
 }
 
-/// Parses systolic arrays: rows and columns of one, the number along the rows and columns of a result, and their clock.
+/// Parses systolic arrays: rows and columns of one array, numbers of arrays along the rows and
+/// columns of a result, and the clock.
 fn systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
     let table = field.table(Some(&["array", "arrays", "clock"]))?;
     let pair = |field: &ConfigField<'_>| -> Result<[u32; 2], ConfigError> {

@@ -88,7 +88,7 @@ pub(super) fn curves(
     Ok(curves)
 }
 
-/// Returns the points at sizes that each are `factor` times the previous one.
+/// Returns the points of a curve in which each size is `factor` times the previous size.
 fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::size(table, "first", CAPACITY)?;
     let factor = f64::from(table.count("factor", MOST)?);
@@ -140,8 +140,8 @@ const MEASURED: &[&str] = &[
     "measured_at",
 ];
 
-/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions.
-/// They replace curves with the same kind and number of members.
+/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of
+/// their dimensions. These tables replace curves of the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],

@@ -1,4 +1,4 @@
-//! The `correction` tables: factors on prices, derived from measured steps.
+//! The `correction` tables: factors on durations, derived from measured steps.
 
 use crate::machine::PriceCorrection;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
@@ -40,7 +40,7 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
     Ok(corrections)
 }
 
-/// Parses the sizes of a product.
+/// Parses the sizes of a matrix product.
 fn product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
     let expected = "three sizes of a product, [rows, columns, summed over]";
     let size = |field: ConfigField<'_>| field.count(u32::MAX).map(u64::from);

@@ -31,7 +31,7 @@ const DECODE: &[&str] = &["start", "memory", "head", "multiprocessors"];
 const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
 const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"];
 
-/// Power keys of a class.
+/// Parses the power keys of a class.
 ///
 /// Near the limit an NPU's rate is proportional to the square root of its power.
 fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
@@ -73,7 +73,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     })
 }
 
-/// Returns the curve of short runs of products: without the slowdown of continuous load.
+/// Returns the curve for short runs of matrix products, without the slowdown of continuous load.
 pub(super) fn in_short_runs(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
@@ -90,7 +90,7 @@ pub(super) fn in_short_runs(
     })
 }
 
-/// Maximum number of multiprocessors of an NPU, of queries of a ramp, of watts, and of factors.
+/// Maximum value of several keys: multiprocessors of an NPU, queries of a ramp, watts, and factors.
 const MOST: f64 = 1e6;
 /// Maximum factor by which a collective slows kernels down.
 const MOST_BESIDE: f64 = 10.0;
@@ -112,7 +112,8 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
     Ok(curves)
 }
 
-/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class, at the rates that `curves` keeps.
+/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class, lowered by the
+/// factors in [`KernelCurves::kept`].
 pub(super) fn add_kernels(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
@@ -165,7 +166,7 @@ pub(super) fn add_kernels(
     Ok(())
 }
 
-/// Factors on the compute rate of attention by the columns of a head.
+/// Parses the factors on the compute rate of attention by the columns of a head.
 fn read_widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
     let table = field.table(Some(WIDTHS))?;
     let mut factors = [0.0; WidthFactors::WIDTHS.len()];

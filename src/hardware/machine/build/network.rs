@@ -98,7 +98,7 @@ pub(super) fn network(
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.flag()?;
-            // `NAMExN` replaces the size of the last table, so only that one can be scalable.
+            // `NAMExN` replaces the size of the last table, so only the last table can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.refuse(found, "it on the outermost, the last, only"));
@@ -124,8 +124,8 @@ pub(super) fn network(
     };
     let settings = traffic(root, usual)?;
     if let Some(graph) = topology.graph() {
-        // Parts of a message on several paths would be stored where they meet, and links from shapes have no modelled
-        // devices.
+        // Devices where several paths of a message meet would store its parts, but links derived
+        // from shapes have no modelled devices.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -146,7 +146,8 @@ pub(super) fn network(
     })
 }
 
-/// Parses how many NPUs of dimension `index` take ranks in jobs that need several domains of `npus` NPUs.
+/// Parses the number of NPUs of each domain in dimension `index` that take ranks in jobs that need
+/// several domains; a domain has `npus` NPUs.
 fn rank_domain(
     field: &ConfigField<'_>,
     index: usize,

@@ -1,4 +1,5 @@
-//! The `remote_memory` table: memory beyond the NPUs, in one of several designs that each have their own keys.
+//! The `remote_memory` table: memory outside the NPUs, in one of several designs that each have
+//! their own keys.
 
 use super::{BANDWIDTH, LATENCY, capacity, optional_capacity, size};
 use crate::memory::{
@@ -19,7 +20,7 @@ macro_rules! pool_keys {
 }
 
 const CHANNEL: &[&str] = &["attachment", "bandwidth", "latency", "capacity", "through"];
-/// Keys of a channel that is reached through the network.
+/// Keys of a memory channel that NPUs reach through the network.
 const CHUNKED: &[&str] = &[
     "attachment",
     "bandwidth",
@@ -83,8 +84,8 @@ pub(super) fn remote(
 ) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npus();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
-    // The table is opened twice: with all keys to find the attachment, then with only the attachment's keys to reject
-    // others.
+    // The table is opened twice: with all keys to find the attachment, then with only the
+    // attachment's keys to reject all other keys.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
     let table = field.table(Some(&all))?;
     let chosen = table.choice("attachment", &names)?;

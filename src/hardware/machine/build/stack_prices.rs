@@ -7,7 +7,7 @@ use chakram_base::config::{ConfigError, ConfigField};
 
 const KEYS: &[&str] = &["gemm", "attention", "moving", "host"];
 
-/// Reads a table for each class of NPU, in order of the file.
+/// Reads a table for each class of NPU, in the order of the file.
 pub(in crate::machine) fn stack_classes(
     field: &ConfigField<'_>,
 ) -> Result<Vec<ClassPrices>, ConfigError> {

@@ -41,7 +41,7 @@ pub(super) fn tiles(
     field: &ConfigField<'_>,
 ) -> Result<(NetworkSection, Option<RemoteMemory>), ConfigError> {
     for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
-        // The DRAM of a grid is its remote memory; there cannot be two.
+        // The DRAM of a grid is its remote memory, so there cannot be a second remote memory.
         let allowed = key == "remote_memory" && field.table(Some(KEYS))?.get("dram").is_none();
         if let Some(other) = root.get(key).filter(|_| !allowed) {
             let found = format!("{what} beside [tiles]");
@@ -55,7 +55,7 @@ pub(super) fn tiles(
     let (grid, shape) = grid(&table)?;
     let inside = table.quantity("link_bandwidth", BANDWIDTH)?;
     let latency = table.quantity("link_latency", LATENCY)?;
-    // In the order of the group, as in the paper.
+    // A ring in the order of the group, as in the paper.
     let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
     let algorithm = table.or("algorithm", ring, |field| {
         field.choice(&AlgorithmChoice::ALL)

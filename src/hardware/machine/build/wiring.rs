@@ -44,7 +44,7 @@ const ROUTES: [(RoutePolicy, &str); 3] = [
     (RoutePolicy::Sprayed, "sprayed"),
 ];
 
-/// Keys that only dimensions with explicit links have, with the shapes that take them.
+/// Keys that only dimensions with explicit links have, with the wirings that allow them.
 const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("levels", &[DimensionWiring::Clos]),
     ("oversubscription", &[DimensionWiring::Clos]),
@@ -56,8 +56,8 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
 ];
 
-/// Parses the shape of a dimension. For collectives, a dimension with explicit links is a switch: an NPU has one path
-/// into it.
+/// Parses the shape of a dimension. For collectives, a dimension with explicit links counts as a
+/// switch, because an NPU has one path into it.
 pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
     let wiring = table.choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
@@ -81,8 +81,9 @@ const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
     (LinkInterpolation::Logarithmic, "log"),
 ];
 
-/// Parses the bandwidth of a dimension. A graph may take it from a table of rates by the number of links of an NPU. The
-/// largest number of any NPU counts, because all links have one technology.
+/// Parses the bandwidth of a dimension. A graph may take the bandwidth from a table of rates by the
+/// number of links of an NPU. The largest number of links of any NPU counts, because all links have
+/// one technology.
 pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {

@@ -170,7 +170,8 @@ pub fn count(
                         back.extend(again);
                         continue;
                     }
-                    // One step of the innermost loop that moves the tensor, and of no other.
+                    // True if the innermost loop that moves the tensor advanced by one step, and no
+                    // other loop advanced.
                     let slid = old.as_ref().is_some_and(|(before, _)| {
                         let mut later = before.clone();
                         later.last_mut().is_some_and(|last| {
@@ -192,7 +193,7 @@ pub fn count(
                 outer.reads += pick(asked, asked_all) + pick(back, back_all);
                 outer.updates += pick(left, left_all);
             }
-            // The multiplications of this step.
+            // Counts the multiplications of this step.
             let innermost = keepers[0];
             let mut together = Tile::new();
             for (u, unit) in units.iter().enumerate() {
@@ -220,7 +221,7 @@ pub fn count(
                 }
             }
         }
-        // The next step.
+        // Advances to the next step.
         let mut turned = false;
         for &i in time.iter().rev() {
             index[i] += 1;

@@ -1,4 +1,4 @@
-//! Timeloop's published mappings, with the cycles and accesses that it counts.
+//! Timeloop's published mappings, with Timeloop's cycles and accesses.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
         |inner: &[BoundLoop], outer: &[BoundLoop]| vec![inner.to_vec(), outer.to_vec(), Vec::new()];
     let one = [(K, 1), (K, 1)];
     let cases = [
-        // 03, all levels keep all tensors.
+        // Exercise 03, where all levels keep all tensors.
         (
             (1, alone, 1536),
             (
@@ -55,7 +55,8 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
             ],
         ),
-        // 03, weights and inputs bypass the registers, outputs the buffer.
+        // Exercise 03, where weights and inputs bypass the registers, and outputs bypass the
+        // buffer.
         (
             (1, alone, 1536),
             (
@@ -69,7 +70,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
             ],
         ),
-        // 04, output channels over 16 units.
+        // Exercise 04, with output channels over 16 units.
         (
             (16, many, 3072),
             (
@@ -83,7 +84,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
             ],
         ),
-        // 04, input channels over 16 units, whose sums are added between units.
+        // Exercise 04, with input channels over 16 units, whose sums are added between units.
         (
             (16, many, 3072),
             (
@@ -120,7 +121,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
         }
         assert_eq!(cost.multiplications, layer.macs());
     }
-    // 03: 1,297.92 pJ for multiplications, 694.64 + 776.37 + 1,089.64 pJ for registers.
+    // Exercise 03: 1,297.92 pJ for multiplications, 694.64 + 776.37 + 1,089.64 pJ for registers.
     let mapping = LoopMapping {
         temporal: nest(&[(K, 2), (R, 3)], &[(K, 16), (P, 16)]),
         spatial: one,

@@ -28,8 +28,8 @@ pub(super) fn dram(
     let tiles = topology.tiles().expect("they are being built");
     let around = [(true, "die"), (false, "grid")];
     let each_die = table.or("around", true, |field| field.choice(&around))?;
-    // The units that have the edges, dies or the whole grid: their number, and their cores along x
-    // and y.
+    // The units whose edges have ports are the dies or the whole grid: their number, and their
+    // cores along x and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {

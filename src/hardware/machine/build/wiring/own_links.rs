@@ -68,8 +68,8 @@ fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolic
     }
 }
 
-/// Parses `levels = "2x2x4"` and `oversubscription`, which is one number for all levels or one for each except the
-/// highest.
+/// Parses `levels = "2x2x4"` and `oversubscription`, which is one number for all levels, or a list
+/// with a number for each level except the highest.
 fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     let expected = "NPUs or switches below a switch of each level, lowest first, such as \"4x4\"";
     let field = table.need("levels", expected)?;
@@ -106,7 +106,8 @@ pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, 
     Ok(chips)
 }
 
-/// Parses a graph: by its name, or link by link, each with its distance after a colon unless it is 1.
+/// Parses a graph: by its name, or link by link; a link has its distance after a colon unless the
+/// distance is 1.
 fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph, ConfigError> {
     let text = field.text(expected)?;
     if text.starts_with(|c: char| c.is_ascii_alphabetic()) {
