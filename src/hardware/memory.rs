@@ -1,17 +1,19 @@
 //! Cost of loads and stores, and contention among them.
 //!
-//! [`LocalMemory`] is the memory of an NPU itself. Memory beyond it is reached in one of two ways. *Channels* serve one
-//! access at a time, first come, first served ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`],
-//! [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that concurrent accesses share: the
-//! designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
-//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all designs
-//! (`memory/fair_sharing.rs`).
+//! [`LocalMemory`] is the memory of an NPU itself. NPUs reach remote memory, the memory outside
+//! them, in one of two ways. *Channels* serve one access at a time, first come, first served
+//! ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]).
+//! *Pools that are networks* consist of links that concurrent accesses share: the designs of Fig. 5
+//! in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
+//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all
+//! designs (`memory/fair_sharing.rs`).
 //!
-//! Memory may also be attached to the network, as [endpoints](MemoryEndpoint) besides the NPUs. *Ports* at NPUs
-//! ([`MemoryPorts`]), such as ports at the edges of dies, are reached over the links of the network, which accounts for
-//! the whole access. The last stage of channels and pools may also be the NPU's port into a dimension
-//! ([`NetworkAttachment`]). With a network model that has contention, loads and stores then compete there with
-//! messages, chunk by chunk (`memory/chunked_access.rs`); otherwise the port is one more stage.
+//! Memory may also be attached to the network, as [endpoints](MemoryEndpoint) besides the NPUs.
+//! Accesses reach *ports* at NPUs ([`MemoryPorts`]), such as ports at the edges of dies, over the
+//! links of the network, which determines the time of the whole access. The last stage of channels
+//! and pools may also be the NPU's port into a dimension ([`NetworkAttachment`]). With a network
+//! model that has contention, loads and stores compete at this port with messages, chunk by chunk
+//! (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -43,12 +45,12 @@ pub use remote::{MemoryModel, RemoteMemoryModel};
 pub use ring::RingPool;
 pub use switch::SwitchPool;
 
-/// A load or store beyond the NPU.
+/// A load or store of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemoryAccess {
     /// NPU that issues the access.
     pub npu: Npu,
-    /// Bytes that the memory reads or writes for it.
+    /// Bytes that the memory reads or writes for the access.
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
@@ -64,14 +66,14 @@ pub struct RemoteMemoryAccess {
 pub struct AccessEnd {
     /// The caller's number for the access.
     pub token: u64,
-    /// Arrival of its last byte; not before now.
+    /// Arrival of the access's last byte; not before now.
     pub at: Time,
 }
 
 /// A level of identical switches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SwitchLevel {
-    /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
+    /// Number of NPUs, or of switches of the level below, that one switch connects; at least 1.
     pub fan_in: u32,
     /// Bytes per second of a switch's link to the next level.
     #[serde(rename = "bandwidth_bytes_per_s")]
@@ -89,7 +91,7 @@ pub struct LocalMemory {
     pub capacity: Option<Bytes>,
 }
 
-/// Attachment of NPUs to the memory beyond their own.
+/// Attachment of NPUs to remote memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemoryAttachment {
     /// Every NPU has its own channel.
@@ -122,7 +124,8 @@ impl MemoryAttachment {
         "ports",
     ];
 
-    /// Returns the name in machine files. Importers have one more variant, which machine files cannot name.
+    /// Returns the name in machine files. One more variant exists only for importers; machine files
+    /// cannot name it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -149,7 +152,8 @@ impl MemoryAttachment {
         }
     }
 
-    /// Returns how many of `npus` NPUs share a channel; `None` if the attachment is not a channel.
+    /// Returns the number of NPUs that share a channel on a machine of `npus` NPUs; `None` if the
+    /// attachment is not a channel.
     pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
         match self {
             Self::PerNpu => Some(1),
@@ -159,7 +163,7 @@ impl MemoryAttachment {
         }
     }
 
-    /// Returns true if accesses are served one at a time.
+    /// Returns true if a channel serves accesses one at a time.
     pub fn is_channel(&self) -> bool {
         self.npus_per_channel(1).is_some()
     }
@@ -202,11 +206,11 @@ impl MemoryAttachment {
 pub enum PoolDesign<'a> {
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(&'a HierarchicalPool),
-    /// Behind levels of switches.
+    /// Memories behind levels of switches.
     Switch(&'a SwitchPool),
-    /// On a ring.
+    /// Memories and NPUs on a ring.
     Ring(&'a RingPool),
-    /// On a mesh of two dimensions.
+    /// Memories and NPUs on a mesh of two dimensions.
     Mesh(&'a MeshPool),
 }
 
@@ -222,7 +226,7 @@ impl PoolDesign<'_> {
     }
 }
 
-/// Memory beyond the NPUs' own.
+/// Memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteMemory {
     /// Attachment to the NPUs.
@@ -235,12 +239,12 @@ pub struct RemoteMemory {
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
-    /// The network ports through which its bytes pass, if they do. Their bandwidth must equal that of the NPUs' ports
-    /// in the design.
+    /// The network ports through which the memory's bytes pass, if any. Their bandwidth must equal
+    /// the bandwidth of the NPUs' ports in the design.
     pub through: Option<NetworkAttachment>,
 }
 
-/// Memory beyond the NPUs' own that traces address by name.
+/// Remote memory that traces address by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMemory {
     /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
@@ -250,8 +254,9 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
-    /// Returns its capacity and how many of `npus` NPUs share it; a memory with a channel per NPU has its capacity once
-    /// per NPU. `None` for ports and for unknown capacity.
+    /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine
+    /// of `npus` NPUs; a memory with a channel per NPU has its capacity once per NPU. `None` for
+    /// ports and for unknown capacity.
     pub fn shared(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
@@ -265,7 +270,7 @@ impl RemoteMemory {
         })
     }
 
-    /// Returns the NPUs that its ports are at; empty for other memories.
+    /// Returns the NPUs at which the memory has ports; empty for other attachments.
     pub fn ports(&self) -> &[Npu] {
         match &self.attachment {
             MemoryAttachment::Ports(ports) => ports.npus(),
@@ -273,8 +278,8 @@ impl RemoteMemory {
         }
     }
 
-    /// Returns its endpoints of the network: one per port, or one beyond a dimension; empty if it is not attached to
-    /// the network.
+    /// Returns the memory's endpoints of the network: one per port, or one beyond a dimension;
+    /// empty if the memory is not attached to the network.
     pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),
@@ -299,8 +304,8 @@ impl RemoteMemory {
         self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
     }
 
-    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs if it shares ports with
-    /// messages; `None` otherwise.
+    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs, if
+    /// accesses share ports with messages; `None` otherwise.
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {

@@ -1,11 +1,11 @@
-//! Cost of transfers: network models behind one contract.
+//! Times of transfers: the network models and the interface that they share.
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit`] accepts a message and schedules its events in
 //! the engine's one agenda; [`NetworkBackend::handle`] is called when such an event is due and returns
 //! [`DeliveryNotice`]s. Messages of an operation leave and enter through [`PortHandle`]s that the operation opened.
 //!
-//! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and memories, from which
-//! NPUs load and to which they store ([`MemoryTransfer`]).
+//! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
+//! memories, which NPUs access by loads and stores ([`MemoryTransfer`]).
 
 use crate::topology::link_graph::LinkGraph;
 use crate::topology::{LinePattern, NetworkPath};
@@ -47,12 +47,13 @@ pub enum NetworkKind {
     /// Messages of different operations do not contend.
     #[default]
     ContentionFree,
-    /// All messages that an NPU sends into a dimension share one port, and all that it receives share another. If the
-    /// NPU is wired to neighbours, it has one such pair of ports for each side.
+    /// All messages that an NPU sends into a dimension share one port, and all messages that it
+    /// receives from the dimension share another. An NPU that is wired to neighbours has one such
+    /// pair of ports for each side.
     Ports,
     /// Every link of every route is shared.
     Links,
-    /// Messages in flight share the links of their routes max-min fairly.
+    /// Messages in flight share the bandwidth of the links on their routes max-min fairly.
     FairSharing,
     /// A transfer occupies all links of its route from its start to its end.
     Exclusive,
@@ -135,7 +136,7 @@ impl PortRange {
 /// A message submitted to the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkMessage {
-    /// The caller's name for the message. Notices carry it back.
+    /// Value by which the caller identifies the message in notices.
     pub op: OpIndex,
     /// Sender and receiver.
     pub ends: (Npu, Npu),
@@ -143,7 +144,8 @@ pub struct NetworkMessage {
     pub from: PortHandle,
     /// Port of the receiver.
     pub to: PortHandle,
-    /// Path between the ends if the caller already has it; otherwise the model finds it in the topology.
+    /// Path between the ends if the caller already knows it; otherwise the model finds the path in
+    /// the topology.
     pub path: Option<NetworkPath>,
     /// Size of the message.
     pub amount: BufferShare,
@@ -151,20 +153,21 @@ pub struct NetworkMessage {
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Priority among messages whose first bytes reach a port at one instant, lowest first. It is derived from the
-    /// message's content, because `op` is reused and so has no stable order. Below 2^27.
+    /// Priority among messages whose first bytes reach a port at one instant, lowest first. The
+    /// priority follows from the message's content, because `op` is reused and so has no stable
+    /// order. Below 2^27.
     pub order: u32,
     /// Place in the receiver's program. Messages of one `strand` that enter one port are received in ascending order of
     /// `step`, so a message that arrives early never delays an earlier step.
     pub turn: MessageTurn,
 }
 
-/// See [`NetworkMessage::turn`].
+/// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageTurn {
-    /// The chunk and member that receive it.
+    /// Number of the chunk and member that receive the message.
     pub strand: u32,
-    /// Its place among the messages of the strand.
+    /// Place of the message among the messages of the strand.
     pub step: u64,
 }
 
@@ -189,7 +192,8 @@ impl NetworkMessage {
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
-    /// The caller's name for the transfer. The notice of its end carries it back, if the model sends one.
+    /// Value by which the caller identifies the transfer in the notice of its end, if the model
+    /// sends a notice.
     pub op: OpIndex,
     /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
@@ -202,9 +206,9 @@ pub struct MemoryTransfer {
 /// Progress of a message, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryNotice {
-    /// Its last byte has left the sender.
+    /// The message's last byte has left the sender.
     Injected(OpIndex),
-    /// Its last byte has arrived. The op index may be reused.
+    /// The message's last byte has arrived. The op index may be reused.
     Delivered(OpIndex),
 }
 
@@ -231,8 +235,8 @@ pub enum NetworkEvent {
     Delivered(OpIndex),
     /// The op's message has reached the next device of its route.
     Hop {
-        /// Priority among messages that reach a device at one instant, lowest first, ties by order of submission.
-        /// Below 2^27.
+        /// Priority among messages that reach a device at one instant, lowest first; equal
+        /// priorities are in the order of submission. Below 2^27.
         order: u32,
         /// The op of the message.
         op: OpIndex,
@@ -270,7 +274,7 @@ pub struct MovedBytes {
 pub struct LinkFailureEffect {
     /// Messages that were on the links, or still had to pass them.
     pub moved: Vec<MovedBytes>,
-    /// How many of these messages have no route left.
+    /// Number of these messages that have no route left.
     pub cut_off: u64,
     /// Bytes sent again, in all.
     pub resent: f64,
@@ -301,12 +305,12 @@ pub trait NetworkBackend {
     /// True if messages of different operations contend.
     const SHARED: bool;
 
-    /// Opens `count` idle ports. Networks without state per port number them from 0.
+    /// Opens `count` idle ports. Networks without state per port number the ports from 0.
     fn open(&mut self, count: u32) -> PortRange {
         PortRange::new(0, count)
     }
 
-    /// Gives ports back.
+    /// Closes ports, so that they can be opened again.
     fn close(&mut self, _ports: PortRange) {}
 
     /// Accepts a message from its sender at `now`.
@@ -329,8 +333,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the uncontended time of a message; `None` if the model does not know it. Unless [`Self::SHARED`], other
-    /// messages of the same operation never delay it either.
+    /// Returns the uncontended time of a message; `None` if the model does not know it. Unless
+    /// [`Self::SHARED`], other messages of the same operation never delay the message either.
     fn uncontended(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
@@ -341,23 +345,23 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns true if messages among `members` members of one line along `dimension`, sent in this pattern, delay one
-    /// another only by [`Self::link_time`]. Each member sends at most one and receives at most one message at a time,
-    /// unless they are staggered.
+    /// Returns true if messages among `members` members of one line along `dimension`, sent in this
+    /// pattern, delay one another only by [`Self::link_time`]. Each member sends at most one and
+    /// receives at most one message at a time, unless the pattern is staggered.
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
-    /// Returns its links or ports if they can be reserved. If messages contend and links cannot be reserved, every
-    /// collective is simulated message by message.
+    /// Returns the model's links or ports if they can be reserved. If messages contend and links
+    /// cannot be reserved, every collective is simulated message by message.
     fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
         None
     }
 
-    /// Returns its links if operations can be rehearsed on them alone.
+    /// Returns the model's links if operations can be rehearsed on them alone.
     fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
         None
     }
 
-    /// Returns its links if they may fail.
+    /// Returns the model's links if they may fail.
     fn failing_links(&mut self) -> Option<&mut dyn FailingLinks> {
         None
     }

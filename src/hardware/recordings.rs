@@ -6,8 +6,9 @@ use crate::machine::Machine;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Returns `model` for the kernels of a capture on `device`. A model that prices by the recording device gets that
-/// device's NPU class, if a preset describes it; other models are unchanged.
+/// Returns `model` for the kernels of a capture on `device`. A model that needs the recording
+/// device gets that device's NPU class, if a preset describes the device; other models are
+/// unchanged.
 pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
     if model != ComputeModel::RecordedOnDevices {
         return model;
@@ -19,7 +20,7 @@ pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeMod
 
 /// Returns the NPU class of devices of this name, if a preset describes them.
 fn class_of_device(name: &str) -> Option<RecordingClass> {
-    // A cache, because each rank of a job asks.
+    // The result is cached, because every rank of a job needs it.
     static KNOWN: Mutex<BTreeMap<&str, Option<RecordingClass>>> = Mutex::new(BTreeMap::new());
     let [preset, _] = preset_of_device(name)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,8 +4,9 @@
 //! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
 //!
-//! A dimension's bandwidth B is that of one NPU into it over all its links together, in each direction. A message takes
-//! one route, so its rate is that of its slowest *link* ([`TopologyDimension::link`]):
+//! A dimension's bandwidth B is the bandwidth of one NPU into the dimension over all its links
+//! together, in each direction. A message takes one route, so its rate is the rate of the slowest
+//! *link* on the route ([`TopologyDimension::link`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -14,7 +15,7 @@
 //! | ring or mesh of more than 2 | one to each neighbour | B/2 |
 //! | ring or mesh of 2 | all to its one neighbour | B |
 //!
-//! The NPU at each end of a mesh has one neighbour, and so only B/2.
+//! The NPU at each end of a mesh has only one neighbour, and therefore only B/2.
 
 use chakram_base::ids::{MAX_NPUS, Npu};
 use chakram_base::units::{Bandwidth, BufferShare, InverseRate, Span};
@@ -41,17 +42,18 @@ pub enum DimensionShape {
     /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
     /// direction.
     Ring,
-    /// A line: a ring without the link from its last NPU to its first. Messages go straight.
+    /// A line: a ring without the link from its last NPU to its first. Messages go directly towards
+    /// the receiver.
     Mesh,
-    /// Each NPU is wired to every other. The wires are not modelled separately: a message may use all of an NPU's
-    /// bandwidth.
+    /// Each NPU is wired to every other. The wires are not modelled separately: a message may use
+    /// the NPU's whole bandwidth.
     FullyConnected,
     /// All NPUs attach to one switch: a message between two NPUs crosses two links.
     Switch,
 }
 
 impl DimensionShape {
-    /// Every shape with the name it has in machine files.
+    /// Every shape with its name in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ring, "ring"),
         (Self::Mesh, "mesh"),
@@ -89,8 +91,9 @@ impl DimensionShape {
         self == Self::Mesh
     }
 
-    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
-    /// ring of `size` it takes the shorter direction, and upwards on a tie.
+    /// Returns true if a message between NPUs that are wired to their neighbours goes towards
+    /// higher coordinates. On a ring of `size` the message takes the shorter direction, and goes
+    /// upwards on a tie.
     #[inline]
     pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -119,9 +122,9 @@ impl fmt::Display for DimensionShape {
 pub struct TopologyDimension {
     /// Name in reports, for example `nvlink`.
     pub name: String,
-    /// Wiring between its NPUs.
+    /// Wiring between the dimension's NPUs.
     pub shape: DimensionShape,
-    /// NPUs along it; at least 1.
+    /// Number of NPUs along the dimension; at least 1.
     pub size: u32,
     /// Bandwidth of one NPU into the dimension over all its links together, in each direction.
     pub bandwidth: Bandwidth,
@@ -130,7 +133,7 @@ pub struct TopologyDimension {
 }
 
 impl TopologyDimension {
-    /// Rate of one link, which is also the rate of a message in this dimension.
+    /// Returns the rate of one link, which is also the rate of a message in this dimension.
     pub fn link(&self) -> Bandwidth {
         if self.shape.has_ports() || self.size <= 2 {
             self.bandwidth
@@ -155,9 +158,10 @@ pub struct NetworkPath {
 }
 
 impl NetworkPath {
-    /// Time of the first byte: from the start of sending a message of `amount` until the message begins to arrive.
-    /// After that it arrives at the rate of the slowest link. Σα + Σγ, with the latency α of every link and the
-    /// serialization γ of one segment on every link except the slowest, whose segment is the first part of the arriving
+    /// Returns the time of the first byte: from the start of sending a message of `amount` until
+    /// the message begins to arrive. After that the message arrives at the rate of the slowest
+    /// link. The time is Σα + Σγ, with the latency α of every link and the serialization γ of one
+    /// segment on every link except the slowest, whose segment is the first part of the arriving
     /// message.
     #[inline]
     pub fn first_byte(&self, amount: BufferShare) -> Span {
@@ -195,15 +199,16 @@ impl Topology {
     /// Maximum number of NPUs of a machine.
     pub const MAX_NPUS: u32 = MAX_NPUS;
 
-    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension,
-    /// one has no NPU, or there would be more than [`Self::MAX_NPUS`].
+    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there
+    /// is no dimension, a dimension has no NPU, or there would be more than [`Self::MAX_NPUS`]
+    /// NPUs.
     pub fn new(dimensions: Vec<TopologyDimension>) -> Option<Self> {
         let mut strides = Vec::with_capacity(dimensions.len());
         let mut npus = 1_u32;
         for dimension in &dimensions {
             strides.push(npus);
             npus = npus.checked_mul(dimension.size)?;
-            // Checked at each dimension, so that strides fit u32 as well.
+            // The check is made at each dimension, so that strides fit u32 as well.
             if npus == 0 || npus > Self::MAX_NPUS {
                 return None;
             }
@@ -220,8 +225,8 @@ impl Topology {
         })
     }
 
-    /// Returns the topology with explicit links; messages then use these instead of the dimensions. The graph must have
-    /// the same number of NPUs.
+    /// Returns the topology with explicit links, which messages then use instead of the dimensions.
+    /// The graph must have the same number of NPUs.
     pub fn with_graph(self, graph: LinkGraph) -> Self {
         Self {
             graph: Some(Arc::new(graph)),
@@ -234,8 +239,8 @@ impl Topology {
         self.graph.as_ref()
     }
 
-    /// Returns all links one by one: the explicit ones, or else links built from the dimensions. `None` if there are
-    /// more NPUs than [`link_graph::MOST_NPUS`].
+    /// Returns all links one by one: the explicit links, or else links built from the dimensions.
+    /// `None` if there are more NPUs than [`link_graph::MOST_NPUS`].
     pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
         match &self.graph {
             Some(graph) => Some(Arc::clone(graph)),
@@ -243,8 +248,9 @@ impl Topology {
         }
     }
 
-    /// Makes the cores of `tiles` NPUs, wired as `shape` along x and y, with links of rate `inside` and latency
-    /// `latency` on each die. `None` if a size is zero or there would be more than [`Self::MAX_NPUS`].
+    /// Creates a topology whose NPUs are the cores of `tiles`, wired as `shape` along x and y, with
+    /// links of rate `inside` and latency `latency` on each die. `None` if a size is zero or there
+    /// would be more than [`Self::MAX_NPUS`] NPUs.
     pub fn tiled(
         tiles: TileGrid,
         shape: DimensionShape,
@@ -297,7 +303,7 @@ impl Topology {
         }
     }
 
-    /// Links that a message from `a` to `b` crosses.
+    /// Returns the number of links that a message from `a` to `b` crosses.
     pub fn hops(&self, a: Npu, b: Npu) -> u32 {
         let dimensions = self.dimensions.iter().enumerate();
         let hops = dimensions.map(|(d, dimension)| {
@@ -345,8 +351,9 @@ impl Topology {
         self.links[d]
     }
 
-    /// Returns the sides on which a message leaves `a`, along the first dimension that it crosses, and enters `b`,
-    /// along the last. Side 1 is downwards if NPUs are wired to their neighbours; all else is 0.
+    /// Returns the sides on which a message leaves `a`, along the first dimension that it crosses,
+    /// and enters `b`, along the last. Side 1 is downwards if NPUs are wired to their neighbours;
+    /// every other side is 0.
     #[inline]
     pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
@@ -402,7 +409,7 @@ impl Topology {
         if self.switching == SwitchingMode::IDEAL {
             return Some(path);
         }
-        // An exact comparison is safe: path.bandwidth is one of the rates compared.
+        // An exact comparison is safe, because path.bandwidth is one of the compared rates.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
         let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
@@ -488,7 +495,7 @@ mod tests {
     fn paths_add_latencies_and_take_the_slowest_rate() {
         let t = stack();
         assert_eq!(t.npus(), 32);
-        // NPU 0 = (0,0,0), NPU 3 = (3,0,0): one hop the short way round.
+        // From NPU 0 = (0,0,0) to NPU 3 = (3,0,0): one hop in the shorter direction.
         let p = t.path(Npu(0), Npu(3)).unwrap();
         assert_eq!(
             (p.latency, p.bandwidth),
@@ -518,7 +525,8 @@ mod tests {
         }
     }
 
-    /// From NPU 0 and back: up and down in the inner dimensions, and through the switch, which has no sides.
+    /// Messages from and to NPU 0 go up and down in the inner dimensions, and through the switch,
+    /// which has no sides.
     #[test]
     fn messages_leave_and_enter_on_a_side() {
         let t = stack();
@@ -561,10 +569,11 @@ mod tests {
                 p.time(BufferShare::whole(bytes)),
             )
         };
-        // 4,600 ns of latency, and 10 ps/B for the whole of it: 3,000 B take 30 ns.
+        // The latency is 4,600 ns; at 10 ps/B, 3,000 B take 30 ns.
         let ns = Span::from_ns;
         assert_eq!(time(SwitchingMode::IDEAL, 3000), (ns(4600), ns(4630)));
-        // 300 B pass the others in 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, 3,000 B in 70,000 ps.
+        // 300 B pass the other links in 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, 3,000 B in 70,000
+        // ps.
         let segment = chakram_base::units::Bytes(300);
         let by = SwitchingMode::CutThrough { segment };
         assert_eq!(time(by, 3000), (ns(4607), ns(4637)));

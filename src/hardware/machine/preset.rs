@@ -28,9 +28,9 @@ pub fn names_file(name: &str) -> bool {
         || name.ends_with(chips::EXTENSION)
 }
 
-/// Finds the text of `name`: a file if [`names_file`] returns true; dimensions in the ASTRA-sim 2.0 paper's notation
-/// (`machine/inline.rs`); a graph of chips (`machine/chips.rs`); otherwise a preset `NAME`, or `NAMExN` for one whose
-/// outermost dimension is scalable.
+/// Finds the text of `name`: a file if [`names_file`] returns true; dimensions in the ASTRA-sim 2.0
+/// paper's notation (`machine/inline.rs`); a graph of chips (`machine/chips.rs`); otherwise a
+/// preset `NAME`, or `NAMExN` for a preset whose outermost dimension is scalable.
 ///
 /// # Errors
 ///
@@ -67,14 +67,14 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
 ///
 /// # Errors
 ///
-/// If there is no such preset, or it has a fixed size.
+/// If there is no such preset, or the preset has a fixed size.
 pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
     if let Some(preset) = find(name) {
         return Ok(Cow::Borrowed(preset.text));
     }
     let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    // From the right, because preset names may contain an `x` themselves.
+    // Splits at the last `x`, because preset names may contain an `x` themselves.
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
         Some((preset, size)) => {
@@ -108,8 +108,8 @@ fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String
     Ok(Some(text))
 }
 
-/// Loads the machine called `name` like [`Machine::load`]. If its outermost dimension is scalable, it gets the smallest
-/// size with room for `ranks`.
+/// Loads the machine called `name` like [`Machine::load`]. If the machine's outermost dimension is
+/// scalable, the dimension gets the smallest size with room for `ranks`.
 ///
 /// # Errors
 ///
@@ -118,7 +118,8 @@ pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`for_ranks`] does, with other values at paths of its file.
+/// Loads the machine called `name` as [`for_ranks`] does, with some values in its file replaced, by
+/// path.
 ///
 /// # Errors
 ///
@@ -176,7 +177,8 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset whose name, without a number of nodes, is most similar to `name`, if one is similar enough.
+/// Returns the preset whose name, without a number of nodes, is most similar to `name`; `None` if
+/// none is similar enough.
 fn closest(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
@@ -191,8 +193,8 @@ mod tests {
     use chakram_base::dtype::Dtype;
     use chakram_base::units::Bandwidth;
 
-    /// Presets with eight NPUs per node; one of a fixed size, 320 NPUs; and one of 512 in its only dimension, which is
-    /// scalable.
+    /// Tests presets with eight NPUs per node, a preset with a fixed size of 320 NPUs, and a preset
+    /// of 512 NPUs in its only dimension, which is scalable.
     #[test]
     fn machines_are_named_at_the_size_that_holds_the_ranks() {
         for (name, ranks, named) in [
@@ -215,7 +217,7 @@ mod tests {
         assert!(is_preset("dgx-h100x4") && !is_preset("machine.toml") && !is_preset("h100"));
     }
 
-    /// (name, NPUs, bf16 TFLOP/s, GB/s of each dimension)
+    /// For each preset: (name, NPUs, bf16 TFLOP/s, GB/s of each dimension).
     const FIGURES: &[(&str, u32, f64, &[f64])] = &[
         ("dgx-a100", 8, 312.0, &[300.0, 25.0]),
         ("dgx-h100", 8, 989.4, &[450.0, 50.0]),
@@ -296,9 +298,9 @@ mod tests {
 
     #[test]
     fn presets_agree_with_the_totals_of_their_nodes() {
-        // (name, NPUs of a node or rack, and the datasheet's totals for all of them: PFLOP/s of fp8 or int8 with
-        // sparsity, which doubles it, GB of memory, TB/s over the links in both directions, Gb/s of the network ports.)
-        // MI300X: 8 x 896 GB/s = 7.168 TB/s.
+        // For each preset: (name, NPUs of a node or rack, and the datasheet's totals for a node or
+        // rack: PFLOP/s of fp8 or int8 with sparsity, which doubles it, GB of memory, TB/s over the
+        // links in both directions, Gb/s of the network ports.) MI300X: 8 x 896 GB/s = 7.168 TB/s.
         let totals = [
             ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
             ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
@@ -325,7 +327,7 @@ mod tests {
             assert!(near(8.0 * outer * npus, ports * 1e9), "{name}");
             assert!(machine.scalable(), "{name}");
         }
-        // 7 links of 64 GB/s, one to each of the 7 others.
+        // 7 links of 64 GB/s, one to each of the 7 other NPUs.
         let machine = Machine::preset("mi300x").unwrap();
         let fabric = &machine.topology().dimensions()[0];
         assert_eq!(fabric.shape, DimensionShape::FullyConnected);
@@ -345,7 +347,7 @@ mod tests {
     #[test]
     fn every_number_of_a_preset_has_a_comment() {
         for preset in PRESETS {
-            // A comment on a table's header line covers the table's numbers.
+            // A comment on a table's header line counts as the source of all numbers in the table.
             let mut explained = false;
             for line in preset.text.lines().filter(|line| !line.starts_with('#')) {
                 if line.starts_with('[') {
@@ -356,7 +358,8 @@ mod tests {
                 let Some((key, value)) = line.split_once('=') else {
                     continue;
                 };
-                // Formats are names, and the comment above a list of times covers the whole list.
+                // Number formats are names, not numbers, and the comment above a list of times
+                // covers the whole list.
                 let words = [
                     "name",
                     "description",
@@ -386,7 +389,7 @@ mod tests {
         assert_eq!(machine.topology().npus(), 32);
         assert_eq!(machine.topology().dimensions()[1].size, 4);
         assert_eq!(Machine::load("dgx-h100x04").unwrap().topology().npus(), 32);
-        // 72 x 2 NPUs; 8 x 4, of a preset whose own name ends in x.
+        // 72 x 2 NPUs; then 8 x 4 NPUs of a preset whose own name ends in x.
         assert_eq!(
             Machine::load("gb200-nvl72x2").unwrap().topology().npus(),
             144

@@ -1,6 +1,6 @@
-//! The machine files that are part of the program.
+//! The machine files that are compiled into the program.
 
-/// A machine that is part of the program.
+/// A machine whose file is compiled into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct MachinePreset {
     /// Name for `--machine`.

@@ -1,18 +1,19 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
-//! The result is the known machine's text with the given numbers in place of its values, and a comment after each that
-//! states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so their times scale
-//! with both. Constants of a multiprocessor stay: H100 and B200, whose peaks differ by a factor of 2.3, have similar
-//! ones (`operands` 300 and 225 GB/s). Curves of collectives state their links and are carried over to others. None of
-//! these times was measured, so errors are widened:
+//! The result is the known machine's text with the given numbers in place of its values, and after
+//! each number a comment with its source. Curves of kernels are fractions of the peaks and of the
+//! memory bandwidth, so their times scale with both. Constants of a multiprocessor stay, because
+//! H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and
+//! 225 GB/s). Curves of collectives state the links of their measurement and are carried over to
+//! the new links. None of these times was measured, so errors are widened:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
 //! ```
 //!
-//! where 0.23 is the error of kernels by roofline, and q is the smallest ratio, new over old or old over new, of the
-//! rates that the curve depends on: the peaks of its formats and the bandwidth for products and attention, the
-//! bandwidth for kernels that move bytes.
+//! where 0.23 is the error of kernels by roofline, and q is the smallest ratio, new ÷ old or old ÷
+//! new, of the rates on which the curve depends: the peaks of its number formats and the memory
+//! bandwidth for matrix products and attention, the memory bandwidth for kernels that move bytes.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -40,7 +41,7 @@ pub struct DatasheetNumbers {
     pub bandwidth: Option<Bandwidth>,
     /// Bandwidth of an NPU's links inside a node, both directions together, as datasheets state it.
     pub link: Option<Bandwidth>,
-    /// Latency of one of these links.
+    /// Latency of one link inside a node.
     pub link_latency: Option<Span>,
     /// Bandwidth of an NPU's port between nodes, in each direction, as datasheets state it.
     pub nic: Option<Bandwidth>,
@@ -48,7 +49,7 @@ pub struct DatasheetNumbers {
     pub npus_per_node: Option<u32>,
     /// Multiprocessors of an NPU.
     pub multiprocessors: Option<u32>,
-    /// Dollars for an hour of an NPU.
+    /// Price of an NPU for an hour, in dollars.
     pub price: Option<f64>,
 }
 
@@ -85,12 +86,12 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     ))
 }
 
-/// Finds a machine by `name`: one that [`preset::source`] finds, or the first preset whose NPU has this name, such as
-/// `h100`.
+/// Finds a machine by `name`: a machine that [`preset::source`] finds, or the first preset whose
+/// NPU has this name, such as `h100`.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If there is no such machine.
 pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
@@ -237,7 +238,8 @@ impl<'a> RelativeText<'a> {
         });
     }
 
-    /// Sets the key `key` of `table` to a given value. If the table lacks the key, it is added after `beside`.
+    /// Sets the key `key` of `table` to a given value. If the table lacks the key, the key is added
+    /// after `beside`.
     fn set(&mut self, table: &ConfigTable<'_>, key: &str, value: String, beside: &ConfigField<'_>) {
         if let Some(field) = table.get(key) {
             let was = format!(
@@ -274,7 +276,7 @@ impl<'a> RelativeText<'a> {
             format!("[[npu.{class}."),
         ] {
             let starts = self.text.match_indices(&head).map(|(at, _)| at);
-            // Only at the start of a line, because comments may contain the same text.
+            // Searches only at the start of a line, because comments may contain the same text.
             let starts = starts.filter(|at| *at == 0 || self.text[..*at].ends_with('\n'));
             let starts: Vec<_> = starts.collect();
             for at in starts {

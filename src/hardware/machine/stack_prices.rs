@@ -1,4 +1,5 @@
-//! Prices that depend on software: curves of kernels and launches of a stack, which replace the machine's.
+//! Durations that depend on software: kernel curves and launch times of a software stack, which
+//! replace the machine's.
 
 use super::class_prices::ClassPrices;
 use super::{Machine, NpuClass, build};
@@ -6,20 +7,20 @@ use crate::compute::{AttentionCurve, GemmCurve, KernelCurves};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::dtype::Dtype;
 
-/// Prices of a software stack by class of NPU.
+/// Kernel curves and launch times of a software stack, by class of NPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StackPrices {
     classes: Vec<ClassPrices>,
 }
 
-/// A price of a machine that a stack decides.
+/// A part of a machine's durations that a software stack replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PricedPart {
     /// Class of the NPUs.
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Number formats or name of the kernel; empty for parts of one kind.
+    /// Number formats, or name of the kernel; empty for parts that exist only once.
     pub what: String,
 }
 
@@ -28,29 +29,31 @@ impl StackPrices {
     ///
     /// # Errors
     ///
-    /// An unknown key, a wrong value, or a table that says nothing.
+    /// An unknown key, a wrong value, or an empty table.
     pub fn read(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
         let classes = build::stack_classes(field)?;
         Ok(Self { classes })
     }
 
-    /// Returns whether no class has prices.
+    /// Returns whether the stack replaces nothing.
     pub fn is_empty(&self) -> bool {
         self.classes.is_empty()
     }
 
-    /// Names of the classes with prices.
+    /// Names of the classes for which the stack has a table.
     pub fn class_names(&self) -> impl Iterator<Item = &str> {
         self.classes.iter().map(|class| class.name.as_str())
     }
 }
 
 impl Machine {
-    /// Returns the machine with the prices of a stack instead of its own, and the list of replaced prices.
+    /// Returns the machine with the stack's kernel curves and launch times in place of its own, and
+    /// the list of replaced parts.
     ///
-    /// Classes without prices in the stack keep their own. Measured shapes and kernels take precedence over the stack's curves, as
-    /// over the machine's. The machine's power limits and sustained rates apply to the stack's curves, too. A machine with several
-    /// NPU classes keeps its host, because it has only one.
+    /// Classes without a table in the stack keep their own. Measured shapes and kernels take
+    /// precedence over the stack's curves, as they do over the machine's. The machine's power
+    /// limits and sustained rates apply to the stack's curves, too. A machine with several NPU
+    /// classes keeps its host, because it has one host for all classes.
     pub fn with_stack(&self, prices: &StackPrices) -> (Self, Vec<PricedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
@@ -88,7 +91,8 @@ fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<Priced
         let Some(curve) = own.gemm[dtype as usize] else {
             continue;
         };
-        // Shapes that were measured correct the curve that they were held against.
+        // The corrections by measured shapes belong to the curve with which they were compared, so
+        // that curve stays.
         if curves.products[dtype as usize].is_some() {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Every error of a machine file: its line, its key and the allowed values; and valid files.
+//! Tests of valid machine files, and of every error of a machine file: its line, its key and the
+//! allowed values.
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
@@ -12,7 +13,8 @@ mod remote;
 mod through;
 mod tiles;
 
-/// A valid file with two classes, two dimensions and remote memory; the tests below break it.
+/// A valid file with two classes, two dimensions and remote memory, in which the tests below
+/// introduce errors.
 const GOOD: &str = r#"name = "two"
 description = "one line"
 
@@ -330,7 +332,7 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     );
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
-    // A quarter of the power limits the rate to half, and products keep half of that.
+    // A quarter of the power limits the rate to half, and matrix products keep half of this rate.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [
@@ -381,7 +383,7 @@ fn uniform_machines_are_checked() {
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// Cut, spliced and inserted text never causes a panic.
+    /// A file with cut, spliced and inserted text never causes a panic.
     #[test]
     fn no_text_panics(at in 0..GOOD.len(), cut in 0..40_usize, put in STRAY) {
         let end = (at + cut).min(GOOD.len());

@@ -1,7 +1,7 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at its bandwidth, or at the port's if that is lower, so its stream is known when it begins: S(x) =
-//! begin + x / bandwidth. The stages are the channel and the port.
+//! A channel sends at its own bandwidth or at the port's, whichever is lower, so the whole stream
+//! is known when it begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
@@ -15,7 +15,7 @@ pub(super) struct ChannelStreams {
     channel: Bandwidth,
     through: NetworkAttachment,
     chunks: ChunkedTransfers,
-    /// Begin of each stream, by the index of its access.
+    /// Time at which each stream begins, by the index of its access.
     begins: Vec<Time>,
     /// Times at which streams reach the positions that their chunks wait for.
     due: BinaryHeap<Reverse<(Time, u32)>>,
@@ -23,7 +23,7 @@ pub(super) struct ChannelStreams {
     settlement: u32,
 }
 
-/// Returns the rate of a stream: the channel's, or the port's if that is lower.
+/// Returns the rate of a stream: the lower of the channel's and the port's rates.
 pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
     if through.bandwidth() < channel {
         through.bandwidth()
@@ -52,7 +52,7 @@ impl ChannelStreams {
         }
     }
 
-    /// Starts the stream of an access that has its channel from `begin` on.
+    /// Starts the stream of an access that occupies its channel from `begin` on.
     pub fn begin(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] = times(self.channel, &self.through, access.bytes);
         let times = ChunkTimes {
@@ -107,12 +107,13 @@ impl ChannelStreams {
         self.unsettled = true;
     }
 
-    /// See [`ChunkedTransfers::is_full`].
+    /// Returns true if more chunks are in flight than fit in memory
+    /// ([`ChunkedTransfers::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.is_full()
     }
 
-    /// See [`ChunkedTransfers::pass`].
+    /// Serves the chunks that are due `now` ([`ChunkedTransfers::pass`]).
     pub fn pass(
         &mut self,
         now: Time,

@@ -1,7 +1,8 @@
-//! Channels: each serves one access at a time, first come, first served.
+//! Channels: each channel serves one access at a time, in the order of arrival.
 //!
-//! Like ASTRA-sim's MEMORY_POOL: four equal accesses at once over one channel end after 1, 2, 3 and 4 times their cost.
-//! Accesses over different channels do not contend. Consecutive NPUs share a channel
+//! Channels behave like ASTRA-sim's MEMORY_POOL: four equal accesses that begin together over one
+//! channel end after 1, 2, 3 and 4 times their duration. Accesses over different channels do not
+//! contend. Consecutive NPUs share a channel
 //! ([`MemoryAttachment::npus_per_channel`](super::MemoryAttachment::npus_per_channel)).
 
 use chakram_base::ids::Npu;
@@ -12,7 +13,7 @@ use chakram_base::units::{Span, Time};
 pub(super) struct MemoryChannels {
     /// Number of NPUs that share one channel.
     sharers: u32,
-    /// Time from which each channel is free; channels beyond the end were never used.
+    /// Time from which each channel is free. Channels beyond the end of the list were never used.
     free: Vec<Time>,
 }
 

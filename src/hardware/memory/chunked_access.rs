@@ -1,39 +1,46 @@
-//! Accesses in chunks, which arrive one by one at the port that an NPU shares with its messages.
+//! Accesses in chunks, which arrive one by one at an NPU's port, where the NPU's messages pass,
+//! too.
 //!
-//! The stages before the port (the memory and its own network) form a stream (`memory/fair_sharing.rs`,
-//! `memory/channel_stream.rs`). S(x) is the time at which the stream has passed x bytes. The port is also one of its
-//! stages, so that the stream never exceeds the rate of an uncontended port. A chunk takes time t[s] in stage s. Let f
-//! be the sum of t[s] over the stages before the port, p the time in the port, and L the longest of all t[s]. An access
-//! of W bytes has chunks of c bytes; the last one is the remainder. Chunk k (from 1) has *streamed* at
+//! The stages before the port (the memory and its own network) form a stream
+//! (`memory/fair_sharing.rs`, `memory/channel_stream.rs`). S(x) is the time at which the stream has
+//! passed x bytes. The port is also a stage of the stream, so that the stream never exceeds the
+//! rate of an uncontended port. A chunk takes time t[s] in stage s. Let f be the sum of t[s] over
+//! the stages before the port, p the time in the port, and L the longest of all t[s]. An access of
+//! W bytes has chunks of c bytes; the last chunk is the remainder. Chunk k (from 1) has *streamed*
+//! at
 //!
 //! ```text
 //! S(k c) + f − L                     if f is L or more
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! Both are equal if the rate is constant, but neither is before the moment at which it is known. A smaller last chunk
-//! uses the same fraction of its own size. Latencies of the pool and of the link to the NPU are not included here: a
-//! load incurs them before the port, a store after it.
+//! The two forms are equal if the rate is constant, and each gives a time that is known by then.
+//! For a smaller last chunk the same fraction of its own size applies. Latencies of the pool and of
+//! the link to the NPU are not included in these times: a load incurs the latencies before the
+//! port, a store after the port.
 //!
-//! A *load*: a chunk arrives at the port when it has streamed, and is served there after earlier arrivals, for its
-//! bytes / bandwidth. The load ends with its last chunk.
+//! *Loads.* A chunk arrives at the port when it has streamed. The port serves it after earlier
+//! arrivals, for its bytes / bandwidth. The load ends with its last chunk.
 //!
-//! A *store*: chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages receive it that
-//! much later, and the longest stage has no slack for chunks that arrive late and together. The store therefore ends
-//! when the last chunk has streamed + max w[k] + (its bytes / bandwidth).
+//! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages
+//! receive the chunk w[k] later, and the longest stage has no slack for chunks that arrive late and
+//! together. The store therefore ends when the last chunk has streamed + max w[k] + (its bytes /
+//! bandwidth).
 //!
 //! # Alone
 //!
-//! S(k c) = k L for an access that is alone. A load's chunks arrive L apart, and L is at least p, so no chunk waits for
-//! an earlier one; the same is true of a store. Both end at W / c x L + f − L + p, which is S(W) + sum of t[s] − max
-//! t[s], as without a shared port. If several accesses of one NPU share the port, p is the time of one chunk of each.
-//! The access whose chunk is served last ends at that time, and the others end one chunk earlier. A smaller last chunk
-//! takes only its own time at the port, so the end is earlier by at most the time of the missing bytes. Times at the
-//! port are differences of rounded sums, so rounding errors do not accumulate.
+//! For an access that is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p,
+//! so no chunk waits for an earlier chunk; the same is true of a store. Loads and stores end at W /
+//! c x L + f − L + p, which is S(W) + sum of t[s] − max t[s], the same end as without a shared
+//! port. If several accesses of one NPU share the port, p is the sum of the times of one chunk of
+//! each access. The access whose chunk is served last ends at that time, and the others end one
+//! chunk earlier. A smaller last chunk takes only its own time at the port, so the end is earlier
+//! by at most the time of the missing bytes. Times at the port are differences of rounded sums, so
+//! rounding errors do not accumulate.
 //!
-//! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
-//! number of chunks, except for chunks between their stream and the port: those that arrive during the latencies. If
-//! too many are in flight at once, the replay fails with an error.
+//! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does
+//! not grow with its number of chunks, except for the chunks that are between the stream and the
+//! port during the latencies. If too many are in flight at once, the replay fails with an error.
 
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
@@ -44,10 +51,10 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 mod tests;
 
-/// Fraction of a chunk below which a remainder is rounding error.
+/// Fraction of a chunk below which a remainder counts as a rounding error.
 const NOTHING: f64 = 1e-9;
 
-/// Maximum number of chunks in flight to ports, 40 bytes each.
+/// Maximum number of chunks in flight to ports. A chunk takes 40 bytes.
 const MOST: usize = 1 << 23;
 
 /// Arrival of a chunk at the port of its NPU.
@@ -68,7 +75,7 @@ pub(super) fn count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
-/// Time of a chunk in all stages before the port, in the port, and in the longest stage.
+/// Times of a chunk: in all stages before the port together, in the port, and in the longest stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkTimes {
     pub front: f64,
@@ -173,10 +180,10 @@ impl ChunkedTransfers {
         self.accesses[number as usize].position()
     }
 
-    /// Notifies that the stream has reached [`Self::position`].
+    /// Handles that the stream of access `number` has reached [`Self::position`].
     pub fn streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
-        // A store's chunk reaches the port at once and incurs its latencies afterwards.
+        // A store's chunk reaches the port immediately and incurs its latencies afterwards.
         let at = if chunked.access.store && chunked.next < chunked.count {
             now
         } else {
@@ -244,7 +251,7 @@ impl ChunkedTransfers {
 }
 
 impl ChunkedAccess {
-    /// Returns the bytes before a chunk.
+    /// Returns the bytes of the access before a chunk.
     fn before(&self, chunk: u64) -> f64 {
         if chunk < self.count {
             chunk as f64 * self.chunk_bytes
@@ -271,7 +278,8 @@ impl ChunkedAccess {
     /// Returns the serialization time of a chunk at the port.
     fn span(&self, chunk: u64, port: Bandwidth) -> Span {
         let rate = port.bytes_per_second() / self.weight;
-        // A difference of rounded sums, so that rounding errors do not accumulate over chunks.
+        // The time is a difference of rounded sums, so that rounding errors do not accumulate over
+        // chunks.
         let to = |chunk| Span::from_seconds(self.before(chunk) / rate);
         to(chunk + 1) - to(chunk)
     }

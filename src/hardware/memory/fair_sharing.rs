@@ -1,9 +1,10 @@
 //! Max-min fair sharing of a pool's links among concurrent accesses.
 //!
-//! Bytes of an access are a stream that occupies all servers on its path at once. At each moment the rates of the
-//! streams are *max-min fair*: all rates rise together until a server saturates. This fixes the rates of the streams
-//! that pass it; the others continue to rise. So no rate can grow without lowering one that is not higher. Rates change
-//! when an access begins or ends, and are constant in between.
+//! Bytes of an access form a stream that occupies all servers on its path at the same time. At each
+//! moment the rates of the streams are *max-min fair*: all rates rise together until a server
+//! saturates. This fixes the rates of the streams that pass the server; all other rates continue to
+//! rise. So no rate could grow without lowering another rate that is not higher. Rates change when
+//! an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another, so the first chunk leaves the last stage later
 //! than a stream would. This delay is the *fill* of the pipeline. With `t[s]` the time of one chunk in stage `s` among
@@ -13,13 +14,14 @@
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
 //! ```
 //!
-//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
-//! per access. This is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] + (stages - 1) x max
-//! t[s]. `stages` need not be whole: the last chunk carries the remainder, and its stream takes its exact share of
-//! time; only the fill is that of a whole chunk. An access smaller than one chunk is a chunk of its own size: it takes
-//! the sum of t[s].
+//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s],
+//! where stages = chunks per access. This is the pipeline of the ASTRA-sim 2.0 paper (section IV-D,
+//! Fig. 7): sum of t[s] + (stages - 1) x max t[s]. `stages` need not be whole: the last chunk
+//! carries the remainder, which streams for its exact share of time; only the fill counts a whole
+//! chunk. An access smaller than one chunk is a chunk of its own size: it takes the sum of t[s].
 //!
-//! With network ports, streams behave as here, and chunks queue at the ports: `memory/chunked_access.rs`.
+//! With network ports, streams behave in the same way, and chunks queue at the ports:
+//! `memory/chunked_access.rs`.
 //!
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. The result does not depend on the
 //! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of calls.
@@ -34,8 +36,8 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 pub(super) mod testing;
 
-/// Relative difference below which rates count as equal. Sums in another order may differ in their last bits, but equal
-/// rates must be fixed together.
+/// Relative difference below which rates count as equal. A tolerance is needed because sums in
+/// another order may differ in their last bits, but equal rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// An access in flight.
@@ -51,9 +53,9 @@ struct AccessStream {
     passed: Time,
     /// Pipeline fill added to the end of the stream; known after the first settlement.
     fill: Option<Span>,
-    /// True once the current settlement has fixed its rate.
+    /// True once the current settlement has fixed the stream's rate.
     fixed: bool,
-    /// Its index in `FairSharing::chunks` while chunks of it have yet to stream.
+    /// Index of the access in `FairSharing::chunks`, while some of its chunks have yet to stream.
     chunked: Option<u32>,
 }
 
@@ -80,14 +82,14 @@ pub(super) struct FairSharing {
 /// A server during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerLoad {
-    /// Weights of all streams.
+    /// Sum of the weights of all streams.
     load: f64,
-    /// Weights and number of the streams whose rates are not yet fixed.
+    /// Sum of the weights of the streams whose rates are not yet fixed.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed streams take.
     taken: f64,
-    /// The rate at which it would saturate.
+    /// Common rate of the open streams at which the server saturates.
     full: f64,
 }
 
@@ -118,7 +120,7 @@ impl FairSharing {
             left: access.bytes as f64,
             since: now,
             rate: 0.0,
-            // Replaced at the first settlement, which follows at the same instant.
+            // The first settlement, at the same instant, replaces this value.
             passed: Time::END,
             fill: None,
             fixed: false,
@@ -151,7 +153,7 @@ impl FairSharing {
         self.changed = true;
     }
 
-    /// See [`ChunkedTransfers::pass`].
+    /// Serves the chunks that are due `now` ([`ChunkedTransfers::pass`]).
     pub fn pass(
         &mut self,
         now: Time,
@@ -163,12 +165,13 @@ impl FairSharing {
         }
     }
 
-    /// See [`ChunkedTransfers::is_full`].
+    /// Returns true if more chunks are in flight than fit in memory
+    /// ([`ChunkedTransfers::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.as_ref().is_some_and(ChunkedTransfers::is_full)
     }
 
-    /// Notifies the chunks of the positions that streams have reached.
+    /// Notifies `chunks` of the positions that streams have reached.
     fn stream(&mut self, now: Time) {
         let Some(chunks) = &mut self.chunks else {
             return;
@@ -230,7 +233,7 @@ impl FairSharing {
         }
     }
 
-    /// Sums the weights at each server, with no rate fixed.
+    /// Sums the weights at each server; no rate is fixed yet.
     fn count(&mut self) {
         self.servers.fill(ServerLoad::default());
         for stream in &mut self.streams {
@@ -291,7 +294,8 @@ impl FairSharing {
         let mut fixed = 0;
         for stream in &mut self.streams {
             let mut way = self.layout.way(&stream.access);
-            // Within the tolerance, so that streams at one bottleneck are fixed in one round.
+            // Compares within the tolerance, so that all streams at one bottleneck are fixed in one
+            // round.
             let full = |leg: AccessHop| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
                 continue;
@@ -314,7 +318,7 @@ impl FairSharing {
 impl AccessStream {
     /// Continues the stream at `rate`.
     fn set_rate(&mut self, now: Time, rate: f64) {
-        // An unchanged rate keeps `since`, so that its end is not rounded again.
+        // An unchanged rate keeps `since`, so that the stream's end is not rounded again.
         if rate == self.rate {
             return;
         }

@@ -1,7 +1,8 @@
 //! Groups of memories behind out-node switches, which reach the switches inside nodes.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), section IV-D, Fig. 6 and 7; in the switches, Fig. 8. Every
-//! group has a link to every out-node switch, and every out-node switch one to every node:
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), section IV-D, Fig. 6 and 7;
+//! in-switch collectives are from Fig. 8. Every group has a link to every out-node switch, and
+//! every out-node switch has a link to every node:
 //!
 //! ```text
 //! groups      out-node switches      nodes      NPUs
@@ -23,8 +24,8 @@
 //! (its S links always carry equal loads) and each NPU's port is one server, so NPUs of different nodes contend only at
 //! the memories. A store takes the same path in reverse and shares it with loads.
 //!
-//! In the switches, W is the part that the memory stores for each NPU: all n parts reach every node and every NPU, or n
-//! sums are formed on the way to the memory.
+//! With in-switch collectives, W is the part that the memory stores for each NPU: all n parts reach
+//! every node and every NPU, or the switches form n sums on the way to the memory.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
@@ -85,7 +86,8 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// The paper's example: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. Rates in GB/s.
+    /// Returns the paper's example: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. Arguments
+    /// are in GB/s.
     fn example(group: f64, node: f64, in_node: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
@@ -112,10 +114,11 @@ mod tests {
         // Nodes at 40 GB/s: 8 MB / (16 x 10 GB/s) = 50 us is the longest: 40 + 50 + 12.5 + 7 x 50.
         let memory = example(100.0, 40.0, 10.0);
         assert_eq!(together(&memory, 256, 1_000_000, false), 452_500_000);
-        // Ports at 2 GB/s: 32 MB / (256 x 2 GB/s) = 62.5 us: 40 + 50 + 62.5 + 7 x 62.5.
+        // Ports at 2 GB/s: 32 MB / (256 x 2 GB/s) = 62.5 us is the longest: 40 + 50 + 62.5 + 7 x
+        // 62.5.
         let memory = example(100.0, 40.0, 2.0);
         assert_eq!(together(&memory, 256, 1_000_000, false), 590 * us);
-        // W = 1.05 MB: 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
+        // W = 1.05 MB has 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
         assert_eq!(together(&memory, 256, 1_050_000, false), 615 * us);
         // W = 25 kB: 0.2 of a chunk on each link, which counts as a chunk of its own: 0.2 x 152.5 us.
         assert_eq!(together(&memory, 256, 25_000, false), 30_500_000);
@@ -123,9 +126,9 @@ mod tests {
 
     #[test]
     fn switches_gather_what_all_load() {
-        // 256 w are loaded: 8 w on each link, 64 w from each switch to each node, 256 w to each NPU; w =
-        // 1 MB. 8 stages: TX = 40 us; 8 x 1 MB / (100 GB/s) = 80 us; 32 x 1 MB / (320 GB/s) = 100 us:
-        // 40 + 80 + 100 + 7 x 100 = 920 us.
+        // With in-switch gathering and w = 1 MB, 256 w are loaded: 8 w on each link, 64 w from each
+        // switch to each node, 256 w to each NPU. 8 stages: TX = 40 us; 8 x 1 MB / (100 GB/s) = 80
+        // us; 32 x 1 MB / (320 GB/s) = 100 us: 40 + 80 + 100 + 7 x 100 = 920 us.
         let memory = example(100.0, 400.0, 320.0);
         assert_eq!(together(&memory, 256, 1_000_000, true), 920_000_000);
         // Without in-switch gathering each NPU gets 256 MB for itself: 2,048 stages of 40 us, and 5 + 1 / 2.56 us for
@@ -136,8 +139,9 @@ mod tests {
 
     #[test]
     fn one_alone_has_its_ports_and_all_memories() {
-        // 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 = 125 kB: 0.3125 us
-        // of its node's 400 GB/s, 0.15625 us of the groups' 800 GB/s.
+        // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is
+        // 8 x 4 x 1 MB / 256 = 125 kB: 0.3125 us of its node's 400 GB/s, 0.15625 us of the groups'
+        // 800 GB/s.
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(alone(&memory, 256, 1_000_000), 100_468_750);
     }
@@ -157,23 +161,25 @@ mod tests {
             };
             pool(MemoryAttachment::Hierarchical(design), group)
         };
-        // The nodes saturate, at 5 GB/s per NPU: 100 kB take 20 us, and a share of 1 kB takes 10 ns of a port and n x
-        // 10 ns of the memories. Apart from this fill, node 1 is as fast with node 0 active as without.
+        // The nodes saturate, at 5 GB/s per NPU: 100 kB take 20 us, and a share of 1 kB takes 10 ns
+        // of a port and, with n active NPUs, n x 10 ns of the memories. Apart from this fill, node
+        // 1 takes the same time whether node 0 is active or not.
         let ends = each(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [20_050_000; 4]);
         let ends = each(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
-        // With 12 GB/s of memory two NPUs of one node get 10 GB/s together, and four get 3 GB/s each. 100 kB take 33.3
-        // us; shares take 10 ns in a port and 200 ns in a node.
+        // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together, and four NPUs get 3
+        // GB/s each: 100 kB take 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
         let ends = each(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }
 
     #[test]
     fn who_comes_later_shares_what_is_left() {
-        // One NPU per node, groups of 10 GB/s in all, ports and nodes 100 GB/s: the memories are the bottleneck. NPU 0
-        // loads 100 kB from 0 on, and NPU 1 from 5 us on, when NPU 0 has 50 kB left. Each gets 5 GB/s until NPU 0
-        // finishes, 10 us later; NPU 1 then has 50 kB left, which take 5 us.
+        // With one NPU per node, groups of 10 GB/s in all, and ports and nodes of 100 GB/s, the
+        // memories are the bottleneck. NPU 0 loads 100 kB from 0 on, and NPU 1 from 5 us on, when
+        // NPU 0 has 50 kB left. Each gets 5 GB/s until NPU 0 finishes, 10 us later; NPU 1 then has
+        // 50 kB left, which take 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
             groups: 2,

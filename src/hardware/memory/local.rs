@@ -1,6 +1,6 @@
-//! Local memory: `latency + bytes / bandwidth`, uncontended.
+//! Local memory: an access takes `latency + bytes / bandwidth`; accesses do not contend.
 //!
-//! ASTRA-sim 2.0 paper, section on memory: local accesses cost a latency and a bandwidth term.
+//! The formula is from the section on memory of the ASTRA-sim 2.0 paper.
 
 use super::LocalMemory;
 use chakram_base::units::{BufferShare, Span};

@@ -1,8 +1,9 @@
 //! Memory at ports: each port is at an NPU and has its own memory, as at the edges of dies.
 //!
-//! An NPU uses the port with the least latency; among equals, the one with the fewest hops, then with the lowest
-//! number. A core uses a port of its own die if the die has any. The network determines the cost of an access, because
-//! ports are endpoints of it ([`MemoryTransfer`](crate::network::MemoryTransfer)).
+//! An NPU uses the port with the least latency; among equal latencies, the port with the fewest
+//! hops, then with the lowest number. A core uses a port of its own die if the die has any. Ports
+//! are endpoints of the network, so the network determines the time of an access
+//! ([`MemoryTransfer`](crate::network::MemoryTransfer)).
 
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;
@@ -58,7 +59,7 @@ impl MemoryPorts {
     ) -> Option<u32> {
         let reached = ports.filter_map(|port| {
             let at = self.npus[port as usize];
-            // Loads travel from the port, stores to it.
+            // Loads need a route from the port, stores a route to the port.
             let open = |a, b| topology.first_dimension(a, b).is_ok();
             let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
             let ways = open(at, npu) && open(npu, at);

@@ -1,22 +1,24 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no formula for this design; it is derived
-//! here. There are a columns and b rows of stations. Each has one memory and n / (a b) NPUs, and links to and from its
-//! neighbours in its row and its column, of `link_bandwidth` each; opposite edges are not connected. Bytes travel along
-//! the row of the memory to the column of the NPU, and then along that column.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no
+//! formula; this module derives one. There are a columns and b rows of stations. Each station has
+//! one memory and n / (a b) NPUs, and links to and from its neighbours in its row and its column,
+//! of `link_bandwidth` each; opposite edges are not connected. Bytes travel along the row of the
+//! memory to the column of the NPU, and then along that column.
 //!
-//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from the x + 1 memories
-//! on the left go to the NPUs on the right, which are (a - x - 1) / a of all; each memory has 1 / (a b) of the data of
-//! each of the n NPUs:
+//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from
+//! the x + 1 memories on the left go to the NPUs on the right, a fraction (a - x - 1) / a of all
+//! NPUs; each memory has 1 / (a b) of the data of each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
 //! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, likewise
 //! ```
 //!
-//! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so with m the longer
-//! side, if even, the busiest links carry n x W x m / (4 a b). Memories send chunks of c bytes. The mesh as a whole is
-//! one stage, because a chunk is on many links at once (seconds):
+//! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so
+//! if m is the longer side and even, the busiest links carry n x W x m / (4 a b). Memories send
+//! chunks of c bytes. The mesh as a whole is one stage, because a chunk is on many links at once
+//! (seconds):
 //!
 //! ```text
 //! stages  = W x n / (a x b x c)
@@ -40,7 +42,7 @@ pub struct MeshPool {
     /// Rows; at least 1. There are at most [`Self::MOST`] stations, and the machine's NPUs must be a multiple of their
     /// number.
     pub rows: u32,
-    /// Bytes per second of a link, in its one direction.
+    /// Bytes per second of a link; a link has one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
@@ -52,7 +54,8 @@ pub struct MeshPool {
 }
 
 impl MeshPool {
-    /// Maximum number of stations; an access passes more than half that many links.
+    /// Maximum number of stations. The limit bounds the links of an access, which are more than
+    /// half the number of stations.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits(&self, npus: u32) -> bool {
@@ -67,7 +70,8 @@ impl MeshPool {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // From each station to the right, to the left, up and down. Links beyond the edge stay unused.
+        // Each station has links to the right, to the left, up and down. Links beyond the edge stay
+        // unused.
         let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
@@ -106,7 +110,7 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Memories and ports of 100 GB/s, links of 10 GB/s, chunks of 40 kB.
+    /// Returns a mesh with memories and ports of 100 GB/s, links of 10 GB/s, and chunks of 40 kB.
     fn mesh(columns: u32, rows: u32) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = MeshPool {
@@ -125,8 +129,8 @@ mod tests {
         // us; port 320 kB / 1,600 GB/s = 0.2 us: 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the same time.
         assert_eq!(together(&mesh(4, 2), 16, 1_000_000, false), 200_600_000);
         assert_eq!(together(&mesh(2, 4), 16, 1_000_000, false), 200_600_000);
-        // 3 x 3 with one NPU each: 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us on the middle's links, which is 25
-        // stages; the other two stages take 0.4 us each.
+        // 3 x 3 stations with one NPU each: 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us on the
+        // middle's links, in 25 stages; the memory and the port take 0.4 us each.
         let middle = 66_666_667 + 800_000;
         assert_eq!(together(&mesh(3, 3), 9, 1_000_000, false), middle);
     }

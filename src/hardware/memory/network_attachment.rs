@@ -1,9 +1,11 @@
-//! The network's part of an access: the last stage, between an NPU and a fabric, over the NPU's own port.
+//! The network's part of an access to remote memory: the last stage, over the NPU's own port
+//! between a switch fabric and the NPU.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Maximum number of chunks of one access. Each is one or two events.
+/// Maximum number of chunks of one access. The limit bounds the simulation: a chunk takes one or
+/// two events.
 pub const MOST_CHUNKS: u64 = 1 << 20;
 
 /// Attachment to the network: the dimension whose ports carry remote loads and stores.
@@ -17,8 +19,9 @@ pub struct NetworkAttachment {
 }
 
 impl NetworkAttachment {
-    /// Creates the attachment to dimension `dimension`; `None` if it does not exist or NPUs have no port of their own
-    /// there. `chunk` is the number of bytes that a channel sends at once, at least 1; pools define their own.
+    /// Creates the attachment to dimension `dimension`; `None` if the dimension does not exist or
+    /// NPUs have no port of their own in it. `chunk` is the number of bytes that a channel sends at
+    /// once, at least 1; pools define their own.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
@@ -36,7 +39,7 @@ impl NetworkAttachment {
         same.as_ref() == Some(self)
     }
 
-    /// Returns the memory's end of the network, beyond the dimension's fabric.
+    /// Returns the endpoint of the memory, on the other side of the dimension's fabric.
     pub fn endpoint(&self) -> MemoryEndpoint {
         MemoryEndpoint {
             site: MemorySite::Fabric(self.dimension),

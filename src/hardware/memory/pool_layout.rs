@@ -1,4 +1,5 @@
-//! Path of an access through a pool: servers, each with a rate, in stages that bytes cross one after another.
+//! Path of an access through a pool. The path consists of stages that bytes cross one after
+//! another; a stage has servers, each with a rate.
 //!
 //! Every layout has the memories, which serve all NPUs, and the NPUs' own ports. A design adds servers in between.
 //! Bytes of a tensor are spread evenly over all memories, so the memories act as one server with their total rate. A
@@ -12,19 +13,22 @@ use chakram_base::units::Bandwidth;
 pub(super) struct AccessHop {
     /// Index of the server.
     pub server: u32,
-    /// Its stage: bytes cross the servers of one stage in parallel, and stages one after another.
+    /// Stage of the server. Bytes cross the servers of one stage in parallel, and stages one after
+    /// another.
     pub stage: u32,
     /// Bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The same if switches gather or reduce: see [`AccessHop::replicated`].
+    /// Bytes that the server carries for each byte of the access if switches gather or reduce: see
+    /// [`AccessHop::replicated`].
     pub in_switch: f64,
 }
 
 impl AccessHop {
     /// Creates a server that carries every byte of the access, one of `alike` identical servers in its stage.
     ///
-    /// With in-switch gathering each of the servers carries the bytes of all n NPUs instead of only the n / `alike`
-    /// NPUs behind it: `alike` times as many. Each access accounts for its own share of these bytes.
+    /// With in-switch gathering, each of the servers carries the bytes of all n NPUs instead of
+    /// only the n / `alike` NPUs behind it, so the weight is `alike`: each access accounts for its
+    /// own share of these bytes.
     pub fn replicated(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
@@ -45,7 +49,8 @@ pub(super) struct PoolLayout {
     stations: Vec<Vec<AccessHop>>,
     per_station: u32,
     npus: u32,
-    /// First of the servers that stores pass instead of the NPUs' ports; equal to the first port if there are none.
+    /// First of the servers that stores pass instead of the NPUs' ports; equal to the first port if
+    /// there are no such servers.
     outward: u32,
     stages: u32,
     /// Bytes of one access in one round of chunks, when all NPUs load together.
@@ -58,12 +63,13 @@ const MEMORIES: u32 = 0;
 pub(super) const PORTS: u32 = 1;
 /// Index of the first port.
 const FIRST_PORT: u32 = 1;
-/// First stage in between. The order of stages does not affect the result.
+/// First stage between the memories and the ports. The order of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {
-    /// Creates a layout of the memories, with a total of `memories` bytes per second, and the ports of NPUs, spread
-    /// evenly over `stations`. In one round all memories together send `round` bytes, one chunk per link.
+    /// Creates a layout of the memories, with a total of `memories` bytes per second, and the ports
+    /// of `npus` NPUs, which are spread evenly over `stations`. In one round all memories together
+    /// send `round` bytes, one chunk per link.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
@@ -87,7 +93,7 @@ impl PoolLayout {
         first as u32
     }
 
-    /// Lets ports send and receive at the full rate at the same time.
+    /// Allows ports to send and receive at the full rate at the same time.
     pub fn make_ports_full_duplex(&mut self) {
         let (first, last) = (FIRST_PORT as usize, (FIRST_PORT + self.npus) as usize);
         self.outward = self.rates.len() as u32;

@@ -7,7 +7,7 @@ use super::{
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use std::fmt;
 
-/// A model of memory beyond the NPUs that the caller implements.
+/// A model of remote memory that the caller implements.
 pub trait MemoryModel: fmt::Debug {
     /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns its end, which must not be before
     /// `now`. Accesses arrive in the order of time, and at one instant in the order in which they take their lanes.
@@ -38,7 +38,7 @@ enum AttachmentState {
 enum ChannelPort {
     /// No stage.
     None,
-    /// A network port without contention, with the channel's own bandwidth.
+    /// A network port without contention, and the bandwidth of the channel itself.
     Alone(NetworkAttachment, Bandwidth),
     /// A network port shared with messages.
     Shared(Box<channel_stream::ChannelStreams>),
@@ -94,9 +94,10 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Begins an access. Returns its end if known: channels serve accesses in the order of these calls, and an access
-    /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses;
-    /// [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`] then yield it.
+    /// Begins an access. Returns the end of the access if known: channels serve accesses in the
+    /// order of these calls, and an access occupies its channel for latency + bytes / bandwidth.
+    /// `None` if the end depends on later accesses; then [`Self::settle`],
+    /// [`Self::handle_settlement`] and [`Self::pass`] yield the end.
     pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
@@ -119,7 +120,8 @@ impl RemoteMemoryModel {
             ChannelPort::None => Some(free),
             ChannelPort::Alone(through, channel) => {
                 let [front, port] = channel_stream::times(*channel, through, access.bytes);
-                // A pipeline of two stages: only one chunk's time in the faster stage is not hidden.
+                // Channel and port are a pipeline of two stages, in which only one chunk's time in
+                // the faster stage is not hidden.
                 Some(free + through.latency() + Span::from_seconds(front.min(port)))
             }
             ChannelPort::Shared(lines) => {
@@ -140,8 +142,9 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Shares links among the accesses in flight, after all events of `now`, including chunks. Returns the time and the
-    /// settlement number for the next call of [`Self::handle_settlement`]; they replace earlier ones.
+    /// Shares links among the accesses in flight, after all events of `now`, including chunks.
+    /// Returns the time and the settlement number for the next call of [`Self::handle_settlement`];
+    /// this call replaces earlier ones.
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle(now),

@@ -1,13 +1,15 @@
 //! Memories and NPUs on a ring.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no formula for this design; it is derived
-//! here. There are k stations. Each has one memory and n / k NPUs, and a link to each of its two neighbours and one
-//! from each: 2 k links in all, of `link_bandwidth` each.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no
+//! formula; this module derives one. There are k stations. Each station has one memory and n / k
+//! NPUs, and a link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth`
+//! each.
 //!
-//! An NPU's bytes are spread evenly over all memories. Each byte takes the shorter direction; if both are equally long,
-//! half of the bytes take each. A byte from a memory at distance d crosses d links, and the mean distance is k / 4 for
-//! even k, (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, n x W bytes cross this mean number of links, and
-//! by symmetry all 2 k links carry equal loads:
+//! An NPU's bytes are spread evenly over all memories. Each byte takes the shorter direction; if
+//! both directions are equally long, half of the bytes take each direction. A byte from a memory at
+//! distance d crosses d links, and the mean distance is k / 4 for even k, (k² - 1) / (4 k) for odd
+//! k. When every NPU loads W bytes, n x W bytes cross this mean number of links, and by symmetry
+//! all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
@@ -23,8 +25,8 @@
 //! port    = k x c / (n x npu_bandwidth)
 //! ```
 //!
-//! The bottleneck of a single active NPU is the two links into its station, which carry (k - 1) / (2 k) of its bytes
-//! each.
+//! A single active NPU is limited by the two links into its station, each of which carries (k - 1)
+//! / (2 k) of the NPU's bytes.
 //!
 //! Every link is a server. An access passes the links towards its station: link j before the station (from 0) carries
 //! the bytes of memories more than j stations away on its side.
@@ -38,7 +40,7 @@ use serde::Serialize;
 pub struct RingPool {
     /// Stations, each with a memory; from 1 to [`Self::MOST`]. The machine's NPUs must be a multiple.
     pub groups: u32,
-    /// Bytes per second of a link, in its one direction.
+    /// Bytes per second of a link; a link has one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
@@ -50,7 +52,8 @@ pub struct RingPool {
 }
 
 impl RingPool {
-    /// Maximum number of stations; an access passes that many links.
+    /// Maximum number of stations. The limit bounds the links of an access, whose number is the
+    /// number of stations.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits(&self, npus: u32) -> bool {
@@ -67,8 +70,8 @@ impl RingPool {
         let up = layout.servers(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {
-            // Memories at distance j + 1 and more on one side, doubled; the farthest memory of an even ring counts half
-            // on each side.
+            // The number of memories at distance j + 1 and more on one side, doubled, because the
+            // farthest memory of an even ring counts half on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
                 let leg = |server| AccessHop {
@@ -91,7 +94,7 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Ports of 100 GB/s, chunks of 40 kB.
+    /// Returns a ring with ports of 100 GB/s and chunks of 40 kB.
     fn ring(groups: u32, memory: f64, link: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = RingPool {
@@ -112,7 +115,7 @@ mod tests {
             together(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
             200_600_000
         );
-        // Slow memories of 5 GB/s: 8 us: 8 + 4 + 0.2 + 49 x 8.
+        // Slow memories of 5 GB/s take 8 us: 8 + 4 + 0.2 + 49 x 8.
         assert_eq!(
             together(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
@@ -127,8 +130,8 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_the_links_to_its_station() {
-        // 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A share is 8 x 40 kB / 16 = 20 kB: 0.025 us of 800 GB/s of memories and
-        // 0.2 us of the port.
+        // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A chunk's share is 8 x 40 kB / 16
+        // = 20 kB: 0.025 us of 800 GB/s of memories and 0.2 us of the port.
         assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
         // One station has no links: 10 us of the port, 0.4 us of 100 GB/s for a share of 40 kB.
         assert_eq!(alone(&ring(1, 100.0, 10.0), 1, 1_000_000), 10_400_000);

@@ -1,8 +1,9 @@
 //! Memories behind levels of switches: a tree.
 //!
-//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches". Switches join NPUs, other switches join
-//! these, and so on; the memories attach to the switches of the last level. A switch has one upward link, with the
-//! bandwidth of its level:
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches".
+//! Switches of the first level connect NPUs, switches of each further level connect the switches
+//! below them, and the memories attach to the switches of the last level. A switch has one upward
+//! link, with the bandwidth of its level:
 //!
 //! ```text
 //! n ports ─── n / f1 links ─── n / (f1 x f2) links ─── … ─── G memories
@@ -18,7 +19,8 @@
 //! port          = G x c / (n x npu_bandwidth)          in the switches: G x c / npu_bandwidth
 //! ```
 //!
-//! Each is a stage of the pipeline in `memory/fair_sharing.rs`. Every upward link is a separate server.
+//! Each of these times is a stage of the pipeline in `memory/fair_sharing.rs`. Every upward link is
+//! a separate server.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
@@ -76,7 +78,8 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// 16 NPUs, 4 to a switch of 20 GB/s, 2 of these to one of 30 GB/s; 2 memories of 50 GB/s.
+    /// Returns a pool of 2 memories of 50 GB/s for 16 NPUs, with 4 NPUs per switch of 20 GB/s and 2
+    /// such switches per switch of 30 GB/s.
     fn three_levels() -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let level = |fan_in, gb| SwitchLevel {
@@ -98,8 +101,8 @@ mod tests {
         // switches: 240 kB / (4 x 20 GB/s) = 3 us; level 2 has 2: 240 kB / (2 x 30) = 4 us; ports
         // 240 kB / (16 x 10) = 1.5 us. 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
         assert_eq!(together(&three_levels(), 16, 150_000, false), 46_900_000);
-        // In the switches: 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us; 10 stages:
-        // 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
+        // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 =
+        // 24 us; 10 stages: 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
         assert_eq!(together(&three_levels(), 16, 150_000, true), 262_400_000);
     }
 
@@ -108,8 +111,9 @@ mod tests {
         // 150 kB at 10 GB/s = 15 us; a share of 15 kB: 0.15 us of the memories' 100 GB/s, 0.75 us of level 1, 0.5 us of
         // level 2.
         assert_eq!(alone(&three_levels(), 16, 150_000), 16_400_000);
-        // NPUs 0, 4 and 8: 0 and 4 share a switch of level 2, but not of level 1. Each gets its port's full 10 GB/s. A
-        // share waits longer where several NPUs pass: 1 us for level 2 (0 and 4), 0.45 us for memories.
+        // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches.
+        // Each NPU gets its port's full 10 GB/s. A share takes longer in stages that several NPUs
+        // pass: 1 us in level 2 (NPUs 0 and 4), 0.45 us in the memories.
         let ends = each(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);

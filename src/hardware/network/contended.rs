@@ -1,54 +1,59 @@
 //! Networks with contention: messages pass a sequence of servers, each of which carries one message at a time.
 //!
-//! Messages cross dimensions in order, innermost first. The servers on their way ([`ContentionScope`]) depend on the
-//! model: the links or the ports of NPUs. A server is first come, first served. A message passes server i, which takes
-//! s = m/B_i, from b to b + s without a gap. Let α be the latency of the link and γ the serialization of a segment on
-//! the link ([`SwitchingMode`]; zero with ideal cut-through, all of s with store-and-forward). The first segment
-//! reaches the next device, as the *head*, at b + γ + α, and the last byte, the *tail*, at b + s + α. The message then
-//! reaches the next server at
-//! ready = max(head, tail − (s − γ)), with s and γ of the slowest link from there on,
+//! Messages cross dimensions in order, innermost first. The model decides which servers are on a
+//! route ([`ContentionScope`]): the links, or the ports of NPUs. A server serves messages in the
+//! order of arrival. A message passes server i, which takes s = m/B_i, from b to b + s without a
+//! gap. Let α be the latency of the link and γ the serialization of a segment on the link
+//! ([`SwitchingMode`]; zero with ideal cut-through, all of s with store-and-forward). The first
+//! segment reaches the next device, as the *head*, at b + γ + α, and the last byte, the *tail*, at
+//! b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)), where
+//! s and γ belong to the slowest link from this server on,
 //!
-//! This is the time after which the server never has to wait for a segment. A message that arrives more slowly than the
-//! server can forward it is gathered first, so it occupies a fast link only for its own serialization. (If a slower
-//! link follows, gathering would only move the wait there. The message is then forwarded as it arrives, in its place in
-//! the queue, and counts as passing without a gap; the slower link compensates for that.)
+//! From this time on, the server never has to wait for a segment. A message that arrives more
+//! slowly than the server can forward it is gathered first, so it occupies a fast link only for its
+//! own serialization. (If a slower link follows, gathering would only move the wait to the slower
+//! link. So the message is forwarded as it arrives, in its place in the queue, and counts as
+//! passing without a gap; the slower link compensates for this.)
 //!
 //! # Alone
 //!
-//! No server is busy then, so b = ready. Let δ_i = s_i − γ_i, which grows as links get slower, D_i the maximum of δ
-//! from link i on, and E_i = max(head_i + D_i, tail_i). With b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i the
-//! larger of δ_i and D_{i+1},
+//! If a message is alone, no server is busy, so b = ready. Let δ_i = s_i − γ_i, which grows as
+//! links get slower, D_i the maximum of δ from link i on, and E_i = max(head_i + D_i, tail_i).
+//! Because b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i is the larger of δ_i and D_{i+1},
 //!
 //! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
 //!
-//! E starts as head_0 + D_0, with head and tail at the moment of submission, and ends as the last tail, so
+//! E_0 is head_0 + D_0, where head and tail are at the moment of submission, and the last E is the
+//! last tail, so
 //!
 //! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
 //!
 //! This equals [`Path::time`](crate::topology::Path::time) to the picosecond: each γ except the slowest link's is the
 //! difference of two partial sums, which are rounded once.
 //!
-//! If several links are between two servers, α is their total latency, and γ counts once for each link but one.
+//! If several links are between two servers, α is their total latency, and γ counts once for each
+//! link except one.
 //!
 //! # When a send completes
 //!
-//! A send completes when its last byte has left: m/B_min after it began to leave, with the slowest link of the whole
-//! path. This is T minus the time of its first byte. The sender thus pays for back-pressure of the path, so nothing
-//! accumulates after a fast port. The port itself is occupied for m/B only, so messages over other paths use it in the
-//! meantime. Queues further along exert no back-pressure on the sender.
+//! A send completes when its last byte has left: m/B_min after its first byte began to leave, where
+//! B_min is the rate of the slowest link of the whole path. This time is T minus the time of the
+//! first byte. So the sender waits for the back-pressure of the path, and nothing accumulates after
+//! a fast port. The port itself is occupied only for m/B, so messages over other paths use the port
+//! in the meantime. Queues further along exert no back-pressure on the sender.
 //!
 //! # Loads and stores
 //!
-//! A memory attached to the network is one more server, its link: the first server of a load, the last of a store. An
-//! access joins the queues of all its servers when it is issued (`contended/access.rs`), not one after another as its
-//! bytes arrive.
+//! A memory attached to the network adds one server, the memory's link: the first server of a load,
+//! the last server of a store. An access joins the queues of all its servers when it is issued
+//! (`contended/access.rs`), not one after another as its bytes arrive.
 //!
 //! # Events
 //!
-//! Messages join a server when they are ready, in the order of events, so the state of a queue is only the time until
-//! which its server is busy. A message joins its first server on submission; each further server costs one event, and
-//! so does the arrival. Messages that are ready at one instant are ordered by their sender's number, then by the order
-//! in which they left.
+//! Messages join a server when they are ready, in the order of events, so the state of a queue is
+//! only the time until which its server is busy. A message joins its first server on submission.
+//! Each further server takes one event, and so does the arrival. Messages that are ready at one
+//! instant are ordered by their sender's number, then by the order in which they left.
 
 use super::servers::ServerTable;
 use super::{
@@ -77,7 +82,7 @@ pub trait ContentionModel {
     const REACH: ContentionScope;
 }
 
-/// See the module.
+/// State of a network with contention; the module documentation describes the model.
 #[derive(Debug)]
 pub struct ContendedNetwork<'a, D> {
     topology: &'a Topology,
@@ -137,7 +142,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         }
         let begin = self.servers.serve(now, in_flight.place(), in_flight.span());
         if message.tell_injected {
-            // At the slowest link's rate: back-pressure of the path.
+            // The message leaves at the slowest link's rate, because of the path's back-pressure.
             let left = begin + path.bandwidth.serialization(message.amount);
             agenda.schedule(left, NetworkEvent::Injected(message.op));
         }
@@ -165,14 +170,14 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
-            // An NPU's egress and ingress along a dimension serve no other NPU.
+            // With ports, an NPU's egress and ingress along a dimension serve no other NPU.
             _ if D::REACH == ContentionScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
-            // One link in each direction, used by no other message.
+            // Two members have one link in each direction, which no other message uses.
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
-            // Each member sends upwards over its own link. On a mesh the last sends to the first over downward links,
-            // which no other member uses.
+            // Each member sends upwards over its own link. On a mesh the last member sends to the
+            // first over downward links, which no other member uses.
             DimensionShape::Ring | DimensionShape::Mesh => {
                 pattern == LinePattern::Neighbours && members == dimension.size
             }

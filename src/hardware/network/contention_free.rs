@@ -1,25 +1,29 @@
 //! Contention-free: messages of different operations do not contend; messages of one operation contend for ports.
 //!
-//! A port sends one message of an operation at a time and receives one at a time. An operation opens a port for each
-//! member and dimension, or two if the member is wired to neighbours on either side; [`ports`](super::PortNetwork) has
-//! the same ports, but for all operations together. A message leaves through the port of the first dimension that it
-//! crosses and enters through the port of the last. In between it contends only with messages of the same operation
-//! between the same two NPUs. Let α be the time from the departure of the first byte to its arrival, including devices
-//! on the path ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), s the serialization on the slowest
-//! link of the path, s_e on the first link and s_i on the last. A message is submitted at t to a port whose egress is
-//! free at e; its receiver's ingress is free at i. The message
+//! A port sends one message of an operation at a time and receives one at a time. An operation
+//! opens a port for each member and dimension, or two if the member is wired to neighbours on
+//! either side; in the model [`ports`](super::PortNetwork), all operations share these ports. A
+//! message leaves through the port of the first dimension that it crosses and enters through the
+//! port of the last dimension. In between it contends only with messages of the same operation
+//! between the same two NPUs. Let α be the time from the departure of the first byte to its
+//! arrival, including devices on the path
+//! ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), s the serialization on the
+//! slowest link of the path, s_e on the first link and s_i on the last link. If a message is
+//! submitted at t, its port's egress is free at e and its receiver's ingress is free at i, then the
+//! message
 //!
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay messages that its
-//! receiver takes earlier. If both end links are faster than the slowest link, b + α is at least s later than for the
-//! previous message between the same NPUs. Every model with contention has these servers and more, so none is faster
-//! than this one.
+//! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay
+//! messages that its receiver takes earlier. If both end links are faster than the slowest link, b
+//! + α is at least s later than for the previous message between the same NPUs. Every model with
+//! contention has these servers and further ones, so no model is faster than this one.
 //!
-//! Each port is two busy-until times, so a message costs constant time and needs no queue. The ingress serves messages
-//! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a
-//! port come from one sender, this is the order of submission and the end is known at once; otherwise the end is
+//! The state of a port is two times until which it is busy, so a message takes constant time and
+//! needs no queue. The ingress serves messages in the order in which their first bytes reach it,
+//! ties by [`NetworkMessage::order`]. If all messages that enter a port come from one sender, they
+//! arrive in the order of submission, and the end is known immediately; otherwise the end is
 //! determined when the first byte arrives.
 
 use super::contended::ContentionScope;
@@ -37,7 +41,7 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
-    /// Turn of the message that entered last, and the time at which the ingress was free of the other messages.
+    /// Turn of the message that entered last.
     last: MessageTurn,
     others: Time,
 }
@@ -47,20 +51,21 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// Additional time of its last byte over the time through the port alone.
+    /// Time by which the last byte is later than the end of the serialization at the port.
     tail: Span,
     turn: MessageTurn,
 }
 
-/// The model's state: the calendars of the open ports.
+/// The model's state: the times until which the open ports are busy.
 #[derive(Debug)]
 pub struct ContentionFreeNetwork<'a> {
     topology: &'a Topology,
-    /// By op; only messages that share their receiver's port with others are stored.
+    /// Messages by op; only messages that share their receiver's port with other messages are
+    /// stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
-    /// Time at which the slowest link is free, by the ports of sender and receiver; only if neither end link is the
-    /// slowest.
+    /// Time at which the slowest link is free, by the sender's port and the receiver; only if
+    /// neither end link is the slowest.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges, by their size, because operations of the same size recur.
     closed: Vec<(u32, Vec<u32>)>,
@@ -126,7 +131,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             .or_else(|| self.topology.path(a, b))
             .expect("a message goes from one NPU to another");
         let slowest = path.bandwidth.serialization(message.amount);
-        // Messages with one path stay in one dimension, or are all between the same two NPUs.
+        // A message with a given path stays in one dimension, or belongs to messages that are all
+        // between the same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],
             None => end_links(self.topology, message.ends)
@@ -221,7 +227,7 @@ fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
             .end_ports(a, b)
             .map(|(dimension, _)| topology.link(dimension));
     }
-    // Links between dies have another rate than links inside.
+    // Links between dies have another rate than links inside dies.
     let mut hops = route(ContentionScope::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
@@ -243,7 +249,7 @@ mod tests {
         }
     }
 
-    /// One switch; messages name their paths.
+    /// Returns a topology of one switch; the tests' messages state their paths.
     fn topology() -> Topology {
         Topology::new(vec![crate::topology::TopologyDimension {
             name: String::new(),
@@ -302,10 +308,11 @@ mod tests {
             network.submit(Time::ZERO, &message, &mut log);
         };
         send(0, 0, 1, true);
-        // Waits for the egress of NPU 0: leaves from 1 to 2 us; its first byte arrives at 1.3 us.
+        // This message waits for the egress of NPU 0 and leaves from 1 to 2 us; its first byte
+        // arrives at 1.3 us.
         send(1, 0, 2, false);
-        // Leaves from 0 to 1 us and arrives from 0.3 to 1.3 us although it was submitted later; the ingress is then
-        // free for the other message, from 1.3 to 2.3 us.
+        // This message leaves from 0 to 1 us and arrives from 0.3 to 1.3 us, although it was
+        // submitted later; then the ingress is free for the other message, from 1.3 to 2.3 us.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
         let first_byte = |op| FirstByte {
@@ -330,7 +337,7 @@ mod tests {
 
     #[test]
     fn messages_that_come_at_once_enter_by_their_order() {
-        // 1,000 and 3,000 B at 1 GB/s from two senders, first bytes both at 300 ns.
+        // Two senders send 1,000 and 3,000 B at 1 GB/s; both first bytes arrive at 300 ns.
         let path = path();
         for (order, ends) in [
             ([0, 1], [1_300_000, 4_300_000]),

@@ -1,19 +1,20 @@
-//! Exclusive: a transfer occupies every link of its route, all of them from its start to its end.
+//! Exclusive: a transfer occupies all links of its route from its start to its end.
 //!
-//! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends one uncontended time
-//! later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
-//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of its route carries anything else, and
-//! later transfers wait. These are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance Simulator for Tiled
-//! Accelerators with Large-scale Model Training", whose links are exclusive resources. A send completes with its
+//! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends
+//! one uncontended time later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops ×
+//! latency + bytes ÷ bandwidth, or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops.
+//! Until then no link of the route carries anything else, and later transfers wait. These are Eq. 2
+//! and 3 of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with
+//! Large-scale Model Training", whose links are exclusive resources. A send completes with its
 //! transfer, because its links are occupied until then.
 //!
-//! Loads and stores of memories attached to the network also occupy the memory (Eq. 4 and 5): its link is one more link
-//! of the route.
+//! Loads and stores of memories attached to the network also occupy the memory (Eq. 4 and 5): the
+//! memory's link is one more link of the route.
 //!
-//! Transfers take their links in the order of submission, so the state of a link is only the time until which it is
-//! busy, and a transfer costs one event. Nothing waits while it occupies a link, so there is no deadlock. No closed
-//! form of a collective is proved here: collectives are simulated step by step, or repeat an earlier simulation on idle
-//! links ([`RehearsedLinks`]).
+//! Transfers take their links in the order of submission, so the state of a link is only the time
+//! until which it is busy, and a transfer takes one event. No transfer waits while it occupies a
+//! link, so transfers cannot deadlock. No closed form of a collective is proved here: collectives
+//! are simulated step by step, or repeat an earlier simulation on idle links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::route;
@@ -213,7 +214,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 }
 
-/// Only rehearsed collectives reserve links, one link at a time.
+/// Only rehearsed collectives reserve links here, and they reserve links one by one.
 impl LinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false

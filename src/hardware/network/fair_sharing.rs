@@ -1,17 +1,19 @@
 //! Fair sharing: messages in flight share every link of their routes, max-min fairly.
 //!
-//! A message is a stream of bytes that occupies all links of its route at once ([`LinkGraph::route`]), each with the
-//! part of the message that passes there. At each moment all rates rise together until a link saturates. This fixes the
-//! rates of the messages that pass the link; the others continue to rise. Rates change when a message begins or has
-//! left, and are constant in between. A message is delivered one latency after its last byte has left. Alone, a message
-//! of m bytes takes
+//! A message is a stream of bytes that occupies all links of its route at the same time
+//! ([`LinkGraph::route`]), each link with the part of the message that passes it. At each moment
+//! all rates rise together until a link saturates. This fixes the rates of the messages that pass
+//! the link; all other rates continue to rise. Rates change when a message begins or has left, and
+//! are constant in between. A message is delivered one latency after its last byte has left. Alone,
+//! a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
-//! where the minimum is over the links of its route, and γ is the serialization of a segment ([`SwitchingMode`]) at the
-//! rate of a link, on all links but one of the slowest. γ is zero with ideal cut-through, and the serialization of the
-//! whole message if dimensions store and forward. Devices that wait for a segment thus delay a message without
-//! occupying a link. This is how flows of a fair transport share links; no queue, packet or acknowledgement is
+//! where the minimum is over the links of its route, and γ is the serialization of a segment
+//! ([`SwitchingMode`]) at the rate of a link, on all links but one of the slowest. γ is zero with
+//! ideal cut-through, and the serialization of the whole message if dimensions store and forward.
+//! Devices that wait for a segment thus delay a message without occupying a link. Flows of a fair
+//! transport protocol share links in this way; queues, packets and acknowledgements are not
 //! modelled.
 //!
 //! On explicit links ([`Topology::graph`]) whose devices store and forward, a message passes one link after another and
@@ -19,13 +21,14 @@
 //!
 //! T = Σ (α + d m / B).
 //!
-//! A load or store of a memory at an NPU is such a stream too. The memory's link, which loads and stores share, is one
-//! more link of its route.
+//! A load or store of a memory at an NPU is also a stream. The memory's link, which loads and
+//! stores share, is one more link of its route.
 //!
 //! # Events
 //!
-//! Submissions and departures of an instant are collected, and rates are solved once per round of them. Only the next
-//! departure is pending as an event. A newer event replaces it, and an event with an older number is ignored.
+//! Submissions and departures of an instant are collected, and rates are solved once per round.
+//! Only the next departure is pending as an event. A newer event replaces an older one, whose
+//! number shows that it must be ignored.
 //!
 //! # Failed links
 //!
@@ -34,8 +37,9 @@
 //!
 //! part × r × |[b, e] ∩ [t − c − α, t − c]|
 //!
-//! and at most all bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that have passed the link
-//! arrive. Bytes that have not left, and bytes sent again, take a remaining route. A message without one never arrives.
+//! but at most all bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that
+//! have passed the link arrive. Bytes that have not left, and bytes sent again, take a remaining
+//! route. A message without a remaining route never arrives.
 
 use super::{
     DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
@@ -48,11 +52,11 @@ use chakram_base::units::{BufferShare, InverseRate, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Relative difference below which rates count as equal. Sums in another order may differ in their last bits, but equal
-/// rates must be fixed together.
+/// Relative difference below which rates count as equal. A tolerance is needed because sums in
+/// another order may differ in their last bits, but equal rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
 
-/// In seconds.
+/// Half a picosecond, in seconds.
 const HALF_PICOSECOND: f64 = 0.5e-12;
 
 /// A message, load or store in flight with bytes that have not left.
@@ -68,17 +72,17 @@ struct MessageStream {
     size: f64,
     /// Range of its links in [`FairSharingNetwork::ways`].
     way: (u32, u32),
-    /// End of the range of links that it still has to pass.
+    /// End of the range of links that the message still has to pass.
     last: u32,
-    /// Latency after these links.
+    /// Latency from the end of these links to the receiver.
     latency: Span,
     /// Bytes left at the last settlement.
     left: f64,
-    /// Bytes per second since then.
+    /// Bytes per second since the last settlement.
     rate: f64,
-    /// Time at which all bytes have left at that rate.
+    /// Time at which all bytes have left if the rate stays.
     leaves: Time,
-    /// True once the current settlement has fixed its rate.
+    /// True once the current settlement has fixed the stream's rate.
     fixed: bool,
 }
 
@@ -103,14 +107,14 @@ struct DepartedMessage {
 /// A link during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
-    /// Parts of the streams whose rates are not yet fixed.
+    /// Sum of the parts of streams that pass the link and whose rates are not yet fixed.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed streams take.
     taken: f64,
 }
 
-/// See the module.
+/// State of a network with fair sharing; the module documentation describes the model.
 #[derive(Debug)]
 pub struct FairSharingNetwork<'a> {
     topology: &'a Topology,
@@ -165,12 +169,12 @@ impl<'a> FairSharingNetwork<'a> {
         })
     }
 
-    /// Records what messages in flight occupy, so that links may fail.
+    /// Records the links that messages in flight occupy, so that links may fail.
     pub fn expect_failures(&mut self) {
         self.departed = Some(BTreeMap::new());
     }
 
-    /// Returns the route between two endpoints; `None` if failed links leave none.
+    /// Returns the route between two endpoints; `None` if failed links leave no route.
     fn way(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamWay> {
         let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
         if let Some(&way) = self.way_of.get(&ends) {
@@ -180,7 +184,8 @@ impl<'a> FairSharingNetwork<'a> {
         let way = {
             let first = ways.len() as u32;
             ways.extend(route.links);
-            // Explicit links cut through without segments, or store each message link by link.
+            // Devices on explicit links either cut through without segments, or store whole
+            // messages.
             let path = topology.path_between(ends);
             let path = path.filter(|_| topology.graph().is_none());
             StreamWay {
@@ -248,7 +253,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.streams.push(stream);
     }
 
-    /// Schedules a settlement at `at` instead of the pending one.
+    /// Schedules a settlement at `at`, which replaces the pending settlement.
     fn settle_at(&mut self, at: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         if self.pending.1 == Some(at) {
             return;
@@ -282,8 +287,8 @@ impl<'a> FairSharingNetwork<'a> {
         self.settled = now;
         self.streams.retain_mut(|stream| {
             stream.left -= stream.rate * elapsed;
-            // Ties are decided in bytes: a stream has left if fewer bytes remain than pass in half a picosecond,
-            // however times were rounded.
+            // The rounding of times must not decide whether a stream has left: it has left if fewer
+            // bytes remain than pass in half a picosecond.
             if stream.leaves > now && stream.left > stream.rate * HALF_PICOSECOND {
                 return true;
             }
@@ -334,13 +339,14 @@ impl<'a> FairSharingNetwork<'a> {
             let full = |link: u32| {
                 let share = &shares[link as usize];
                 let rate = links[link as usize].bandwidth.bytes_per_second();
-                // Sums of rates may exceed the link's rate by rounding.
+                // Rounding may make the sum of rates exceed the link's rate.
                 (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
             };
             let fulls = self.used.iter().filter_map(|&link| full(link));
             let least = fulls.fold(f64::INFINITY, f64::min);
             let narrow = least * ALIKE;
-            // Collected before any rate is fixed, because fixing rates changes the shares that `full` reads.
+            // The saturated links are collected before any rate is fixed, because `full` reads
+            // shares that change when rates are fixed.
             let tight: Vec<u32> = self
                 .used
                 .iter()
@@ -396,7 +402,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         if !self.stores {
             return Some(self.topology.path(a, b)?.time(amount));
         }
-        // Rounded link by link, as for messages.
+        // The time is rounded link by link, as for messages.
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route(a, b);
         let links = route.links.iter().map(|(link, _)| {
@@ -411,7 +417,8 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         self.departed.is_some().then_some(self)
     }
 
-    /// No proof exists of where messages of a collective meet on an arbitrary graph.
+    /// Returns false, because it is not proved where messages of a collective meet on an arbitrary
+    /// graph.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -1,7 +1,8 @@
 //! Links: every message passes all links of its route, and each link carries one message at a time.
 //!
-//! A link is a server of [`ContendedNetwork`]. Wires between fully connected NPUs have one server per end instead: one
-//! for all that an NPU sends along the dimension, one for all that it receives.
+//! A link is a server of [`ContendedNetwork`]. Wires between fully connected NPUs are an exception:
+//! an NPU has one server for all messages that it sends along the dimension, and one for all
+//! messages that it receives.
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 

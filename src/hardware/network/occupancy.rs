@@ -8,11 +8,11 @@ use chakram_base::units::Span;
 /// A link between two neighbouring cores, in one direction unless it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkOccupancy {
-    /// The core at its start.
+    /// The core at the start of the link.
     pub from: Npu,
-    /// The core at its end.
+    /// The core at the end of the link.
     pub to: Npu,
-    /// Time for which transfers occupied it.
+    /// Time for which transfers occupied the link.
     pub busy: Span,
 }
 

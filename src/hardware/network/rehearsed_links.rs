@@ -6,16 +6,16 @@ use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A link as a rehearsed collective uses it; times are relative to its start.
+/// Use of a link by a rehearsed collective; times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsedLink {
     /// The link.
     pub place: ServerId,
-    /// Submission of the last transfer over it.
+    /// Submission of the last transfer over the link.
     pub last: Span,
-    /// End of the last transfer over it.
+    /// End of the last transfer over the link.
     pub free: Span,
-    /// Time for which it is busy.
+    /// Time for which the link is busy.
     pub busy: Span,
 }
 
@@ -29,19 +29,20 @@ pub trait RehearsedLinks {
     /// `None` if a transfer took no time.
     fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
 
-    /// Lets a rehearsed operation use links from `now` on, reserved for the owner `claim`, if all of them are idle.
-    /// Returns whether they are.
+    /// If all links are idle, reserves them for the owner `claim` and records their use by a
+    /// rehearsed operation from `now` on. Returns whether all links were idle.
     fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again. [`Self::restore`] then puts
-    /// back later transfers on links that the operation had finished with.
+    /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again.
+    /// Afterwards, [`Self::restore`] puts back later transfers on links that the operation had
+    /// already released.
     fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
 
-    /// See [`Self::retract`].
+    /// Puts back transfers that [`Self::retract`] removed.
     fn restore(&mut self);
 
-    /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until [`Self::release`], if all of
-    /// them are idle. Returns whether they are.
+    /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until
+    /// [`Self::release`], if all of them are idle. Returns whether all were idle.
     fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
     /// Ends reservations made by [`Self::hold`].
@@ -132,7 +133,7 @@ impl LinkClaims {
         }
     }
 
-    /// Sets the owner up to `last`.
+    /// Claims a link for `owner`, up to its last submission at `last`.
     pub fn set(&mut self, place: ServerId, owner: u32, last: Time) {
         let row = SIDES * place.dimension + place.side;
         if row >= self.rows.len() {

@@ -6,10 +6,10 @@ use std::fmt;
 /// affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendCompletion {
-    /// Its last byte has left: the sender's buffer may be reused.
+    /// The message's last byte has left: the sender's buffer may be reused.
     #[default]
     Injected,
-    /// Its last byte has arrived, whether or not the receive is posted.
+    /// The message's last byte has arrived, even if the receive is not posted.
     Delivered,
 }
 

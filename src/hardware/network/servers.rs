@@ -1,4 +1,4 @@
-//! Resources that carry one message at a time: ports and links, first come, first served.
+//! Resources that carry one message at a time, in the order of arrival: ports and links.
 //!
 //! A server is busy until a given time. Messages are reported to it in order of arrival, so this time is the whole
 //! state of its queue.
@@ -23,18 +23,18 @@ pub struct ServerId {
     pub dimension: usize,
     /// Index among the NPU's servers along that dimension.
     pub side: usize,
-    /// NPU that owns it, or index of the memory.
+    /// NPU that owns the server, or index of the memory.
     pub npu: Npu,
 }
 
 /// One server.
 #[derive(Clone, Copy, Debug)]
 struct ServerState {
-    /// Time until which it is busy with the messages that have arrived.
+    /// Time until which the server is busy with the messages that have arrived.
     free: Time,
-    /// Total time for which it has been busy.
+    /// Total time for which the server has been busy.
     busy: Span,
-    /// Messages in flight that will still use it.
+    /// Number of messages in flight that will still use the server.
     coming: u32,
     claim: u32,
 }
@@ -71,7 +71,7 @@ impl ServerId {
     }
 }
 
-/// All servers of a machine. State exists only up to the highest NPU that was ever used along a dimension.
+/// All servers of a machine. State exists only up to the highest NPU used so far along a dimension.
 #[derive(Debug)]
 pub struct ServerTable {
     /// Servers by dimension and side, then by NPU; the last rows are links of memories.
@@ -130,13 +130,13 @@ impl ServerTable {
         begin
     }
 
-    /// Returns the time until which it is busy with messages that have arrived.
+    /// Returns the time until which a server is busy with messages that have arrived.
     #[inline]
     pub(super) fn free(&self, place: ServerId) -> Time {
         self.get(place).free
     }
 
-    /// Keeps it busy for `span` from `begin` on.
+    /// Makes a server busy for `span` from `begin` on.
     #[inline]
     pub(super) fn hold(&mut self, place: ServerId, begin: Time, span: Span) {
         let server = self.at(place);
@@ -144,12 +144,12 @@ impl ServerTable {
         server.busy += span;
     }
 
-    /// Returns the time for which it has been busy.
+    /// Returns the total time for which a server has been busy.
     pub(super) fn busy_of(&self, place: ServerId) -> Span {
         self.get(place).busy
     }
 
-    /// Records that it has been busy for `span` with work that ends at `end`.
+    /// Records that a server is busy for `span` with work that ends at `end`.
     pub(super) fn commit(&mut self, place: ServerId, end: Time, span: Span) {
         let server = self.at(place);
         server.free = end;
@@ -180,7 +180,8 @@ impl ServerTable {
         })
     }
 
-    /// Returns true if it is free `now`, no message in flight will pass it, and it is not reserved.
+    /// Returns true if a server is free `now`, no message in flight will pass it, and it is not
+    /// reserved.
     pub(super) fn is_idle(&self, now: Time, place: ServerId) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
@@ -190,7 +191,7 @@ impl ServerTable {
     pub(super) fn claim(&mut self, place: ServerId, claim: Option<u32>) {
         let server = self.at(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
-        // The count lets messages skip the reservation check while there are none.
+        // With the count, messages skip the reservation check while there are no reservations.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }

@@ -22,24 +22,24 @@ pub struct LinkTraffic<'a> {
 /// Location of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkPlace {
-    /// In the dimension with this index.
+    /// A link of the dimension with this index.
     Dimension(u32),
-    /// Between an NPU and a memory at it; loads and stores share it.
+    /// The link between an NPU and its memory, which loads and stores share.
     Memory(EndpointId),
 }
 
 /// Bytes that have passed a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkLoad {
-    /// Its place.
+    /// Dimension or memory of the link.
     pub place: LinkPlace,
-    /// True if it starts at an NPU, false if at a switch.
+    /// True if the link starts at an NPU, false if it starts at a switch.
     pub from_npu: bool,
-    /// Name of its start.
+    /// Name of the vertex at the link's start.
     pub from: String,
-    /// Name of its end.
+    /// Name of the vertex at the link's end.
     pub to: String,
-    /// Bytes, rounded to the nearest.
+    /// Bytes that have passed the link, rounded to the nearest.
     pub bytes: u64,
     /// Serialization time of these bytes at the link's rate.
     pub busy: Span,

@@ -11,7 +11,8 @@ mod technology;
 
 pub use technology::{LinkInterpolation, LinkTechnology};
 
-/// Maximum number of chips of a graph; the cost of a summary grows with its square.
+/// Maximum number of chips of a graph. The limit is needed because the time of a summary grows with
+/// its square.
 pub const MOST_CHIPS: u32 = 4096;
 
 /// Maximum length of a link, in units.
@@ -21,7 +22,7 @@ pub const MOST_DISTANCE: u32 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChipGraph {
     name: String,
-    /// Number of dimensions that its file states.
+    /// Number of dimensions that the graph's file states.
     dimensions: u32,
     /// For each chip, the linked chips in ascending order, with the distances.
     links: Vec<Vec<(u32, u32)>>,
@@ -92,7 +93,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// The first link or chip that fails the check.
+    /// Names the first link or chip that fails the check.
     pub fn new(
         name: String,
         dimensions: u32,
@@ -129,7 +130,7 @@ impl ChipGraph {
         }
     }
 
-    /// Its name.
+    /// Name of the graph, such as `torus:2x4`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -165,7 +166,7 @@ impl ChipGraph {
         links.collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the hops from `chip` to each chip; `None` if it cannot be reached.
+    /// Returns the hops from `chip` to each chip; `None` for chips that cannot be reached.
     pub fn hops_from(&self, chip: u32) -> Vec<Option<u32>> {
         let mut hops = vec![None; self.links.len()];
         hops[chip as usize] = Some(0);

@@ -11,18 +11,19 @@ use chakram_base::units::{Bandwidth, InverseRate, Span};
 /// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySite {
-    /// At an NPU, with its own link. Other NPUs reach it over the links of the network.
+    /// At an NPU, with a separate link. Other NPUs reach the memory over the links of the network.
     Npu(Npu),
-    /// Beyond the fabric of a dimension. Every NPU reaches it through its own port there.
+    /// Beyond the fabric of a dimension. Every NPU reaches the memory through the NPU's own port
+    /// into this dimension.
     Fabric(usize),
 }
 
 /// A memory in the network, with the link that connects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryEndpoint {
-    /// Location.
+    /// Location of the memory in the network.
     pub site: MemorySite,
-    /// Rate of the link; the memory's rate if the link is its own.
+    /// Rate of the link; if the memory has its own link, the memory's rate.
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
@@ -64,8 +65,8 @@ impl Topology {
         (seat(from, to), seat(to, from))
     }
 
-    /// Returns the path between two endpoints, one of which must be an NPU: the path of a message between their NPUs,
-    /// plus the memory's link. `None` if they are the same NPU.
+    /// Returns the path between two endpoints, one of which must be an NPU: the path of a message
+    /// between their NPUs, plus the memory's link. `None` if both endpoints are the same NPU.
     pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
         let (a, b) = self.seats(ends);
         let memories = [ends.0, ends.1].into_iter();
@@ -95,9 +96,10 @@ impl Topology {
         graph.links().iter().copied().chain(memories).collect()
     }
 
-    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]: the links of a message
-    /// between their NPUs, and a memory's own link, which loads and stores share. A memory beyond a fabric is reached
-    /// over all links that the NPU has there, in equal parts. `None` if failed links of `graph` leave no route.
+    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]: the
+    /// links of a message between their NPUs, and a memory's own link, which loads and stores
+    /// share. Bytes to or from a memory beyond a fabric use all links of the NPU into this
+    /// dimension, in equal parts. `None` if failed links of `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,
@@ -171,8 +173,9 @@ mod tests {
     use super::*;
     use chakram_base::units::BufferShare;
 
-    /// Four NPUs in a line, with links of 100 GB/s and 50 ns; a memory of 40 GB/s and 300 ns at NPU 3, and one beyond
-    /// the ports of the switch of two around it, of 200 GB/s and 500 ns.
+    /// Four NPUs in a line, with links of 100 GB/s and 50 ns; a memory of 40 GB/s and 300 ns at NPU
+    /// 3; and a memory beyond the ports of the outer dimension, a switch of two, of 200 GB/s and
+    /// 500 ns.
     fn line(switching: SwitchingMode) -> Topology {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let dimension = |shape, size, gb, ns| TopologyDimension {
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(time(SwitchingMode::IDEAL, (1, 8)), 500_000);
         // Store-and-forward adds 40 ns on each of the two links.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 1)), 580_000);
-        // To NPU 3, where it is located: only its own link.
+        // From memory 8 to NPU 3, at which it is located: only the memory's own link.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 3)), 400_000);
         // From beyond the switch, through each NPU's own port: 500 ns and 20 ns.
         for npu in [0, 7] {

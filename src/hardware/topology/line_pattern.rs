@@ -3,13 +3,13 @@
 /// Partners of the members of a line, and the times at which they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinePattern {
-    /// Each sends to the next member of the line, and the last to the first.
+    /// Each member sends to the next member of the line, and the last to the first.
     Neighbours,
-    /// All send the same amount over the same distance at the same instants, and send again when
-    /// all have received.
+    /// All members send the same amount over the same distance at the same instants, and send again
+    /// when all have received.
     InStep,
-    /// As [`Self::InStep`], but a member may send again before that, to another distance; the
-    /// amount is always the same.
+    /// As [`Self::InStep`], but a member may send again before all have received, to another
+    /// distance; the amount is always the same.
     Staggered,
     /// Any other pattern.
     Any,

@@ -1,9 +1,10 @@
 //! Explicit links between NPUs and switches, and routes over them, for networks that dimensions cannot describe.
 //!
-//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If the network of a
-//! dimension joins NPUs regardless of their coordinates in inner dimensions, one leg is the whole route. A leg uses the
-//! smallest number of links. If several paths do, they are *shortest paths* of equal length, and the [`RoutePolicy`] of
-//! the dimension selects the path of a message. Links are directed; a link of a machine file becomes one in each
+//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first.
+//! If the network of a dimension connects NPUs regardless of their coordinates in inner dimensions,
+//! one leg is the whole route. A leg uses the smallest number of links. If several paths have this
+//! number of links, they are *shortest paths*, and the [`RoutePolicy`] of the dimension selects
+//! among them. Links are directed; a link of a machine file becomes two links, one in each
 //! direction.
 
 use super::{DimensionShape, NetworkPath, SwitchingMode, Topology};
@@ -38,12 +39,12 @@ const NO_WAY: u16 = u16::MAX;
 /// Selection among shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
-    /// The first path: at each device the link that was added first.
+    /// The first path: at each device, the message takes the link that was added first.
     #[default]
     First,
     /// One path for each pair of NPUs, chosen at each device by a hash of the pair and this seed.
     Hashed(u64),
-    /// All paths: at each device equal parts over all links that lead on.
+    /// All paths: each device sends equal parts over all links on shortest paths.
     Sprayed,
 }
 
@@ -54,14 +55,15 @@ pub struct DirectedLink {
     pub from: u32,
     /// Vertex at which it ends.
     pub to: u32,
-    /// Its rate.
+    /// Rate of the link.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte over it.
+    /// Time of the first byte over the link.
     pub latency: Span,
     /// Dimension of the machine to which it belongs.
     pub dimension: u32,
-    /// Length in units, from 1. Devices that forward whole messages take the time of one unit for each
-    /// ([`Self::stored`]); the latency already includes the length.
+    /// Length in units, from 1. With devices that forward whole messages, a message takes the time
+    /// of one unit for each unit of length ([`Self::stored`]); the latency already includes the
+    /// length.
     pub length: u32,
 }
 
@@ -81,7 +83,7 @@ pub type LinkPart = (u32, f64);
 /// A route between two NPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkRoute {
-    /// Links with the fraction of a message that passes each, starting at the sender.
+    /// Links, starting at the sender, with the fraction of a message that passes each link.
     pub links: Vec<LinkPart>,
     /// Sum of the latencies along the slowest path.
     pub latency: Span,
@@ -97,19 +99,20 @@ pub struct LinkGraph {
     links: Vec<DirectedLink>,
     /// True for each link that has failed and carries nothing.
     failed: Vec<bool>,
-    /// By dimension, the name of its explicit links; `None` if its links follow from its shape.
+    /// Name of each dimension's explicit links; `None` if the links follow from the dimension's
+    /// shape.
     labels: Vec<Option<String>>,
     /// Route policy, by dimension.
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// By NPU and vertex: number of links from the vertex to the NPU along the one dimension in which a leg leads
-    /// there.
+    /// By NPU and vertex: number of links from the vertex to the NPU, along the dimension in which
+    /// a leg leads to the NPU.
     distances: Vec<u16>,
 }
 
 impl LinkGraph {
-    /// Computes distances. Fails with two NPUs between which there is no route.
+    /// Computes distances. On failure, returns two NPUs without a route between them.
     fn connected(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {
@@ -162,8 +165,8 @@ impl LinkGraph {
         }
     }
 
-    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`; `None` if they follow
-    /// from its shape.
+    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`;
+    /// `None` if the links follow from the dimension's shape.
     pub fn label(&self, dimension: usize) -> Option<&str> {
         self.labels[dimension].as_deref()
     }

@@ -6,13 +6,13 @@ use std::fmt;
 /// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchingMode {
-    /// Forwards a message when this part of it, or all of it, has arrived. With an empty segment, the ideal case, a
-    /// device adds nothing to the latency of its links.
+    /// Forwards a message when a segment of it, or all of a shorter message, has arrived. With an
+    /// empty segment, the ideal case, a device adds no delay to the latency of its links.
     CutThrough {
-        /// The segment.
+        /// Bytes that must arrive before a message is forwarded.
         segment: Bytes,
     },
-    /// Forwards a message when all of it has arrived.
+    /// Forwards a message when the whole message has arrived.
     StoreAndForward,
 }
 

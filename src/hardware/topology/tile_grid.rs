@@ -5,8 +5,9 @@
 //! dies, with the rate and latency of [`DieBorders`]. On a torus the link that closes a row or column crosses a border
 //! if there is more than one die along it. If links are *half duplex*, both directions share one link.
 //!
-//! Messages travel along x first and then along y (XY routing). If this route has a faulty link they travel along y
-//! first; if both routes have one, there is no route. A faulty core runs nothing but forwards messages.
+//! Messages travel along x first and then along y (XY routing). If this route has a faulty link,
+//! messages travel along y first; if both routes have a faulty link, there is no route. A faulty
+//! core runs nothing but forwards messages.
 
 use super::{DimensionShape, NetworkPath, SwitchingMode, TopologyDimension};
 use chakram_base::units::{Bandwidth, InverseRate, Span};
@@ -44,9 +45,9 @@ pub struct TileGrid {
 /// Links of a route by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCount {
-    /// On dies.
+    /// Number of links inside dies.
     pub inside: u32,
-    /// Between dies.
+    /// Number of links between dies.
     pub borders: u32,
 }
 
@@ -95,7 +96,8 @@ impl TileGrid {
                 borders: 0,
             };
         }
-        // Upwards from the lower end; after the last coordinate the route continues around the ring.
+        // Counts upwards from the lower end; after the last coordinate the route continues around
+        // the ring.
         let lower = if shape.goes_up(size, from, to) {
             from
         } else {
@@ -195,7 +197,7 @@ impl TileGrid {
     ///
     /// # Errors
     ///
-    /// The first faulty link, as (lower core, dimension), if every route has one.
+    /// Names the first faulty link, as (lower core, dimension), if every route has a faulty link.
     pub(super) fn first_dimension(
         &self,
         dimensions: &[TopologyDimension],

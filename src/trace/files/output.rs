@@ -8,8 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. A regular file appears under its name when it is committed, and never if this is dropped. Write errors
-/// name the file.
+/// Output file. A regular file appears under its name when it is committed, and never if this value
+/// is dropped before. Write errors name the file.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Path as requested.
@@ -46,8 +46,8 @@ impl OutputFile {
         self
     }
 
-    /// Renames the file into place before it is complete, replacing an existing file. Later writes are visible under
-    /// the name, and the file stays if this is dropped.
+    /// Renames the file into place before it is complete, replacing an existing file. Later writes
+    /// are visible under the name, and the file stays if this value is dropped.
     pub fn appear(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
@@ -173,7 +173,7 @@ pub(super) struct FinishedFile {
     /// Final path of a regular file.
     to: Option<PathBuf>,
     temporary: Option<TemporaryFile>,
-    /// Whether it is a hard link to another output.
+    /// Whether the file is a hard link to another output.
     is_link: bool,
 }
 
@@ -204,7 +204,8 @@ impl FinishedFile {
         if let (OutputTarget::File(to, before), true) = (target, link) {
             let parent = folder(to);
             create_folder(parent).map_err(io("create"))?;
-            // Hard links share permissions, so they must be equal.
+            // Hard links share permissions, so a link is possible only if both outputs have equal
+            // permissions.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))
             });

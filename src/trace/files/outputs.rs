@@ -15,7 +15,8 @@ use std::thread;
 /// Outputs of one command.
 #[derive(Debug, Default)]
 pub struct OutputSet {
-    /// Inputs whose file identity has not been read yet. It is needed only if an output already exists, which is rare.
+    /// Inputs whose file identity has not been read yet. The identity is needed only if an output
+    /// already exists, which is rare.
     unnumbered: Vec<PathBuf>,
     /// Inputs by file identity.
     inputs: BTreeMap<(u64, u64), PathBuf>,
@@ -66,7 +67,8 @@ impl OutputSet {
 
     /// Claims `path` for one output. Writes nothing, but removes stale temporary files of earlier runs.
     ///
-    /// Fails if the command already reads or writes the file, or if no file can be created there.
+    /// Fails if the command already reads or writes the file, or if no file can be created at
+    /// `path`.
     pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
         let target = OutputTarget::find(path)?;
         let name = match &target {
@@ -141,8 +143,8 @@ impl OutputSet {
         }
     }
 
-    /// Makes the contents of all waiting files durable. File systems batch concurrent syncs, so several at once
-    /// take little longer than one.
+    /// Makes the contents of all waiting files durable. The files are synced concurrently: file
+    /// systems batch concurrent syncs, so several take little longer than one.
     fn sync(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);
@@ -167,7 +169,8 @@ impl OutputSet {
 
     /// Renames all waiting files into place, in the order in which they were written.
     ///
-    /// Fails if a file cannot be renamed. The error lists the files that are already replaced and the unchanged ones.
+    /// Fails if a file cannot be renamed. The error lists the files that are already replaced, and
+    /// the files that are unchanged.
     pub fn commit(mut self) -> Result<(), TraceError> {
         self.sync()?;
         let _renaming = RenameGuard::begin();
@@ -227,7 +230,8 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
-    /// The second of three names becomes a folder after it was claimed, so no file can have it.
+    /// The second of three names becomes a folder after it was claimed, so no file can get this
+    /// name.
     #[test]
     fn a_commit_that_fails_halfway_says_what_is_new() {
         let folder = tempfile::tempdir().unwrap();

@@ -104,7 +104,8 @@ pub(super) fn folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Terminals and /dev/null accept any number of outputs; in a pipe or socket they would mix.
+    // Terminals and /dev/null accept any number of outputs; in a pipe or socket the outputs would
+    // mix.
     metadata.file_type().is_char_device()
 }
 
@@ -144,7 +145,7 @@ fn duplicate(_: i32) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Connects to a socket, because it cannot be opened like a file.
+/// Connects to a socket, because a socket cannot be opened like a file.
 #[cfg(unix)]
 fn connect(path: &Path, error: io::Error) -> io::Result<File> {
     use std::os::fd::OwnedFd;

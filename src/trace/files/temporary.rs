@@ -1,4 +1,5 @@
-//! Temporary files that become outputs. They are removed however the program ends.
+//! Temporary files that become outputs. Unfinished ones are removed, no matter how the program
+//! ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
@@ -8,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Paths of all temporary files, in the form of system calls.
+/// Paths of all temporary files, as the zero-terminated strings that system calls need.
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Start and end of their names, with the namespace of the process, its id and a counter in between.
+/// Start of the names of temporary files. Then follow the namespace of the process, its id, a
+/// counter and the end.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
@@ -61,7 +63,8 @@ impl TemporaryFile {
             );
             let path = folder.join(name);
             let bytes = path.as_os_str().as_encoded_bytes();
-            // Registered before the file exists, so that a signal in between cannot leave it behind.
+            // The path is registered before the file exists, so that a signal in between cannot
+            // leave the file behind.
             let entry = ALL.add(CString::new(bytes)?);
             match make(&path) {
                 Ok(made) => return Ok((Self { path, entry }, made)),
@@ -187,7 +190,8 @@ impl Drop for RenameGuard {
             let signal = AWAITING.swap(0, Ordering::SeqCst);
             #[cfg(unix)]
             if signal != 0 {
-                // SAFETY: the process has a handler of this signal, which deferred it.
+                // SAFETY: the process has a handler of this signal, and the handler deferred the
+                // signal.
                 unsafe { libc::raise(signal) };
             }
             let _ = signal;
@@ -195,8 +199,8 @@ impl Drop for RenameGuard {
     }
 }
 
-/// Defers `signal`, which would end the program, while files are being renamed; it is raised again afterwards. Returns
-/// whether it was deferred. For signal handlers.
+/// Defers `signal`, which would end the program, while files are being renamed; the guard raises
+/// the signal again afterwards. Returns whether the signal was deferred. For signal handlers.
 pub fn defer_signal(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;

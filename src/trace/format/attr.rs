@@ -15,7 +15,7 @@ mod shown;
 pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, replay_attribute};
 pub(in crate::format) use replayed::{NodeAttributes, put, store};
 
-/// The number of the first scalar field of an attribute's `oneof`, and of the last list.
+/// Field number of the first scalar in an attribute's `oneof`; the `oneof` ends with the lists.
 const FIRST_VALUE: u32 = 3;
 const LAST_VALUE: u32 = 32;
 
@@ -75,7 +75,7 @@ impl<'a> AttrView<'a> {
         Ok(attr)
     }
 
-    /// Returns whether there is a value; some producers write attributes without one.
+    /// Returns whether the attribute has a value; some producers write attributes without one.
     pub fn is_set(&self) -> bool {
         self.value.is_some()
     }
@@ -296,8 +296,8 @@ impl<'a> AttrView<'a> {
         Ok(numbers)
     }
 
-    /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if every entry is set: such
-    /// a list means "all", whatever its length.
+    /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if
+    /// every entry is set, because such a list of any length means "all".
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
@@ -467,7 +467,7 @@ mod tests {
             .as_texts()
             .unwrap()
             .is_none()));
-        // A list that is split over two fields is one list.
+        // A list may be split over two fields, which readers merge.
         let part = |value: &str| {
             let values = vec![value.to_owned()];
             AttributeProto {

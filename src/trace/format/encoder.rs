@@ -47,7 +47,8 @@ impl MessageEncoder {
         put_varint(&mut self.0, value);
     }
 
-    /// Appends the field `number`, a nested message of a text in field 1 and a varint in the field `value_number`.
+    /// Appends the field `number`: a nested message with a text in field 1 and a varint in the
+    /// field `value_number`.
     ///
     /// The length is known beforehand, so no byte moves. For a constant name the compiler also computes most of the
     /// bytes.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 /// Location of a finding in a trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceLocation {
-    /// The file, if it came from one.
+    /// The file, if the trace came from a file.
     pub file: Option<PathBuf>,
     /// Bytes from the start of the (decompressed) file.
     pub offset: Option<usize>,
-    /// Records from the start, the metadata record being 0.
+    /// Index of the record; the metadata record has index 0.
     pub record: Option<usize>,
     /// The node's id in the file.
     pub node: Option<u64>,

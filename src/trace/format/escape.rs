@@ -15,7 +15,7 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
-/// Returns `text` with every harmful character ([`is_harmful`]) escaped, in the form `\u{1b}`.
+/// Returns `text` with every harmful character ([`is_harmful`]) escaped, as in `\u{1b}`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
     if text.bytes().all(is_plain) || !text.contains(is_harmful) {

@@ -64,7 +64,7 @@ mod tests {
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);
         }
-        // The family does not depend on this replacement.
+        // Replacing the micro-batch first does not change the family.
         let family = |name: &str| {
             let mut family = String::new();
             super::family(name, &mut family);

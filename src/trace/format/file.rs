@@ -40,7 +40,7 @@ pub struct TraceContents {
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<SourceMap>,
-    /// Whether the file represents several ranks, and these contents are one of them.
+    /// Whether the file represents several ranks; these contents are the trace of one of them.
     is_of_member: bool,
 }
 
@@ -266,8 +266,8 @@ impl Read for DecompressedStream<'_> {
     }
 }
 
-/// Returns whether the contents consist of zero bytes only. A parser would read empty records, but such a file was left
-/// unwritten by a crash.
+/// Returns whether the contents consist of zero bytes only. A parser would read such a file as
+/// empty records, but in fact a crash left the file unwritten.
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }

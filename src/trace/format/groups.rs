@@ -59,8 +59,8 @@ pub fn change_metadata(
     Ok(in_form_of(values, text))
 }
 
-/// Returns the JSON `text` in the form of `before`: quoted as the only string of a Python list if `before` is, and if
-/// `text` needs no escapes.
+/// Returns the JSON `text` in the form of `before`: quoted as the only string of a Python list if
+/// `before` has this form and `text` needs no escapes.
 pub fn in_form_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));

@@ -1,15 +1,16 @@
-//! Traces that represent several ranks, which differ only in their peers, groups and cores.
+//! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
-//! Such a trace is written for its first *member*. Its metadata record lists all members and, for each, the peers,
-//! groups and cores that replace the first member's. The file is stored once, under the name of every member (as links
-//! if the system supports them). Opened under the name of a member, it reads byte for byte as if it had been written
-//! for that rank.
+//! Such a trace is written for its first *member*. Its metadata record lists all members and, for
+//! each, the peers, groups and cores that replace the first member's. The file is stored once,
+//! under the name of every member (as links if the system supports them). If the file is opened
+//! under the name of a member, its contents are byte for byte the trace that would have been
+//! written for that rank.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
 //! ```
 //!
-//! Peers and groups that all members share may be omitted.
+//! The metadata may omit peers and groups that all members share.
 
 use super::TraceError;
 use super::attr::{AttrView, AttributeContent, replay_attribute};
@@ -28,13 +29,13 @@ pub const MEMBERS: &str = "members";
 const METADATA_ATTRIBUTES: u32 = 2;
 const NODE_ATTRIBUTES: u32 = 10;
 
-/// Members of a trace. Lists have an entry for each, in the order of `ranks`.
+/// Members of a trace. Every list has an entry for each member, in the order of `ranks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceMembers {
     /// The ranks; the trace is written for the first.
     pub ranks: Vec<u32>,
-    /// Their cores on a machine of tiles; empty if the trace states none.
+    /// The members' cores on a machine of tiles; empty if the trace states none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
     /// For each peer of the first member, the corresponding peers of all members.
@@ -198,7 +199,7 @@ mod tests {
     use crate::format::scan::NodeView;
     use crate::format::write::{AttributeValue, Sink, TraceWriter};
 
-    /// A trace of rank `own` at a core: an all-reduce in a group, and a message to a peer.
+    /// Returns a trace of rank `own` at a core: an all-reduce in a group, and a message to a peer.
     fn trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
         let about: Vec<_> = about
             .iter()

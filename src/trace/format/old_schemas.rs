@@ -5,9 +5,9 @@
 //!
 //! # Detecting the generation
 //!
-//! No field states it, so it is inferred from the fields of the records, with their wire types. A record *rules out* a
-//! generation if it is not a valid message of it: if it has an unknown field, a wrong wire type, text that is not
-//! UTF-8, or a number outside an enum.
+//! No field states the generation, so it is inferred from the fields of the records and their wire
+//! types. A record *rules out* a generation if it is not a valid message of this generation: if it
+//! has an unknown field, a wrong wire type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
 //!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check is certain: old
@@ -15,23 +15,26 @@
 //!    line feed; no version begins with a line feed.
 //! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
 //!    If there are none, the file is treated as current, and the reader of current files reports the error.
-//! 3. The following records rule out more candidates until one is left. The result is certain, because the file has
-//!    records that no other generation allows.
-//! 4. If several candidates are left at the end of the file, the file is upgraded as each of them. Identical results
-//!    are accepted. Otherwise the file is rejected, and the error names the first record that they read differently. If
-//!    no candidate is left, the error names the record that ruled out the last one.
+//! 3. The following records rule out more candidates until one is left. This result is certain,
+//!    because the file has records that no other generation allows.
+//! 4. If several candidates are left at the end of the file, the file is upgraded as each of them.
+//!    Identical results are accepted. Otherwise the file is rejected, and the error names the first
+//!    record that has different meanings. If no candidate is left, the error names the record that
+//!    ruled out the last candidate.
 //!
-//! Distinguishing features: 0.0.1 has numbers where later generations have text (fields 5 to 10). Attributes are field
-//! 11 up to 0.0.3 and field 10 since. Inside an attribute, field 4 is a float in 0.0.2 and a boolean in 0.0.3; field 7
-//! is text until 5 August 2023 and a number since. 0.0.4 packs its dependency lists, earlier generations do not. Two
-//! variants of 0.0.4 are also detected and upgraded: files without a metadata record, and files of its first days, with
-//! attributes in field 1 of the metadata.
+//! Features that distinguish generations: 0.0.1 has numbers where later generations have text
+//! (fields 5 to 10). Attributes are field 11 up to 0.0.3 and field 10 in 0.0.4. Inside an
+//! attribute, field 4 is a float in 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August
+//! 2023 and a number from that day on. 0.0.4 packs its dependency lists, earlier generations do
+//! not. Two variants of 0.0.4 are also detected and upgraded: files without a metadata record, and
+//! files of its first days, with attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
 //!
-//! Simulators of the time waited for `parent`, so it becomes `data_deps`. Node types and collectives are renumbered.
-//! Fixed fields of 0.0.1 become attributes with today's names and types; `simulated_run_time` and the attribute
-//! `runtime` become `duration_micros`, as microseconds, and `is_host_op` becomes `is_cpu_op`.
+//! Simulators of 2023 made nodes wait for `parent`, so `parent` becomes `data_deps`. Node types and
+//! collectives are renumbered. Fixed fields of 0.0.1 become attributes with today's names and
+//! types; `simulated_run_time` and the attribute `runtime` become `duration_micros`, as
+//! microseconds, and `is_host_op` becomes `is_cpu_op`.
 
 use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
@@ -220,7 +223,7 @@ fn needs_upgrade(first: &[u8]) -> bool {
     !certain && (suits(&schema_layout::NODE) || suits(&schema_layout::EARLY_METADATA))
 }
 
-/// Detects the generation of `contents`; `None` if it is the current one or unknown.
+/// Detects the generation of `contents`; `None` if the generation is current or unknown.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
     Ok(detect::detect(contents)?.map(|(generation, _)| generation))
 }

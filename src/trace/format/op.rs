@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 /// Name of a group in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroupName<'a> {
-    /// All ranks: the attribute is missing, empty or `0`.
+    /// The group of all ranks: the attribute is missing, empty or `0`.
     #[default]
     World,
     /// A number, or text that parses as one.
@@ -78,7 +78,7 @@ pub enum Op<'a> {
     },
     /// A load or store.
     Memory {
-        /// Whether it is a store.
+        /// Whether the access is a store.
         store: bool,
         /// The memory.
         place: MemoryLocation<'a>,
@@ -106,7 +106,7 @@ pub enum Op<'a> {
     },
     /// One member's part of a collective.
     Collective {
-        /// The collective operation.
+        /// Kind of collective.
         kind: CollectiveKind,
         /// `comm_size` as the file states it.
         bytes: u64,

@@ -1,6 +1,7 @@
 //! Places of nodes in the captured program: caller, step and Python call stack.
 //!
-//! None of this changes a replay. A node inherits step and Python call from its caller unless it states its own.
+//! Replays do not use this information. A node inherits step and Python call from its caller unless
+//! its record states them.
 
 use super::TraceError;
 use super::attr::AttrView;
@@ -18,7 +19,7 @@ pub const STACK: &str = "stack";
 /// Place of a node in the program; fields are `None` if its record does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeOrigin {
-    /// Id of the node that called or launched it.
+    /// Id of the node that called or launched this node.
     pub caller: Option<u64>,
     /// Number of its step.
     pub step: Option<u64>,

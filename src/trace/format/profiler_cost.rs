@@ -1,4 +1,4 @@
-//! Statements of a captured job's metadata record about its profiler.
+//! Information about the profiler in the metadata record of a captured job.
 
 use super::attr::AttrView;
 use super::write::{AttributeValue, NamedAttribute};
@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CostBasis {
-    /// Steps that the same job ran without a profiler.
+    /// The cost follows from steps that the same job ran without a profiler.
     MeasuredSteps,
-    /// Operators of the capture that only create a view of a tensor, so that nearly all their time is the profiler's.
+    /// The cost follows from operators of the capture that only create a view of a tensor, so that
+    /// nearly all their time is the profiler's.
     Views,
-    /// Other jobs, on another machine.
+    /// The cost was measured in other jobs, on another machine.
     OtherJobs,
 }
 
@@ -37,13 +38,13 @@ impl CostBasis {
     }
 }
 
-/// Estimated cost of a record of a profiler.
+/// Estimated host time that a profiler needs for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfilerCost {
     /// Host time of a record, ns.
     pub record_ns: u64,
-    /// Ends of its 90 % interval, ns. They are equal if the cost comes from measured steps of the job, whose spread
-    /// limits the certainty instead.
+    /// Ends of the 90 % interval of the cost, ns. Both are equal if the cost comes from measured
+    /// steps of the job; then the spread of the steps limits the certainty.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: CostBasis,
@@ -56,16 +57,16 @@ pub struct UnprofiledSteps {
     pub captured: u64,
     /// Median time of a step without a profiler.
     pub step: Span,
-    /// Shortest and longest of these steps, if known.
+    /// Times of the shortest and the longest step without a profiler, if known.
     pub range: Option<[Span; 2]>,
 }
 
 /// Profiler of a capture; `None` means that the metadata record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfiler {
-    /// Estimated cost of its records.
+    /// Estimated cost of a record of the profiler.
     pub cost: Option<ProfilerCost>,
-    /// Steps without it.
+    /// Steps measured without the profiler.
     pub unprofiled: Option<UnprofiledSteps>,
 }
 
@@ -127,7 +128,7 @@ impl From<ProfilerAttributes> for CaptureProfiler {
 }
 
 impl CaptureProfiler {
-    /// Returns the attributes that encode this in the metadata record.
+    /// Returns the attributes that encode this profiler's data in the metadata record.
     pub fn attributes<'a>(&self) -> impl Iterator<Item = NamedAttribute<'a>> + use<'a> {
         let ns = |span: Span| span.0 / 1000;
         let range = self.unprofiled.and_then(|steps| steps.range);

@@ -33,7 +33,8 @@ pub(in crate::format) fn append_all(
     expected: u64,
     bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    // One byte more than expected, so that the end is found without growing the buffer.
+    // The buffer has room for one byte more than expected, so that the end is found without growing
+    // the buffer.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
         bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;

@@ -212,16 +212,16 @@ fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'
             }
         },
     };
-    // Fits an int32 as well as a uint32.
+    // The number fits both an int32 and a uint32.
     let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
     let signed = count <= i64::MAX as u64;
     match (kept.unwrap_or(UINT64), narrow) {
-        // A double holds whole numbers exactly up to 2^53, a float up to 2^24.
+        // A double stores whole numbers exactly up to 2^53, a float up to 2^24.
         (number @ 3, _) if count <= 1 << 53 => out.fixed64(number, (count as f64).to_bits()),
         (number @ 5, _) if count <= 1 << 24 => out.fixed32(number, (count as f32).to_bits()),
         (number @ (7 | 11), Some(_)) => out.varint(number, count),
         (number @ 9, _) if signed => out.varint(number, count),
-        // The zigzag encoding of a non-negative number is its double.
+        // The zigzag encoding of a non-negative number is twice the number.
         (number @ 15, Some(_)) => out.varint(number, count << 1),
         (number @ 17, _) if signed => out.varint(number, count << 1),
         (number @ (19 | 23), Some(narrow)) => out.fixed32(number, narrow),

@@ -16,7 +16,7 @@ pub const ATTRIBUTE: &str = "group_roles";
 pub struct GroupRoles(BTreeMap<u64, (u64, String)>);
 
 impl GroupRoles {
-    /// Sets the role of group `number`, unless it has one.
+    /// Sets the role of group `number`, unless the group already has a role.
     pub fn add(&mut self, number: u64, role: &str) {
         self.insert(number, number, role);
     }
@@ -32,7 +32,7 @@ impl GroupRoles {
         }
     }
 
-    /// Adds the roles of `other` for groups that have none.
+    /// Adds the roles of `other` for groups that have no role here.
     pub fn extend(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
             self.insert(*first, *last, role);
@@ -55,7 +55,7 @@ impl GroupRoles {
         (number <= *last).then_some(role)
     }
 
-    /// Returns whether nothing is known.
+    /// Returns whether no group has a role.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -10,8 +10,8 @@
 //! follow, or fewer if they reach the end of the file. If the skipped bytes are a sound record with a wrong length,
 //! only the length was damaged and the record is kept. Otherwise the skipped bytes are lost.
 //!
-//! An empty record is a node of default values, with the id 0. It is kept between sound records; several in a row are
-//! treated as zeros and dropped.
+//! An empty record is a node of default values, with the id 0. A single empty record between sound
+//! records is kept; several in a row are treated as zeros and dropped.
 //!
 //! A record whose id was already seen is dropped. If anything was lost, dependencies on missing nodes are dropped too,
 //! even if these nodes never existed.
@@ -32,7 +32,7 @@ mod frames;
 pub struct LostRange {
     /// Byte range; in a text file, the whole line.
     pub bytes: Range<usize>,
-    /// Number of sound records before it.
+    /// Number of sound records before the lost part.
     pub record: usize,
     /// Line number, in a text file.
     pub line: Option<usize>,
@@ -53,9 +53,9 @@ pub struct SalvageReport {
     pub repaired: Vec<(usize, usize)>,
     /// Whether the metadata record was lost, and replaced by an empty one.
     pub metadata_lost: bool,
-    /// Nodes dropped because an earlier one has their id: (record, id).
+    /// Nodes dropped because an earlier node has the same id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,
-    /// Dependencies on missing nodes: (node, missing node, is it a data dependency).
+    /// Dependencies on missing nodes: (node, missing node, true for a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,
     /// Whether the dangling dependencies were kept.
     pub dangling_kept: bool,
@@ -233,7 +233,7 @@ fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool
                 }
                 Ok(())
             };
-            // The record was validated before, so this cannot fail.
+            // This cannot fail, because the record was validated before.
             let _ = repeated_varints(raw, 0, each);
         }
     }

@@ -39,8 +39,8 @@ pub struct NodeView<'a> {
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds; `recorded` may be finer.
     pub micros: u64,
-    /// Host time (launch overhead) between the completion of its last dependency and the node being ready. Without
-    /// dependencies it counts from the rank's release.
+    /// Host time (launch overhead) from the completion of the node's last dependency until the node
+    /// is ready. Without dependencies the delay begins at the rank's release.
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers before the transfer; not included in `recorded`.
     pub wait: Span,
@@ -48,19 +48,21 @@ pub struct NodeView<'a> {
     pub profiler: Span,
     /// Whether this member of a collective, or this send, did not wait for its peers.
     pub eager: bool,
-    /// Whether the size of a collective or message is unknown, whatever `op` states; it then takes its recorded
-    /// duration.
+    /// Whether the size of a collective or message is unknown, regardless of the size in `op`. Such
+    /// a node takes its recorded duration.
     pub size_unknown: bool,
-    /// Whether the FLOPs of a kernel are unknown, whatever `op` states; its bytes may still be known.
+    /// Whether the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
+    /// still be known.
     pub flops_unknown: bool,
     /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state it,
     /// which is true of nearly all producers. Replays ignore it.
     pub start_micros: u64,
     /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
-    /// Its allocations and frees on its NPU.
+    /// Bytes that the node allocates and frees on its NPU.
     pub memory: MemoryChanges,
-    /// Bytes that a member of an all-to-all exchanges with each other member, if they are unequal.
+    /// Bytes that a member of an all-to-all exchanges with each other member, if the parts are
+    /// unequal.
     pub splits: SplitSizes<'a>,
     /// Position in its job. The writer writes all labels; this reader reads only the phase.
     pub labels: NodeLabels<'a>,
@@ -127,7 +129,7 @@ pub struct TraceMetadata {
     pub world_size: Option<u32>,
     /// Device, host and software of the capture.
     pub captured_on: CaptureContext,
-    /// Calls of Python around its nodes.
+    /// Python calls around the trace's nodes.
     pub stacks: CallStacks,
 }
 
@@ -185,7 +187,7 @@ pub const CPU: &str = "cpu";
 /// Value of [`KERNELS_ON`]: on accelerators.
 pub const DEVICE: &str = "device";
 
-/// Parses the attribute names `host_lane.N` and `lane.N` into (is it a host lane, N).
+/// Parses the attribute names `host_lane.N` and `lane.N` into (true for a host lane, N).
 fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
@@ -194,7 +196,7 @@ fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
     }
 }
 
-/// Parses `3,1`.
+/// Parses coordinates such as `3,1`.
 fn core_place(text: &str) -> Option<[u32; 2]> {
     let (x, y) = text.split_once(',')?;
     Some([x.trim().parse().ok()?, y.trim().parse().ok()?])
@@ -261,7 +263,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     Ok(metadata)
 }
 
-/// Scans one node record, handing its dependencies to `deps` in file order.
+/// Scans one node record, and passes its dependencies to `deps` in file order.
 ///
 /// Fails on invalid wire data, on text that is not UTF-8 where text is needed, and on attributes that are invalid for
 /// the node's type.
@@ -270,8 +272,8 @@ pub fn node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
-    // Split into steps. All but the first are inlined, so the compiler removes the computation of view fields that a
-    // caller does not use.
+    // The work is split into steps. All steps except the first are inlined, so that the compiler
+    // removes the computation of view fields that a caller does not use.
     let mut fields = NodeFields::default();
     fields
         .read(record, deps)
@@ -303,8 +305,8 @@ impl<'a> NodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // Two code paths with the same result, so that the usual one stays in registers: a node has ten
-            // attributes.
+            // Two code paths have the same result, so that the usual one stays in registers. Speed
+            // matters here, because a node has ten attributes.
             if let Some(attr) = AttrView::take_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;

@@ -1,4 +1,5 @@
-//! Field layouts of the messages of each schema generation. They serve to detect generations and damaged records.
+//! Field layouts of the messages of each schema generation, used to detect generations and damaged
+//! records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};
@@ -28,7 +29,7 @@ pub(super) enum FieldKind {
     Text,
     /// UTF-8 without control characters, such as Python's `repr` of a value.
     Literal,
-    /// UTF-8, any number of times.
+    /// UTF-8 fields, any number of times.
     Texts,
     /// Any bytes.
     Bytes,
@@ -40,7 +41,7 @@ pub(super) enum FieldKind {
     Parts(&'static MessageLayout),
 }
 
-/// Fields of a message, and whether its first is required.
+/// Fields of a message, and whether field 1 is required.
 #[derive(Debug)]
 pub(super) struct MessageLayout {
     /// Number and kind of each field.
@@ -62,8 +63,8 @@ pub(super) struct LayoutFit {
 
 /// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
-/// Fails on invalid messages, on wrong wire types, on text that is not UTF-8, on numbers outside their enum, on
-/// repeated singular fields, and on a missing required first field.
+/// Fails on invalid messages, on wrong wire types, on text that is not UTF-8, on numbers outside
+/// their enum, on repeated singular fields, and on a missing required field 1.
 pub(super) fn check(
     message: &[u8],
     offset: usize,
@@ -349,5 +350,5 @@ pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
 /// The first record of 0.0.3, in files that have metadata.
 pub(super) static METADATA_003A: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
-/// The same with the attributes of August 2023.
+/// The first record of 0.0.3 with the attributes of August 2023.
 pub(super) static METADATA_003B: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);

@@ -8,7 +8,7 @@ pub struct SignalSafeList<T: 'static> {
     first: AtomicPtr<SignalSafeEntry<T>>,
 }
 
-/// Entry of a list. It is leaked, because a signal handler may be reading it.
+/// Entry of a list. The entry is never freed, because a signal handler may be reading it.
 pub struct SignalSafeEntry<T: 'static> {
     value: T,
     live: AtomicBool,
@@ -33,7 +33,7 @@ impl<T: Send + Sync> SignalSafeList<T> {
         }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
-            // Published by the exchange below, so this store needs no ordering.
+            // The exchange below publishes the entry, so this store needs no ordering.
             entry.next.store(first, Ordering::Relaxed);
             let pushed =
                 self.first

@@ -1,7 +1,7 @@
 //! Record reader for traces of any format, in the current schema.
 //!
-//! Files of the current schema and JSON Lines need memory only for their longest record. Other formats are read whole,
-//! because detecting them may need the whole file.
+//! Files of the current schema and JSON Lines need memory only for their longest record. Files of
+//! other formats are read whole, because detecting the format may need the whole file.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};

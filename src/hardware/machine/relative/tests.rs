@@ -1,4 +1,4 @@
-//! Relatives with and without numbers of their own.
+//! Derived machines with and without numbers of a datasheet.
 
 use super::*;
 use crate::machine::PRESETS;
@@ -13,7 +13,8 @@ fn gb(rate: f64) -> Option<Bandwidth> {
     Bandwidth::new(rate * 1e9)
 }
 
-/// Every preset with one class of NPUs is its own relative, except for names.
+/// Without numbers, the machine derived from a preset with one class of NPUs equals the preset,
+/// except for names.
 #[test]
 fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
@@ -78,7 +79,7 @@ fn given_numbers_are_in_place_of_the_machines() {
     let [inner, outer] = machine.topology().dimensions() else {
         panic!("two dimensions")
     };
-    // 1,800 GB/s is the sum of both directions of the links; each has 900.
+    // 1,800 GB/s is the sum of both directions of the links; each direction has 900 GB/s.
     assert_eq!(
         (inner.bandwidth, inner.latency, inner.size),
         (gb(900.0).unwrap(), Span::from_ns(600), 4)
@@ -146,7 +147,8 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// A relative of a relative names the machine of the measurements, and its errors grow again.
+/// A machine derived from a derived machine names the machine of the measurements, and its errors
+/// grow again.
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {
@@ -171,7 +173,7 @@ fn relatives_have_relatives() {
         (once.price_per_npu_hour(), twice.price_per_npu_hour()),
         (Some(2.0), Some(1.0))
     );
-    // Half of the bandwidth, then twice: 0.115 each time.
+    // The bandwidth is halved and then doubled; each step adds an error of 0.115.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()

@@ -37,7 +37,7 @@ fn ports_can_be_those_of_a_dimension() {
     assert_eq!(design.in_node_bandwidth, Bandwidth::new(50e9).unwrap());
     let words = "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU through outer";
     assert_eq!(remote.to_string(), words);
-    // 3 x 5 x 1 MB for 8 NPUs are 1.875 MB: 10 MB are 5 and a third.
+    // 3 x 5 x 1 MB for 8 NPUs are 1.875 MB each: 10 MB are 5 and a third chunks.
     assert_eq!(remote.chunks(10_000_000, 8), Some(6));
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
     // 3 MB for 8 NPUs are 375 kB.
@@ -67,7 +67,7 @@ fn importers_cannot_come_through_what_is_no_port() {
         remote.fits(topology)
     };
     assert!(fits(|_| {}));
-    // A port whose rate differs from the dimension's; a ring has no port.
+    // The port's rate must equal the dimension's, and a ring has no port.
     assert!(!fits(|remote| {
         if let MemoryAttachment::Switch(design) = &mut remote.attachment {
             design.npu_bandwidth = Bandwidth::new(1e9).unwrap();

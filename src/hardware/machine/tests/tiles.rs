@@ -53,7 +53,8 @@ fn a_table_of_tiles_is_a_machine() {
     let tiles = topology.tiles().unwrap();
     assert!(tiles.half_duplex);
     assert_eq!(tiles.faulty_cores.iter().collect::<Vec<_>>(), [&47]);
-    // From (0, 0) upwards; and the link that closes row 2, from (7, 2), whose number is 23.
+    // The link from (0, 0) upwards, and the link that closes row 2, from core (7, 2), which has
+    // number 23.
     assert_eq!(
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]
@@ -66,10 +67,10 @@ fn a_table_of_tiles_is_a_machine() {
     let first = ports.npus()[..4].iter().map(|core| tiles.place(core.0));
     let first: Vec<_> = first.collect();
     assert_eq!(first, [[0, 1], [0, 0], [2, 0], [3, 0]]);
-    // (1, 1) is one link from (0, 1); (2, 1) is below (2, 0).
+    // Core (1, 1) is one link from (0, 1); core (2, 1) is below (2, 0).
     let nearest = |x, y| ports.nearest(Npu(tiles.core([x, y])), topology);
     assert_eq!((nearest(1, 1), nearest(2, 1)), (Some(0), Some(2)));
-    // Around the grid there are ports at one row and three columns: 1 + 3.
+    // Around the whole grid there are ports at one row and three columns: 1 + 3.
     let whole = GOOD.replace("left = \"1\"", "around = \"grid\"\nleft = \"1\"");
     let machine = read(&whole).unwrap();
     assert_eq!(machine.remote().unwrap().endpoints().len(), 4);

@@ -1,4 +1,4 @@
-//! Chunks at ports that are free, or busy for a while, computed by hand.
+//! Times of chunks at ports that are free, or busy for a while, computed by hand.
 
 use crate::memory::fair_sharing::testing::pool;
 use crate::memory::{
@@ -9,7 +9,8 @@ use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 
-/// A memory of `memory` GB/s behind the ports of two NPUs, 10 GB/s each; accesses have chunks of 10 kB.
+/// Returns a memory of `memory` GB/s behind the ports of two NPUs, 10 GB/s each; accesses have
+/// chunks of 10 kB.
 fn two(memory: f64) -> RemoteMemory {
     let port = Bandwidth::new(10e9).unwrap();
     let dimension = TopologyDimension {
@@ -76,7 +77,8 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
 
 #[test]
 fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
-    // 10 chunks. A memory of 5 GB/s takes 2 us per chunk, the port 1 us: 10 x 2 + 1 = 21 us.
+    // An access has 10 chunks. A memory of 5 GB/s takes 2 us per chunk, the port 1 us: 10 x 2 + 1 =
+    // 21 us.
     for store in [false, true] {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
@@ -85,8 +87,8 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
     // A store's first chunk waited for 6.5 us, and the memory has no slack.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
-    // A memory of 20 GB/s: 0.5 us per chunk and 10 us of the port in all. Busy until 6.5 us, the port still has 10 us
-    // to do.
+    // A memory of 20 GB/s takes 0.5 us per chunk; the port takes 10 us in all. If the port is busy
+    // until 6.5 us, it takes 10 us after that.
     for (store, behind) in [(false, 0.0), (true, 500.0)] {
         assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
         assert_eq!(
@@ -98,24 +100,27 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
 
 #[test]
 fn ports_go_both_ways_at_once() {
-    // 10 GB/s for both: 5 GB/s each, 20 us, and one chunk: 1 us in the port.
+    // Two accesses share a memory of 10 GB/s: 5 GB/s each take 20 us, and one chunk 1 us in the
+    // port.
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
-    // Two accesses into one port: of the memory's 20 GB/s the port passes 10 for both, 20 us, plus 0.5 us each of the
-    // memory. The second access's chunks follow the first's by 1 us.
+    // Two accesses share one port: it passes only 10 of the memory's 20 GB/s, so both take 20 us,
+    // plus 0.5 us per access in the memory. The second access's chunks are 1 us after the first's.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }
 
 #[test]
 fn rates_change_between_chunks() {
-    // A memory of 10 GB/s serves NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50 kB have streamed at
-    // 15 us, and the last chunk enters 1 us later. NPU 1 has 50 kB then, and the rest at 20 us.
+    // A memory of 10 GB/s serves NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50
+    // kB have streamed at 15 us, and the last chunk enters 1 us later. NPU 1 has received 50 kB by
+    // then, and receives the rest until 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
     assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
-    // A memory of 16 GB/s: 0.625 us per chunk, so a chunk has streamed when 3.75 kB of it are left. NPU 0's port limits
-    // it until 5 us, at 50 kB; then it gets 8 GB/s: 46.25 kB more take 5.78125 us, and the last chunk 1 us in the port.
-    // NPU 1 gets 8 GB/s until NPU 0's 50 kB have passed, at 11.25 us, and then its port's 10 GB/s until 16.25 us.
+    // A memory of 16 GB/s takes 0.625 us per chunk, so a chunk counts as streamed when 3.75 kB of
+    // it are left. NPU 0's port limits it until 5 us, at 50 kB; then it gets 8 GB/s: 46.25 kB more
+    // take 5.78125 us, and the last chunk 1 us in the port. NPU 1 gets 8 GB/s until NPU 0's 50 kB
+    // have passed, at 11.25 us, and then its port's 10 GB/s until 16.25 us.
     assert_eq!(ends(&two(16.0), &late, 0), [11_781.25, 17_250.0]);
 }

@@ -106,16 +106,18 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
     };
     let mut memory = pool(MemoryAttachment::Switch(design), 10.0);
     memory.latency = Span::from_ns(700);
-    // 1,000 B at 1 GB/s = 1 us, a share of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us.
+    // 1,000 B at 1 GB/s = 1 us, a chunk's share of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us of
+    // latency.
     assert_eq!(alone(&memory, 1, 1000), 1_800_000);
     assert_eq!(alone(&memory, 1, 0), 700_000);
 }
 
 #[test]
 fn what_one_leaves_another_takes() {
-    // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s. Equal shares of the
-    // memories would be 2.5 GB/s each, but the three get only 2 GB/s through their link. This leaves 4 GB/s for the
-    // other: 12 kB take 6 us and 3 us. Chunks are negligibly small.
+    // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s.
+    // Equal shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2 GB/s each
+    // through their link. This leaves 4 GB/s for the fourth NPU: 12 kB take 6 us and 3 us. Chunks
+    // are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let level = crate::memory::SwitchLevel {
         fan_in: 3,

@@ -1,13 +1,16 @@
-//! Loads and stores of memories in the network: an access joins all links of its route at once, including the memory's.
+//! Loads and stores of memories in the network: an access joins all links of its route at the same
+//! time, including the memory's link.
 //!
-//! With the servers i of the route in order, the first byte reaches server i at h_i and is served from b_i = max(h_i,
-//! free_i) on, for s_i. It reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the access ends at
+//! The first byte reaches server i of the route at h_i, and server i serves the access from b_i =
+//! max(h_i, free_i) on, for s_i. It reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the
+//! access ends at
 //!
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
-//! when the last byte has passed the server that delays it most. Alone this is Σα + Σγ + max δ, as for messages. If
-//! several links are between two servers, α and γ are their totals; if the next server is the far end of the same link,
-//! the first byte does not wait for the γ of that link.
+//! when the last byte has passed the server that delays it most. For an access that is alone, this
+//! is Σα + Σγ + max δ, as for messages. If several links are between two servers, α and γ are their
+//! totals; if the next server is the far end of the same link, the first byte does not wait for the
+//! γ of that link.
 
 use super::route::{link, route};
 use super::{ContendedNetwork, ContentionModel, MemoryTransfer, Time};
@@ -24,14 +27,15 @@ pub(super) fn serve<D: ContentionModel>(
     for hop in route(D::REACH, transfer.ends, topology) {
         let (bandwidth, latency) = link(hop.place, topology);
         let span = bandwidth.serialization(transfer.amount);
-        // With ideal cut-through no part of a message is waited for; with store-and-forward, all of it is.
+        // The segment for which devices wait is empty with ideal cut-through, and the whole message
+        // with store-and-forward.
         let segment = Span(span.0 - bandwidth.serialization(rest).0);
         let waits = |links: u32| segment.times(links.into());
         let between = latency.times(hop.links.into()) + waits(hop.links.saturating_sub(1));
         let begin = head.max(network.servers.free(hop.place));
         network.servers.hold(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
-        // This link delays later bytes by as much as the first byte.
+        // This link delays later bytes by the same time as the first byte.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);
     }
     end

@@ -1,4 +1,4 @@
-//! A message in flight: its position on its route, and its times there.
+//! A message in flight: its position on its route, and its times at this position.
 
 use super::route::{is_border, link};
 use super::{
@@ -9,7 +9,7 @@ use crate::network::servers::ServerId;
 use crate::topology::{LinkCount, NetworkPath};
 use chakram_base::units::{Bandwidth, InverseRate};
 
-/// A message in flight: the next server that it has to pass, and its times there.
+/// A message in flight: the next server that it must pass, and its times at this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightMessage {
     amount: BufferShare,
@@ -17,7 +17,7 @@ pub(super) struct InFlightMessage {
     /// Route after `stop`.
     route: RouteCursor,
     stop: RouteHop,
-    /// Times at which its first segment and its last byte reach the device before `stop`.
+    /// Time at which the message's first segment reaches the device before `stop`.
     head: Time,
     tail: Time,
     /// Serialization on the link of `stop`: of the first segment (γ), and of the remainder (δ).
@@ -25,12 +25,13 @@ pub(super) struct InFlightMessage {
     rest: Span,
     /// Serialization of the first segment on other links between `stop` and the next server.
     transit: Span,
-    /// δ of the slowest link from `stop` on.
+    /// δ (serialization of the remainder after the first segment) of the slowest link from `stop`
+    /// on.
     slowest_rest: Span,
     /// The slowest link of the whole route, until a link of this rate has been passed.
     slowest: Option<Bandwidth>,
-    /// All links so far except one of the slowest: their inverse rates in the dimensions before that of `stop`, the
-    /// number of links in that dimension, and their total serialization of a segment.
+    /// Inverse rates of all links so far, except one of the slowest, in the dimensions before the
+    /// dimension of `stop`.
     before: InverseRate,
     links: u32,
     passed: Span,
@@ -75,42 +76,44 @@ impl InFlightMessage {
         in_flight
     }
 
-    /// Returns the server that it has to pass next.
+    /// Returns the server that the message must pass next.
     #[inline]
     pub fn place(&self) -> ServerId {
         self.stop.place
     }
 
-    /// Returns the service time at that server (s).
+    /// Returns the service time (s) at the next server.
     #[inline]
     pub fn span(&self) -> Span {
         self.segment + self.rest
     }
 
-    /// Returns the route after that server.
+    /// Returns the route after the next server.
     #[inline]
     pub fn route(&self) -> RouteCursor {
         self.route
     }
 
-    /// Returns the time at which its last byte reaches the current device.
+    /// Returns the time at which the message's last byte reaches the current device.
     #[inline]
     pub fn tail(&self) -> Time {
         self.tail
     }
 
-    /// Returns its priority among messages that are ready at one instant.
+    /// Returns the message's priority among messages that are ready at one instant.
     #[inline]
     pub fn order(&self) -> u32 {
         self.sender.0
     }
 
-    /// Begins service at the server. Returns the time at which it is ready for the next one; `None` if there is none.
+    /// Begins service at the next server. Returns the time at which the message is ready for the
+    /// server after it; `None` after the last server.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // Latency and first segment count once for each link, regardless of where its servers are.
+        // The latency and the first segment count once for each link, regardless of which end of
+        // the link is a server.
         let between = match links {
             0 => zero,
             _ => {
@@ -126,7 +129,8 @@ impl InFlightMessage {
             // On tiles, the links along a dimension have two classes.
             self.enter_dimension(&behind, topology);
         } else if self.stop.place.dimension != place.dimension {
-            // Summed dimension by dimension, as in Topology::path, so that both round identically.
+            // Rates are summed dimension by dimension, as in Topology::path, so that both results
+            // round identically.
             self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
             self.enter_dimension(&behind, topology);
@@ -189,7 +193,8 @@ impl InFlightMessage {
             } else {
                 &mut self.links
             }) += links;
-            // Summed by class, as in Topology::path, so that both round identically.
+            // Rates are summed by class of link, as in Topology::path, so that both results round
+            // identically.
             let all = match topology.tiles() {
                 Some(tiles) => {
                     let count = LinkCount {

@@ -5,18 +5,20 @@ use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
-/// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to the
-/// switch and from it. Fully connected: egress and ingress for all peers.
+/// Sides of an NPU along a dimension. Ring or mesh: the links to the next higher and to the next
+/// lower coordinate. Switch: the links to and from the switch. Fully connected: egress and ingress
+/// for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
-/// Added to the sides of a port if NPUs are wired to their neighbours: egress downwards, and ingress from above.
+/// Added to the side of a port if NPUs are wired to their neighbours, for the ports of the downward
+/// direction: egress downwards, and ingress from above.
 pub(super) const DOWNWARDS: usize = 2;
 
 /// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentionScope {
-    /// In each dimension crossed, the egress of the NPU where the message enters the dimension, and the ingress of the
-    /// NPU where it leaves it.
+    /// In each dimension crossed, the egress of the NPU at which the message enters the dimension,
+    /// and the ingress of the NPU at which the message leaves the dimension.
     Ports,
     /// Every link; for a wire between fully connected NPUs, both ends.
     Links,
@@ -39,7 +41,7 @@ pub(in crate::network) struct RouteCursor {
     reach: ContentionScope,
     at: Npu,
     to: Npu,
-    /// Dimensions crossed, the first of which is `first`.
+    /// Number of dimensions crossed so far; the first of them is `first`.
     crossed: usize,
     first: usize,
     /// The side of the second of the two servers in this dimension, if the first has been passed and `at` is already
@@ -87,7 +89,8 @@ impl RouteCursor {
             };
             if let Some(side) = self.second.take() {
                 self.crossed += 1;
-                // For a switch, the link from it; otherwise the end of the route in this dimension.
+                // For a switch, the second server is the link from the switch; otherwise it is at
+                // the end of the route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
                 return Some(RouteHop {
@@ -141,8 +144,8 @@ impl RouteCursor {
     }
 }
 
-/// Returns the servers between two endpoints, at most one of which is a memory; its link is the first or the last of
-/// the route.
+/// Returns the servers between two endpoints, at most one of which is a memory; the memory's link
+/// is the first or the last server of the route.
 #[inline]
 pub(in crate::network) fn route<'t>(
     reach: ContentionScope,
@@ -208,7 +211,7 @@ pub(super) fn sides(
         side,
         npu,
     };
-    // The links that lead here belong to the neighbours.
+    // The links that lead to this NPU are listed under its neighbours.
     let neighbour =
         |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
     let others = match dimension.shape {
@@ -245,7 +248,7 @@ mod tests {
         Topology::new(dimensions.collect()).unwrap()
     }
 
-    /// The servers between two NPUs as (dimension, side, NPU).
+    /// Returns the servers between two NPUs as (dimension, side, NPU).
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
         let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
@@ -273,7 +276,7 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
-    /// The ports between 12 and 11, with sides if NPUs are wired to neighbours.
+    /// Ports between NPUs 12 and 11 have sides if NPUs are wired to neighbours.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[
@@ -299,7 +302,8 @@ mod tests {
         assert_eq!(ports(9, 0), down);
     }
 
-    /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), through 14 = (2, 0, 1) and 23 = (2, 3, 1).
+    /// The route from NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0) passes NPUs 14 = (2, 0, 1) and 23 =
+    /// (2, 3, 1).
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
         let t = topology(&[

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl FairSharingNetwork<'_> {
-    /// Returns true if the arrival that is due is void, because a part of its message is sent again and arrives later.
+    /// Returns true if the arrival event that is due must be ignored, because a part of its message
+    /// is sent again and arrives later.
     pub(super) fn is_overtaken(&mut self, now: Time, op: OpIndex) -> bool {
         let Some(count) = self.overtaken.get_mut(&(now, op)) else {
             return false;
@@ -21,8 +22,8 @@ impl FairSharingNetwork<'_> {
         true
     }
 
-    /// Returns the bytes of a message that are on links `failed` at `now`; `None` if its route uses none of them.
-    /// `left` is the time until which its bytes left.
+    /// Returns the bytes of a message that are on links `failed` at `now`; `None` if the message's
+    /// route uses no failed link. `left` is the time until which its bytes left.
     fn find_lost_bytes(
         &self,
         stream: &MessageStream,
@@ -167,12 +168,12 @@ mod tests {
         };
         // After 0.5 us no byte has arrived, and all 250 B that left are on the link: 0.5 + 2 us, and three links.
         assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
-        // After 1.5 us 750 B have left, and those of the last 1 us are on the link; these 500 B and the remaining 250 B
-        // take 1.5 us.
+        // After 1.5 us 750 B have left, and the 500 B of the last 1 us are on the link; these and
+        // the remaining 250 B take 1.5 us.
         assert_eq!(of(3 * US / 2), (6 * US, 1, 500));
-        // After 2.5 us all bytes have left, and those of the last 0.5 us are on the link.
+        // After 2.5 us all bytes have left, and the bytes of the last 0.5 us are on the link.
         assert_eq!(of(5 * US / 2), (6 * US, 1, 250));
-        // All bytes have arrived.
+        // After 3 us all bytes have arrived.
         assert_eq!(of(3 * US), (3 * US, 0, 0));
     }
 
@@ -187,7 +188,8 @@ mod tests {
     }
 
     proptest! {
-        /// Byte by byte: each byte leaves 2,000 ps after the previous one, and is then on the link for 1 us.
+        /// Compares with a count byte by byte: each byte leaves 2,000 ps after the previous byte,
+        /// and is then on the link for 1 us.
         #[test]
         fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
             let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);

@@ -1,4 +1,5 @@
-//! Shares of links compared with a simulation in small time steps, and with computations by hand.
+//! Compares shares of links with a simulation in small time steps, and with results computed by
+//! hand.
 
 use super::super::test_harness::{PendingEvents, ends};
 use super::*;
@@ -30,19 +31,20 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
-/// Two links of 50 ps: one message alone takes 100 ps + 1,000 B x 1,000 ps. Two from one NPU share its link, so both
-/// take twice as long. If one begins when half of the other has left, it has the link alone at the end.
+/// Two links of 50 ps: one message alone takes 100 ps + 1,000 B x 1,000 ps. Two messages from one
+/// NPU share its link, so both take twice as long. A message that begins when half of the other has
+/// left uses the link alone at the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
     assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
     let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
     assert_eq!(both, [2_000_100, 2_000_100]);
-    // From 500,000 ps on each has half the rate: the first has 500 B left and ends at 1,500,000; the second then has
-    // 500 B left.
+    // From 500,000 ps on each message has half the rate: the first has 500 B left and ends at
+    // 1,500,000; the second then has 500 B left.
     let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
-    // Two messages to one NPU share its link likewise; messages between other NPUs do not.
+    // Two messages to one NPU also share its link; messages between other NPUs do not.
     let apart = arrivals(
         &topology,
         &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
@@ -50,7 +52,8 @@ fn messages_share_a_link_while_both_are_there() {
     assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
 }
 
-/// Three messages from NPU 0 get a third of its link each; the message from 2 gets the rest of the link to 1.
+/// Three messages from NPU 0 get a third of its link each; the message from NPU 2 gets the rest of
+/// the link to NPU 1.
 #[test]
 fn rates_are_max_min_fair() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
@@ -63,8 +66,8 @@ fn rates_are_max_min_fair() {
             (0, 2, 1, 1000),
         ],
     );
-    // A third each from NPU 0; the message from 2 gets 2/3 of the link to 1 and ends after 1,500 ns. The thirds do not
-    // change.
+    // The messages from NPU 0 get a third each; the message from NPU 2 gets 2/3 of the link to NPU
+    // 1 and ends after 1,500 ns. The thirds do not change.
     assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
 }
 
@@ -81,7 +84,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
-    // Both share one of two upward links, or use one each; the same downwards.
+    // The two messages share one of two upward links, or use one each; the same applies to the
+    // downward links.
     let hashed: Vec<_> = (0..64)
         .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
         .collect();
@@ -112,13 +116,14 @@ proptest! {
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
         }
         for (first, last, bytes) in received.into_iter().filter(|own| own.2 > 0) {
-            // Links of a ring have half a GB/s in either direction, and the switch one: two GB/s at most in all.
+            // Links of a ring have 0.5 GB/s in either direction, and the switch has 1 GB/s: at most
+            // 2 GB/s in all.
             prop_assert!(last - first + 20 >= bytes * 500, "{bytes} B in {}", last - first);
         }
     }
 }
 
-/// Devices of a graph with store-and-forward.
+/// Tests of graphs whose devices store and forward.
 mod stored {
     use super::*;
     use crate::topology::SwitchingMode;
@@ -154,8 +159,9 @@ mod stored {
     }
 
     proptest! {
-        /// On a path messages meet link by link, and a link is a queue that serves all its messages at equal rates. A
-        /// plain loop over small time steps, without settlements, must agree to within a step per hop.
+        /// Messages on a path of links share a link only while both are on it, at equal rates. A
+        /// simple loop over small time steps, without settlements, must agree to within a step per
+        /// hop.
         #[test]
         fn links_are_queues_with_shared_processors(
             messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
@@ -168,7 +174,8 @@ mod stored {
             sorted.sort_by_key(|message| message.0);
             let found = arrivals(&path(), &sorted);
             let step = 2000.0;
-            // For each message: its vertex, the bytes left on its link, and the time at which it is ready there.
+            // For each message: its vertex, the bytes left on its link, and the time at which it is
+            // ready at the vertex.
             let mut state: Vec<_> = sorted.iter().map(|&(at, from, _, _)| (from, None, at as f64)).collect();
             let mut ends = vec![0.0; sorted.len()];
             let mut now = 0.0;
@@ -228,7 +235,7 @@ mod packets {
         pairs.map(|(a, b)| (0, a, b, 31 * 4096)).collect()
     }
 
-    /// Arrival time of the last flow, in us.
+    /// Returns the arrival time of the last flow, in us.
     fn last(levels: (&[u32], &[u32]), policy: RoutePolicy, flows: &[(u64, u32, u32, u64)]) -> f64 {
         let levels = ClosLevels {
             children: levels.0.to_vec(),
@@ -241,8 +248,7 @@ mod packets {
         ends.max().unwrap() as f64 / 1e6
     }
 
-    /// Four pods of two times two hosts with equally many links up and down, and four leaves of four hosts under two
-    /// spines.
+    /// A fat tree: four pods of two times two hosts, with equal numbers of links up and down.
     const FAT_TREE: (&[u32], &[u32]) = (&[2, 2, 4], &[2, 2]);
     const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
 
@@ -274,7 +280,8 @@ mod packets {
             let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
                 (least.min(found), most.max(found))
             });
-            // Flows that share no links would take as long as sprayed flows.
+            // Flows that share no links would take the same time as sprayed flows, so no policy can
+            // be faster.
             assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
             assert!(
                 least <= packets && packets <= most,
@@ -285,8 +292,9 @@ mod packets {
 }
 
 proptest! {
-    /// A load or store alone takes the time of its path, up to the rounding of each link: latencies of all links and of
-    /// the memory, and its bytes at the lowest rate. `tests/it/physics/endpoints.rs` checks `links` likewise.
+    /// A load or store alone takes the time of its path, up to the rounding of each link: latencies
+    /// of all links and of the memory, and its bytes at the lowest rate.
+    /// `tests/it/physics/endpoints.rs` checks the model `links` in the same way.
     #[test]
     fn alone_accesses_take_their_path(
         shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),

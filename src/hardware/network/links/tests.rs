@@ -1,4 +1,5 @@
-//! Links, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
+//! Times of messages over links, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2
+//! ps/B take 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
@@ -15,8 +16,9 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 
 #[test]
 fn one_link_carries_one_train_at_a_time() {
-    // Both need the link from 1 to 2. NPU 1's message uses it from 0 to 1,000; the other arrives at 10 and uses it
-    // afterwards. The reverse messages share no link.
+    // Both messages need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000;
+    // the other message arrives at 10 and uses the link afterwards. The reverse messages share no
+    // link.
     for shape in [Ring, Mesh] {
         let t = topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
@@ -42,7 +44,8 @@ fn a_mesh_goes_straight_where_a_ring_goes_round() {
 
 #[test]
 fn ties_on_a_ring_go_up() {
-    // From 0 to 2 through 1, so it waits for the message that 1 sends up, and not for the one that 3 sends down.
+    // The message from NPU 0 to 2 goes through NPU 1, so it waits for the message that NPU 1 sends
+    // up, but not for the message that NPU 3 sends down.
     let t = topology(&[(Ring, 4, 1, 10)]);
     let up = [(0, 1, 2, 1000), (0, 0, 2, 1000)];
     assert_eq!(arrivals(&t, &up), [1010, 2010]);
@@ -52,7 +55,7 @@ fn ties_on_a_ring_go_up() {
 
 #[test]
 fn who_passes_through_delays_what_an_npu_sends() {
-    // At 5 no message has reached 1 yet; at 15 the message from 0 has.
+    // At instant 5 no message has reached NPU 1 yet; at 15 the message from NPU 0 has.
     let t = topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         ends(
@@ -66,8 +69,8 @@ fn who_passes_through_delays_what_an_npu_sends() {
 
 #[test]
 fn a_switch_has_a_link_up_and_a_link_down() {
-    // Three to one: the link down takes them one after another, by number. Messages in the other direction use another
-    // link.
+    // Three NPUs send to one: the link down carries the messages one after another, in the order of
+    // their senders. Messages in the other direction use another link.
     let t = topology(&[(Switch, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -80,7 +83,8 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 
 #[test]
 fn fully_connected_npus_share_what_they_send_and_receive_with() {
-    // The same with one link's latency; one to three also alternates.
+    // The same with the latency of one link; messages from one NPU to three also follow one
+    // another.
     let t = topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -95,13 +99,16 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
 
 #[test]
 fn routes_share_inner_and_outer_links() {
-    // Two rings of 4. From 0 = (0, 0) to 6 = (2, 1): 0, 1, 2, then up from 2 to 6.
+    // Two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 = (2, 1) passes 0, 1,
+    // 2, and then goes up from 2 to 6.
     let t = topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
-    // 1 → 2 first: the inner link is free at 1,000, when the message from 0 has waited since 10.
+    // With a message 1 → 2 first, the inner link is free at 1,000, and the message from 0 has
+    // waited since 10.
     assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
-    // 2 → 6 first: the outer link is free at 1,000; the message reaches it at 20.
+    // With a message 2 → 6 first, the outer link is free at 1,000; the message from 0 reaches it at
+    // 20.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
     // 5 → 6 is a link of the other ring.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
@@ -109,7 +116,8 @@ fn routes_share_inner_and_outer_links() {
 
 #[test]
 fn a_fast_train_queues_at_a_slow_link() {
-    // 1 ps/B inside, 4 outside. 0 → 3 = (1, 1) reaches 1 at 10; the link from 1 to 3 is busy until 4,000.
+    // Inner links take 1 ps/B, outer links 4. The message 0 → 3 = (1, 1) reaches NPU 1 at 10; the
+    // link from 1 to 3 is busy until 4,000.
     let t = topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4020]);
     assert_eq!(
@@ -120,7 +128,8 @@ fn a_fast_train_queues_at_a_slow_link() {
 
 #[test]
 fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
-    // 4 ps/B inside, 1 outside: the whole message is at 1 at 4,010, so it continues from 3,010 to 4,010.
+    // Inner links take 4 ps/B, outer links 1: the whole message is at NPU 1 at 4,010, so it
+    // continues from 3,010 to 4,010.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
@@ -132,11 +141,13 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
 
 #[test]
 fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
-    // 4, 1 and 2 ps/B: 2,000 on the last link suffice from 2,020 on, when the message crosses the middle one.
+    // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 on, so the message
+    // crosses the middle link then.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
-    // 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. The message then begins there, its head
-    // reaches 3 at 3,015, its tail at 4,020, and it occupies the last link until 5,015.
+    // 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. Then the other
+    // message begins on the middle link: its head reaches NPU 3 at 3,015, its tail at 4,020, and it
+    // occupies the last link until 5,015.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
@@ -152,9 +163,10 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
 fn devices_wait_for_a_segment_or_for_all() {
     let t = topology(&[(Ring, 8, 1, 10)]);
     for (switching, alone, first, second) in [
-        // Three links; the message to 3 follows one that begins at 2 at time 0: 1,000 + 1,000 + 10.
+        // The route has three links. The message to NPU 3 follows a message that begins at NPU 2 at
+        // time 0: 1,000 + 1,000 + 10.
         (SwitchingMode::IDEAL, 1030, 1010, 2010),
-        // Two more segments.
+        // Devices wait for two more segments.
         (by_segment(100), 1230, 1010, 2010),
         (by_segment(1000), 3030, 1010, 3030),
         (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
@@ -166,18 +178,19 @@ fn devices_wait_for_a_segment_or_for_all() {
             [first, second]
         );
     }
-    // The wire between two fully connected NPUs is one link, so nothing waits on the way.
+    // The wire between two fully connected NPUs is one link, so no device waits for a segment.
     let t =
         topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
-    // With a switch after it, two segments: before the link up and before the link down.
+    // With a switch after the wire, two segments are added: before the link up and before the link
+    // down.
     assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
 }
 
 #[test]
 fn what_is_gathered_goes_when_its_last_segment_is_there() {
-    // 4 ps/B, then 1, by 100 B: the last segment arrives at 4,010, and the 9 before it take 900, so the message
-    // continues from 3,110 to 4,110.
+    // Links of 4 and then 1 ps/B, with segments of 100 B: the last segment arrives at 4,010, and
+    // the 9 before it take 900, so the message continues from 3,110 to 4,110.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
@@ -251,7 +264,8 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 0, 1), claimed(&network, 3, 4)),
         (None, None)
     );
-    // From 3 along the second dimension; over both dimensions, the lower of two claims.
+    // The claim on the route from NPU 3 along the second dimension; for the route over both
+    // dimensions, the lower of two claims.
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))

@@ -1,4 +1,5 @@
-//! Ports, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
+//! Times of messages through ports, computed by hand. Bandwidths are in ps per byte, so 1,000 B at
+//! 2 ps/B take 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
@@ -29,8 +30,8 @@ fn dimensions_have_ports_of_their_own() {
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
 }
 
-/// 1 ps/B inside, 4 outside: messages from 0 and 1 to the other 1 = (1, 1) and to NPUs beyond it leave by the port of 1
-/// = (1, 0), one after another: 4,000 each.
+/// Inner links take 1 ps/B, outer links 4. Messages from NPUs 0 and 1 to NPU (1, 1) and to NPUs
+/// after it leave by the port of NPU 1 = (1, 0), one after another: 4,000 ps each.
 #[test]
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
@@ -43,7 +44,8 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
-    // 2, 8 and 1 ps/B: 1,000 B leave in 8,000, and with 5 + 5 + 2 x 5 of latency arrive at 8,020.
+    // Links take 2, 8 and 1 ps/B: 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5
+    // arrive at 8,020.
     let t = topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
@@ -51,8 +53,9 @@ fn rates_may_differ_at_both_ends_and_between() {
     ]);
     let found = ends(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
-    // From 2 = (0, 1, 0) there is no slow dimension: 2,000 + 5 + 2 x 5. This message has ended long before the other
-    // reaches the port of 3 = (1, 1, 0), by which both leave along the last dimension.
+    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. This message
+    // has ended long before the other message reaches the port of NPU 3 = (1, 1, 0), by which both
+    // leave along the last dimension.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
         ends(&mut PortNetwork::new(&t), &fast),
@@ -84,7 +87,8 @@ fn devices_between_ports_take_their_time() {
     }
 }
 
-/// 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at once: the message from 1 enters first, whatever the ops.
+/// Messages of 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at the same instant: the message
+/// from NPU 1 enters first, for any op numbers.
 #[test]
 fn who_comes_at_once_enters_by_number() {
     let t = topology(&[(Switch, 4, 1, 50)]);
@@ -107,7 +111,8 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     network.submit(Time::ZERO, &message(0, 1, 2, 1000), &mut pending);
     let idle =
         |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
-    // Leaves until 1,000; arrives at 100, enters until 1,100. Until 100 it is still expected.
+    // The message leaves until 1,000, arrives at 100 and enters until 1,100. Until 100 the ingress
+    // still expects it.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);

@@ -1,4 +1,4 @@
-//! Random transfers, loads and stores over grids of dies, compared with ticket queues.
+//! Compares random transfers, loads and stores over grids of dies with ticket queues.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
@@ -66,7 +66,8 @@ fn topology(grid: &Grid) -> Topology {
     }
 }
 
-/// Compares `count` transfers over `grid`, a third of them at four memory ports, close enough to one another to queue.
+/// Compares `count` transfers over `grid`, a third of them at four memory ports. The transfers are
+/// close enough in time to queue.
 fn same(grid: &Grid, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);
@@ -145,7 +146,8 @@ fn same(grid: &Grid, count: usize, seed: u64) {
     assert!(wrong.is_none(), "{grid:?}: {wrong:?}");
 }
 
-/// Meshes and tori of one die and of several, with both duplex settings and both forwarding modes.
+/// Returns meshes and tori of one die and of several dies, with both duplex settings and both
+/// forwarding modes.
 fn grids() -> impl Iterator<Item = Grid> {
     let sizes = [
         ([1, 1], [8, 8]),
@@ -177,7 +179,7 @@ fn grids() -> impl Iterator<Item = Grid> {
     })
 }
 
-/// 4,800 transfers.
+/// Compares 4,800 transfers.
 #[test]
 fn transfers_end_as_with_queues_of_tickets() {
     for (seed, grid) in (1..).zip(grids()) {
@@ -185,7 +187,8 @@ fn transfers_end_as_with_queues_of_tickets() {
     }
 }
 
-/// 120,000 transfers: `cargo test -p chakram-hardware --release -- --ignored tile_transfers`.
+/// Compares 120,000 transfers; run with
+/// `cargo test -p chakram-hardware --release -- --ignored tile_transfers`.
 #[test]
 #[ignore = "long: 120,000 transfers"]
 fn many_transfers_end_as_with_queues_of_tickets() {

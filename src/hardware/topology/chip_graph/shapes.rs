@@ -61,7 +61,8 @@ impl ChipGraph {
         }
     }
 
-    /// Returns the torus of two dimensions with `chips` chips and the fewest mean hops; the widest among equals.
+    /// Returns the torus of two dimensions with `chips` chips and the fewest mean hops; among equal
+    /// tori, the widest.
     pub fn best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
@@ -82,8 +83,9 @@ impl ChipGraph {
         best.expect("every number has a divisor")
     }
 
-    /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs up to a random
-    /// number of links between the tree's and three per chip. `random` returns 64 random bits.
+    /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked
+    /// pairs. The total number of links is random, from the tree's number to three per chip.
+    /// `random` returns 64 random bits.
     pub fn random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);

@@ -1,10 +1,11 @@
-//! Rates of links by the number of links of a chip: the more links a chip has, the slower each of them.
+//! Rates of links by the number of links of a chip: the more links a chip has, the slower each link
+//! is.
 //!
-//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has a rate for
-//! chips of 1, 3 and 12 links, and one for chips without links, which reach one another through a network interface.
-//! The table's unit is GB/s although its heading is "latency". Only a rate makes sense, and the factor of Eq. 2,
-//! latency = factor × size × distance, is its inverse. The table has no rule for other numbers of links, so the user
-//! must choose one.
+//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table
+//! III, has rates for chips with 1, 3 and 12 links, and a rate for chips without links, which reach
+//! one another through a network interface. The table's unit is GB/s although its heading is
+//! "latency". Only a rate makes sense, and the factor of Eq. 2, latency = factor × size × distance,
+//! is its inverse. The table has no rule for other numbers of links, so the user must choose one.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;
@@ -33,14 +34,14 @@ impl SettingChoice for LinkInterpolation {
 pub struct LinkTechnology {
     /// The rate through the network interface, for chips without links.
     pub interface: f64,
-    /// (number of links, rate), ascending; numbers are at least 1.
+    /// Pairs (number of links, rate), ascending; numbers are at least 1.
     pub links: Vec<(u32, f64)>,
     /// Rule between entries.
     pub interpolation: LinkInterpolation,
 }
 
 impl LinkTechnology {
-    /// Table III, at the level of TPU v4.
+    /// Returns Table III, whose rates are at the level of TPU v4.
     pub fn table_three(interpolation: LinkInterpolation) -> Self {
         Self {
             interface: 1e9,
@@ -49,8 +50,8 @@ impl LinkTechnology {
         }
     }
 
-    /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and of the network
-    /// interface, which defaults to Table III's.
+    /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a
+    /// chip, and the rate of the network interface, by default Table III's.
     ///
     /// # Errors
     ///
@@ -83,7 +84,8 @@ impl LinkTechnology {
         Ok(this)
     }
 
-    /// Returns the rate of each link of a chip with `links` links; `None` if neither the table nor the rule has one.
+    /// Returns the rate of each link of a chip with `links` links; `None` if neither the table nor
+    /// the rule gives a rate.
     pub fn rate(&self, links: u32) -> Option<f64> {
         if links == 0 {
             return Some(self.interface);

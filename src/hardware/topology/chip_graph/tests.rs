@@ -1,4 +1,4 @@
-//! Chip graphs as parsed, and their measures computed by hand.
+//! Tests of parsed chip graphs, and of their measures against results computed by hand.
 
 use super::*;
 
@@ -29,8 +29,9 @@ fn the_sample_is_a_ring_of_four() {
     assert_eq!(torus, summary);
 }
 
-/// 2x4 and 2x2x2 are the cube: 3 links per chip, 8 x 3 / 2 = 12; 3 chips at 1 hop, 3 at 2, 1 at 3: 12 / 7. The mesh: 2
-/// x 3 + 4 = 10 links. The ring: (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7.
+/// The tori 2x4 and 2x2x2 are the cube: 3 links per chip, 8 x 3 / 2 = 12; 3 chips at 1 hop, 3 at 2,
+/// 1 at 3: 12 / 7. The mesh: 2 x 3 + 4 = 10 links. The ring: (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 /
+/// 7.
 #[test]
 fn graphs_of_eight_chips_have_the_published_numbers() {
     for (name, links, degrees, diameter, hops) in [
@@ -121,7 +122,8 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
 
 #[test]
 fn distances_are_sums_of_lengths() {
-    // 0 - 1 of length 5 and 0 - 2 - 1 of 1 + 1: one hop, and a distance of 2.
+    // The link 0 - 1 has length 5 and the path 0 - 2 - 1 has length 1 + 1: one hop, and a distance
+    // of 2.
     let links = vec![
         vec![(1, 5), (2, 1)],
         vec![(0, 5), (2, 1)],

@@ -12,14 +12,14 @@ use chakram_base::units::{Bandwidth, Span};
 /// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimensionLinks {
-    /// Links that follow from the shape: those of a ring or mesh, or a switch for each line of NPUs along a switched or
-    /// fully connected dimension.
+    /// Links that follow from the shape: the links of a ring or mesh, or a switch for each line of
+    /// NPUs along a switched or fully connected dimension.
     OfShape,
     /// Clos networks.
     Clos {
         /// Their levels.
         levels: ClosLevels,
-        /// Which NPUs each network joins.
+        /// The NPUs that each network connects.
         fabric: ClosFabric,
         /// Selection among shortest paths.
         routes: RoutePolicy,
@@ -33,10 +33,10 @@ pub enum DimensionLinks {
     },
 }
 
-/// Links that are too many, or that do not join the NPUs.
+/// Reason why links are invalid: too many, or not connecting the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkGraphFault {
-    /// There are more than [`MOST_NPUS`].
+    /// There are more than [`MOST_NPUS`] NPUs.
     Npus,
     /// This dimension has more links than [`MOST_LINKS`], more switches than [`MOST_SWITCHES`], or links for another
     /// number of NPUs.
@@ -96,7 +96,7 @@ impl GraphBuilder {
             DimensionShape::Ring | DimensionShape::Mesh => {
                 let closes = shape == DimensionShape::Ring && size > 2;
                 let wires = if closes { size } else { size - 1 };
-                // Upwards first, so that a message with equally long paths goes up.
+                // Upward links are added first, so that a message with equally long paths goes up.
                 (0..wires).for_each(|x| self.link(at(x), at(x + 1)));
                 (0..wires).for_each(|x| self.link(at(x + 1), at(x)));
             }
@@ -105,8 +105,8 @@ impl GraphBuilder {
                 (0..size).for_each(|x| self.both(at(x), hub));
             }
             DimensionShape::FullyConnected => {
-                // Wires are not modelled one by one, only what an NPU sends and receives in all. One latency in
-                // between.
+                // Wires are not modelled one by one: a virtual switch limits only the total that an
+                // NPU sends and receives, and a message has one latency.
                 let hub = self.switch(format!("{name} wires at {first}"));
                 (0..size).for_each(|x| self.link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
@@ -127,8 +127,9 @@ impl GraphBuilder {
 }
 
 impl ClosLevels {
-    /// Adds the network that joins `ends`, whose number must be [`Self::npus`]; `of` is appended to the names of its
-    /// switches. `None` if it has too many switches or links, or is for another number of NPUs.
+    /// Adds the network that connects `ends`; `of` is appended to the names of its switches. `None`
+    /// if the network has too many switches or links, or if the number of `ends` is not
+    /// [`Self::npus`].
     fn add(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
         self.npus().filter(|npus| *npus as usize == ends.len())?;
         // Vertices of the level below, by subtree and index in it; initially one vertex per NPU.
@@ -203,8 +204,8 @@ impl LinkGraph {
             });
             let (label, policy) = match links {
                 DimensionLinks::OfShape => {
-                    // A shape divides an NPU's bandwidth among its links; explicit links each have all of the stated
-                    // bandwidth.
+                    // A shape divides an NPU's bandwidth among its links; each explicit link has
+                    // the whole stated bandwidth.
                     builder.rate.0 = topology.link(d);
                     let of = (dimension.name.as_str(), dimension.shape);
                     lines.for_each(|ends| builder.line(&ends, of));
@@ -261,7 +262,8 @@ impl LinkGraph {
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 
-    /// Builds the links that follow from the shapes of stacked dimensions. `None` if there are more than [`MOST_NPUS`].
+    /// Builds the links that follow from the shapes of stacked dimensions. `None` if there are more
+    /// than [`MOST_NPUS`] NPUs.
     pub fn stacked(topology: &Topology) -> Option<Self> {
         let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];
         Self::new(topology, &links).ok()

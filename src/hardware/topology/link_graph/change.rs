@@ -5,7 +5,8 @@ use super::{Bandwidth, LinkGraph, Npu, Span};
 /// A change of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkChange {
-    /// NPUs at the ends of the links; `between` says whether one end or both must be listed.
+    /// NPUs at the ends of the links; `between` decides whether one end or both ends must be
+    /// listed.
     pub npus: Vec<Npu>,
     /// True if both ends must be among `npus`, false if one end is enough.
     pub between: bool,
@@ -17,7 +18,7 @@ pub struct LinkChange {
     pub latency: Option<Span>,
 }
 
-/// A change that touches no link.
+/// Error about a change that applies to no link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkChangeFault {
     /// Index of the change.
@@ -25,11 +26,11 @@ pub struct LinkChangeFault {
 }
 
 impl LinkGraph {
-    /// Returns the graph with some links changed; changes are applied in order.
+    /// Returns the graph with `changes` applied to its links, in order.
     ///
     /// # Errors
     ///
-    /// The first change that touches no link.
+    /// Names the first change that applies to no link.
     pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, LinkChangeFault> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;

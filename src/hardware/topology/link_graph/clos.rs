@@ -1,10 +1,11 @@
-//! Clos networks: levels of switches, and the NPUs that they join.
+//! Clos networks: levels of switches, and the NPUs that these networks connect.
 
 use super::{MOST_NPUS, Topology};
 
-/// Levels of a Clos network of folded trees, lowest first. Each switch of a level has `children` NPUs or switches below
-/// it, and `uplinks` links to different switches of the next level. It is an extended generalized fat tree (Öhring et
-/// al., IPPS 1995) in which all links have one rate.
+/// Levels of a Clos network of folded trees, lowest first. Each switch of a level has `children`
+/// NPUs or switches below it, and `uplinks` links to different switches of the next level. Such a
+/// network is an extended generalized fat tree (Öhring et al., IPPS 1995) in which all links have
+/// the same rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosLevels {
     /// Number of NPUs or switches below a switch, by level.
@@ -13,16 +14,17 @@ pub struct ClosLevels {
     pub uplinks: Vec<u32>,
 }
 
-/// Which NPUs a Clos network above other dimensions joins.
+/// The NPUs that a Clos network above other dimensions connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
-    /// The NPUs of one rail, which have the same coordinates in the inner dimensions: each rail has its own network.
-    /// Messages between rails use the inner dimensions.
+    /// Each rail has its own network. A rail is the NPUs with the same coordinates in the inner
+    /// dimensions; messages between rails use the inner dimensions.
     #[default]
     RailOnly,
-    /// All NPUs, with the NPUs of one rail below the same switches.
+    /// One network connects all NPUs, and the NPUs of one rail are below the same switches.
     RailOptimized,
-    /// All NPUs, with NPUs that share inner dimensions below the same switches.
+    /// One network connects all NPUs, and NPUs that share inner dimensions are below the same
+    /// switches.
     TopOfRack,
 }
 
@@ -34,7 +36,7 @@ impl ClosFabric {
         (Self::TopOfRack, "top_of_rack"),
     ];
 
-    /// Returns the number of NPUs that a network of dimension `d` joins.
+    /// Returns the number of NPUs that a network of dimension `d` connects.
     pub fn npus(self, topology: &Topology, d: usize) -> u32 {
         let size = topology.dimensions()[d].size;
         match self {

@@ -12,10 +12,11 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// A text that says what was found instead, if a vertex is unknown or no link joins the two.
+    /// A text that describes the finding, if a vertex is unknown or no link connects the two
+    /// vertices.
     pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
-        // Names may contain the separator themselves.
+        // Every separator is tried, because names may contain the separator themselves.
         for (at, _) in ends.match_indices('-') {
             let named = [&ends[..at], &ends[at + 1..]].map(|name| self.find_vertex(name.trim()));
             let [Some(a), Some(b)] = named else {
@@ -96,8 +97,9 @@ impl LinkGraph {
         graph
     }
 
-    /// Returns a route with the fewest links, over any dimensions, from `a` to `b`. Among several it takes, at each
-    /// vertex, the link that was added first. `None` if there is none.
+    /// Returns a route with the fewest links, over any dimensions, from `a` to `b`. Among several
+    /// such routes it takes, at each vertex, the link that was added first. `None` if there is no
+    /// route.
     pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);

@@ -1,4 +1,4 @@
-//! Legs of a route: the order in which it crosses dimensions.
+//! Legs of a route: the order in which the route crosses dimensions.
 
 use super::Topology;
 
@@ -7,7 +7,7 @@ use super::Topology;
 pub(super) struct RouteLeg {
     /// The dimension.
     pub dimension: usize,
-    /// The NPU at which it ends.
+    /// The NPU at which the leg ends.
     pub end: u32,
 }
 
@@ -21,13 +21,14 @@ pub(super) struct RouteLegs {
 struct LegDimension {
     stride: u32,
     size: u32,
-    /// True if its links join NPUs regardless of their coordinates in the inner dimensions.
+    /// True if the dimension's links connect NPUs regardless of their coordinates in the inner
+    /// dimensions.
     joins_inner: bool,
 }
 
 impl RouteLegs {
-    /// Describes the dimensions of `topology`; `joins_inner(d)` is true if the links of dimension d join NPUs
-    /// regardless of their coordinates in the inner dimensions.
+    /// Describes the dimensions of `topology`; `joins_inner(d)` is true if the links of dimension d
+    /// connect NPUs regardless of their coordinates in the inner dimensions.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
         let dimensions = topology.dimensions().iter().zip(&topology.strides);
         let dimensions = dimensions
@@ -42,7 +43,7 @@ impl RouteLegs {
         }
     }
 
-    /// Returns the first leg from one NPU to another; `None` if they are the same.
+    /// Returns the first leg from one NPU to another; `None` if both are the same NPU.
     pub fn first(&self, from: u32, to: u32) -> Option<RouteLeg> {
         let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;
         let differs = |d: &usize| place(from, *d) != place(to, *d);

@@ -1,4 +1,4 @@
-//! Routes over links, and the time of a message that has them alone.
+//! Routes over links, and the time of a message that uses its route alone.
 
 use super::legs::RouteLeg;
 use super::{
@@ -23,7 +23,7 @@ impl LinkGraph {
         self.distances[to as usize * self.outgoing.len() + vertex as usize]
     }
 
-    /// Returns the links of `vertex` that lead on a shortest path to the end of `leg`.
+    /// Returns the links from `vertex` that are on a shortest path to the end of `leg`.
     fn onward(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.far(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
@@ -42,14 +42,15 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the route from `a` to `b` in a graph without failed links; it is empty if they are one NPU.
+    /// Returns the route from `a` to `b` in a graph without failed links; empty if both are the
+    /// same NPU.
     pub fn route(&self, a: Npu, b: Npu) -> LinkRoute {
         let route = self.find_route(a, b);
         route.expect("every NPU can be reached")
     }
 
-    /// Returns the route from `a` to `b`: leg by leg, or, if failed links leave no leg, the shortest one over all
-    /// links. `None` if failed links leave no route.
+    /// Returns the route from `a` to `b`: leg by leg, or, if failed links leave no leg, the
+    /// shortest route over all links. `None` if failed links leave no route.
     pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
@@ -68,7 +69,8 @@ impl LinkGraph {
         Some(route)
     }
 
-    /// Adds a leg along one shortest path, for a message from `a` to `b`. `None` if failed links leave none.
+    /// Adds a leg along one shortest path, for a message from `a` to `b`. `None` if failed links
+    /// leave no path.
     fn follow(
         &self,
         mut at: u32,
@@ -97,8 +99,8 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Adds a leg over all shortest paths: each vertex sends equal parts over all links that lead on. `None` if failed
-    /// links leave none.
+    /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest
+    /// paths. `None` if failed links leave no path.
     fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
         // Vertices at one distance, each with its share of the message and the latency of the slowest path to it.
         let mut front = vec![(from, 1.0, Span::ZERO)];
@@ -129,8 +131,9 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Returns latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU. If devices
-    /// store and forward, the message passes one link after another, once for each unit of length.
+    /// Returns latency and rate of a message from `a` to `b` that is alone; `None` if both are the
+    /// same NPU. If devices store and forward, the message passes one link after another, once for
+    /// each unit of length.
     pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route(a, b);
         let rate = |&(link, part): &LinkPart| {
@@ -145,7 +148,8 @@ impl LinkGraph {
         let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
         let mut others = InverseRate::ZERO;
         if switching == SwitchingMode::StoreAndForward {
-            // Skip one unit of the slowest link: it is the serialization at that rate.
+            // Skip one unit of the slowest link, because the serialization at its rate is counted
+            // separately.
             let mut slowest = Some(bandwidth);
             for &(link, _) in &route.links {
                 let DirectedLink {

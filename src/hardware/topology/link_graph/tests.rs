@@ -47,20 +47,21 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
     LinkGraph::clos(&levels, rate(), policy)
 }
 
-/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and as many upward links as hosts at each
-/// level.
+/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and 16 upward links at
+/// each level.
 #[test]
 fn a_fat_tree_has_its_switches_and_paths() {
     let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
     // 16 links in both directions at each of three levels.
     assert_eq!(graph.links().len(), 2 * 3 * 16);
-    // Neighbours connect through their switch, hosts of a pod through one switch above it, other pods through the
-    // highest level.
+    // Neighbours connect through their switch, hosts of a pod through a switch one level above, and
+    // pods through the highest level.
     assert_eq!(graph.hops(Npu(0), Npu(1)), 2);
     assert_eq!(graph.hops(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hops(Npu(0), Npu(15)), 6);
-    // To another pod: 1 link, 2 halves, 4 quarters, and the same in reverse.
+    // A route to another pod has 1 link, 2 links with halves, 4 links with quarters, and the same
+    // in reverse.
     let route = graph.route(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
@@ -107,7 +108,7 @@ fn links_of_dimensions_are_theirs() {
         ];
         let topology = Topology::new(dimensions).unwrap();
         let graph = LinkGraph::stacked(&topology).unwrap();
-        // Routes over explicit links cost the same as over dimensions.
+        // Routes over explicit links take the same time as routes over dimensions.
         for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
             assert_eq!(
                 graph.path(a, b, SwitchingMode::IDEAL),
@@ -124,8 +125,8 @@ fn links_of_dimensions_are_theirs() {
     }
 }
 
-/// DEAP's mean hops: 12/7 = 1.714 for both tori of eight, and 7/6 of that, 2, for the mesh. Routes have the same
-/// numbers of links.
+/// DEAP's mean hops: 12/7 = 1.714 for both tori of eight, and 7/6 of this value, 2, for the mesh.
+/// Routes have the same numbers of links.
 #[test]
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
@@ -133,10 +134,10 @@ fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
         let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
         let paths = pairs.filter_map(|(a, b)| graph.path(a, b, SwitchingMode::IDEAL));
-        // In links of 1 us.
+        // Converts latencies to numbers of links of 1 us.
         paths.map(|path| path.latency.0).sum::<u64>() / 1_000_000
     };
-    // 56 pairs: 56 x 12 / 7 = 96, and 56 x 2 = 112, which is 7/6 of it.
+    // 56 pairs have 56 x 12 / 7 = 96 hops in all, and 56 x 2 = 112 on the mesh, which is 7/6 of 96.
     assert_eq!((sum("torus:2x4"), sum("torus:2x2x2")), (96, 96));
     assert_eq!(sum("mesh:2x4"), 112);
 }
@@ -177,7 +178,8 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
     }
 }
 
-/// A switch of `inside` NPUs and, above it, Clos networks over `outside` of them; all links are equal.
+/// Builds switches of `inside` NPUs each and, above them, Clos networks over `outside` such
+/// switches; all links are equal.
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
@@ -211,7 +213,8 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 fn rails_of_their_own_are_reached_inside_a_node() {
     let policy = (ClosFabric::RailOnly, RoutePolicy::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
-    // A switch for each node; for each of four rails, two of the first level and two above.
+    // There is a switch for each node, and for each of four rails two switches of the first level
+    // and two above.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
     // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links; each in both directions.
     assert_eq!(graph.links().len(), 2 * (16 + 4 * (4 + 4)));
@@ -229,8 +232,9 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     assert!(!graph.may_store());
 }
 
-/// The same nodes on one fabric of sixteen NICs, four below each switch. Messages to another node use only the fabric;
-/// messages inside a node do not, although its NICs are on one switch.
+/// Four nodes of four NPUs on one fabric of sixteen NICs, four below each switch. Messages to
+/// another node use only the fabric; messages inside a node do not, although its NICs are on one
+/// switch.
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
@@ -238,19 +242,20 @@ fn one_fabric_joins_all_rails() {
     let racks = graph(ClosFabric::TopOfRack, RoutePolicy::First);
     let rails = graph(ClosFabric::RailOptimized, RoutePolicy::First);
     for graph in [&racks, &rails] {
-        // Four switches of nodes, four of the first level and four above; 16 links of nodes, of NICs and upwards, each
-        // in both directions.
+        // There are four switches of nodes, four of the first level and four above. Nodes, NICs and
+        // the first level have 16 links each, in both directions.
         assert_eq!(graph.switches.len(), 4 + 4 + 4);
         assert_eq!(graph.links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
     }
-    // Another node on the same rail and on another rail: below one switch if the NICs of a rail are.
+    // Routes to another node, on the same rail and on another rail. Nodes are below one switch if
+    // the NICs of a rail are.
     assert_eq!(crossed(&racks, 0, 4), [1; 4]);
     assert_eq!(crossed(&racks, 0, 5), [1; 4]);
     assert_eq!(crossed(&rails, 0, 4), [1; 2]);
     assert_eq!(crossed(&rails, 0, 12), [1; 2]);
     assert_eq!(crossed(&rails, 0, 5), [1; 4]);
-    // As on a Clos network alone, link by link: parts and the order of links, with any policy.
+    // Routes equal the routes of a single Clos network in links, parts and order, with any policy.
     for policy in [
         RoutePolicy::First,
         RoutePolicy::Hashed(7),
@@ -277,7 +282,8 @@ fn one_fabric_joins_all_rails() {
                     route.latency,
                 )
             });
-            // Hashes depend on the device number, which the switches of nodes shift.
+            // Hashed routes may differ: hashes depend on the device number, which the switches of
+            // nodes shift.
             if matches!(policy, RoutePolicy::Hashed(_)) {
                 assert_eq!(over.0.len(), alone.0.len());
             } else {
@@ -287,7 +293,7 @@ fn one_fabric_joins_all_rails() {
     }
 }
 
-/// A Clos network of one level equals the switch shape, link by link, whatever the inner dimensions are.
+/// A Clos network of one level equals the switch shape, link by link, for any inner dimensions.
 #[test]
 fn a_clos_network_of_one_level_is_a_switch() {
     for inner in [
@@ -356,8 +362,8 @@ fn a_fabric_may_lie_between_dimensions() {
     assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
 }
 
-/// Boards of four chips in a square, and a switch over two of them; and in reverse, pairs of NPUs on a switch, where
-/// equal places of the pairs are joined by a square each.
+/// Tests a switch over two boards of four chips in a square; and in reverse, pairs of NPUs on a
+/// switch, where squares connect the NPUs with equal places in the pairs.
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {
@@ -405,6 +411,6 @@ fn too_many_switches_are_refused_before_they_are_made() {
     assert_eq!(refused(&[1, 1, 2048], &[2000, 1]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[2000]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[u32::MAX]), LinkGraphFault::Links(0));
-    // A label for another number of NPUs.
+    // The graph is for another number of NPUs.
     assert_eq!(refused(&[2, 2], &[2]), LinkGraphFault::Links(0));
 }

@@ -1,11 +1,12 @@
-//! Routes over dies: links counted by class, rates, and detours around faults.
+//! Tests of routes over dies: links counted by class, rates, and detours around faults.
 
 use super::*;
 use crate::topology::Topology;
 use chakram_base::ids::Npu;
 use chakram_base::units::BufferShare;
 
-/// 3 x 2 dies of 4 x 2 cores; 1000 GB/s and 1 ns inside, 250 GB/s and 5 ns between.
+/// Returns 3 x 2 dies of 4 x 2 cores, with 1000 GB/s and 1 ns inside dies, and 250 GB/s and 5 ns
+/// between dies.
 fn grid() -> TileGrid {
     TileGrid {
         dies: [3, 2],
@@ -39,14 +40,15 @@ fn ways_count_links_by_class() {
     };
     // Inside a die, along x and y: 3 + 1 links of 1 ns.
     assert_eq!(path([0, 0], [3, 1]), (4, 1000.0));
-    // One border link along x; one along y: both cost the same.
+    // Routes over one border link along x or along y take the same time.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
     // (11, 3) to (0, 0): 11 links along x, two of them borders, and 3 along y, one of them a border: 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
-/// On a torus of 12: from 10 to 1 there are 3 links upwards; the one that closes the row is a border.
+/// On a torus of 12, the route from 10 to 1 has 3 links upwards; the link that closes the row is a
+/// border.
 #[test]
 fn rows_of_a_torus_close_over_a_border() {
     let t = topology(grid(), DimensionShape::Ring);
@@ -70,7 +72,8 @@ fn store_and_forward_adds_up_the_links() {
     let path = t.path(Npu(2), Npu(5)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
-    // Only links inside: one of them is the slowest, the others are added to it.
+    // The route has only links inside a die: one of them counts as the slowest, and the others are
+    // added to it.
     let path = t.path(Npu(0), Npu(3)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(3 * 1001));

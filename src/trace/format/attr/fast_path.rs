@@ -69,8 +69,9 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Decodes `bytes`, which must be exactly one varint. `data` starts with them and supplies the rest of an eight-byte
-/// word. `None` if they are not a single varint, exceed eight bytes or are near the end of the data.
+/// Decodes `bytes`, which must be exactly one varint. `data` starts with them and supplies the rest
+/// of an eight-byte word. `None` if `bytes` are not a single varint, have more than eight bytes or
+/// are near the end of the data.
 #[inline(always)]
 fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {
@@ -108,7 +109,7 @@ mod tests {
             let count = bytes.len();
             bytes.extend([0xff; 8]);
             assert_eq!(whole_varint(&bytes[..count], &bytes), Some(value));
-            // One byte more is not part of the varint; with one byte less it does not end.
+            // One byte more is not part of the varint; with one byte less the varint is incomplete.
             assert_eq!(whole_varint(&bytes[..count + 1], &bytes), None);
             assert_eq!(whole_varint(&bytes[..count - 1], &bytes), None);
         }
@@ -124,8 +125,9 @@ mod tests {
         assert_eq!((attr.as_u64().unwrap(), node.offset()), (7, 112));
         assert!(AttrView::take_fast(&mut node).is_none());
         for other in [
-            // Not an attribute; an attribute that ends too late; a number that ends before or after the attribute's
-            // end; two values; text longer than its attribute; a real; no value.
+            // Inputs that the fast path must leave to the slow one: not an attribute; an attribute
+            // that ends too late; a number that ends before or after the attribute's end; two
+            // values; text longer than its attribute; a real; no value.
             &b"\x18\x04"[..],
             b"R\x0b\n\x06streamH\x07",
             b"R\x0b\n\x06streamH\x07\x07",

@@ -1,7 +1,7 @@
 //! Table of the attributes that replays read: name, content, decoding and encoding.
 //!
-//! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to [`put`]. Its meaning is
-//! defined by the node's operation or view.
+//! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to
+//! [`put`]. The code that builds a node's operation or view defines the attribute's meaning.
 
 use super::AttrView;
 use crate::format::encoder::MessageEncoder;
@@ -99,9 +99,10 @@ macro_rules! replay_attributes {
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
-                // Replays do not need these attributes, so they are not in the table.
+                // These attributes are not in the table, because replays do not need them.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.take(&$attr),
-                // Two letters distinguish these from nearly all attributes that are ignored here.
+                // Checking two letters is enough to skip nearly all attributes that are ignored
+                // here.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.take(&$attr)?,
                 _ => {}
             }
@@ -185,7 +186,7 @@ pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
         lengths
     };
     static ALL: [ReplayAttribute; COUNT] = REPLAY_ATTRIBUTES;
-    // First letter and length exclude most names.
+    // The first letter and the length exclude most names without a comparison.
     let letter = name.as_bytes().first()?.wrapping_sub(b'a');
     let lengths = LENGTHS.get(usize::from(letter))?;
     let possible = name.len() < 32 && lengths >> name.len() & 1 == 1;
@@ -385,7 +386,8 @@ mod tests {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
             assert_eq!(replay_attribute(name), Some(attribute));
-            // No attribute accepts a list of texts, but an unreadable number format or phase counts as unknown.
+            // No attribute accepts a list of texts, but a number format or phase of an unreadable
+            // type counts as unknown.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

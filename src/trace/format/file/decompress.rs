@@ -27,7 +27,8 @@ impl CompressionFormat {
         }
     }
 
-    /// Decompresses `source`; `packed` is its compressed size. The output is limited in proportion to it.
+    /// Decompresses `source`; `packed` is its compressed size, to which the limit of the output is
+    /// proportional.
     pub fn unpack<'s>(
         self,
         source: impl io::BufRead + 's,
@@ -51,9 +52,9 @@ impl CompressionFormat {
 /// Compressed size of a source in bytes.
 #[derive(Clone, Debug)]
 pub(super) enum CompressedSize {
-    /// Known in advance.
+    /// The size is known in advance.
     Known(u64),
-    /// Read so far from a pipe, which has no known size.
+    /// Number of bytes read so far from a pipe, which has no known size.
     SoFar(Rc<Cell<u64>>),
 }
 
@@ -105,7 +106,8 @@ pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)>
     let size = bytes.len() as u64;
     let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));
     let mut out = Vec::new();
-    // A low first guess: traces expand to 10 to 50 times their compressed size, and the buffer grows as needed.
+    // The first guess of the size is low: traces expand to 10 to 50 times their compressed size,
+    // but the buffer grows as needed.
     let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
     Some((out, wrong.err()))
 }
@@ -144,7 +146,7 @@ mod tests {
             wrong.contains("16.8 MB") && wrong.contains("`max_ratio`"),
             "{wrong}"
         );
-        // The same for a pipe; its size is the number of bytes read so far.
+        // The limit also applies to a pipe, whose size is the number of bytes read so far.
         let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
         assert!(read_all(stream, 0).is_err());
     }

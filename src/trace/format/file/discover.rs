@@ -17,7 +17,7 @@ const HASHED: u64 = 64 << 20;
 /// Level of verification against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyLevel {
-    /// No checks. Traces given one by one are then read even if the job file does not name their ranks.
+    /// No checks. Traces given one by one are read even if the job file does not name their ranks.
     Nothing,
     /// Lengths of traces; for small jobs also hashes.
     #[default]
@@ -31,11 +31,11 @@ pub enum VerifyLevel {
 pub struct FoundTraces {
     /// The traces, by rank.
     pub files: Vec<RankFile>,
-    /// Job files that list them.
+    /// Job files that list these traces.
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
     /// BLAKE3 hashes, in hexadecimal, of job files in a store.
     pub stored_jobs: BTreeMap<PathBuf, String>,
-    /// The trace that is a stream, if any; it can be read only once.
+    /// The trace that is a stream, if any; a stream can be read only once.
     pub stream: Option<PathBuf>,
 }
 
@@ -111,9 +111,9 @@ impl TraceFinder {
     /// Adds the traces that `path` denotes: a folder with one job, a single file (only this one), a job file, or the
     /// common prefix of a job's files.
     ///
-    /// A job file in the same folder determines the files, with lengths and hashes. Otherwise the names determine them.
-    /// If there are several endings, the first of this list wins: `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`.
-    /// Any of them may be compressed.
+    /// A job file in the same folder determines the files, with lengths and hashes. Otherwise the
+    /// names determine them. If files with several endings exist, the first ending of this list is
+    /// used: `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Each file may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///

@@ -38,7 +38,8 @@ impl FolderListing {
                 continue;
             };
             let path = entry.path();
-            // Opening a pipe of that name would block. Using the listing's file type saves a system call per file.
+            // Only files are opened, because opening a pipe of that name would block. The listing's
+            // file type saves a system call per file.
             let kind = entry.file_type();
             let plain =
                 kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());

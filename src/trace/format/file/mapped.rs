@@ -22,7 +22,7 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `file`; `path` is its name for messages.
+    /// Maps `file` into memory; `path` is the file's name for messages.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
         // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a fault; its
         // handler gets the file's name from `mapped_file`.

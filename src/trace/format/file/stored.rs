@@ -10,7 +10,7 @@ pub trait TraceStore: Send + Sync {
     fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
-/// Trace in a store. Two are equal if their bytes are equal.
+/// Trace in a store. Two stored traces are equal if their bytes are equal.
 #[derive(Clone)]
 pub struct StoredTrace {
     store: Arc<dyn TraceStore>,
@@ -23,7 +23,7 @@ impl StoredTrace {
         Self { store, hash }
     }
 
-    /// Reads its bytes.
+    /// Reads the trace's bytes from the store.
     pub fn read(&self) -> Result<Vec<u8>, TraceError> {
         self.store.read(&self.hash)
     }

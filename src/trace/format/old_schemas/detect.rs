@@ -11,8 +11,8 @@ use prost::Message;
 /// Detected generation, and whether the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
-/// Returns whether `first`, the first record of a file, is metadata of the current generation; `None` if it does not
-/// decide this.
+/// Returns whether `first`, the first record of a file, is metadata of the current generation;
+/// `None` if the record does not decide this.
 pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
@@ -88,7 +88,7 @@ impl GenerationCandidate {
     }
 }
 
-/// Detects the generation of `contents`; `None` if it is the current one or unknown.
+/// Detects the generation of `contents`; `None` if the generation is current or unknown.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
     let mut frames = FrameCursor::new(contents);
     let Ok(Some(first)) = frames.next_record() else {
@@ -163,7 +163,8 @@ fn indifferent(
     Ok((chosen.generation, chosen.metadata))
 }
 
-/// Returns `node` with unsigned numbers as signed ones, so that comparisons ignore the sign type.
+/// Returns `node` with unsigned numbers converted to signed numbers, so that comparisons ignore
+/// signedness.
 fn signed(mut node: Node) -> Node {
     for attribute in &mut node.attr {
         match &mut attribute.value {

@@ -132,7 +132,8 @@ fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value
     }
 }
 
-/// The value types of current producers for these attributes, or wider types if a value does not fit.
+/// The closures create values of the types that current producers use for these attributes, or of
+/// wider types if a value does not fit.
 fn long(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }
