@@ -199,8 +199,7 @@ impl MadeExport {
                     made.copies.push(row);
                     continue;
                 }
-                // With several processes there is no separate stream, so that every collective of a process has a
-                // unique name.
+                // Only exports with one process have communication kernels, on the streams of the other kernels.
                 let comm = kind == 1 && processes == 1;
                 if comm {
                     let is_sized = numbers.below(2) == 0;

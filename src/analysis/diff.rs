@@ -1,8 +1,8 @@
-//! Comparison of two jobs: of traces, independent of node numbers and record order; and of replay reports.
+//! Compares two jobs: their traces, independent of node ids and record order, or their replay reports.
 //!
 //! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces; [`TraceDiff`]
-//! lists the differences under this matching; [`DiffTally`] sums them over nodes and ranks. A poor matching still gives
-//! true differences, only more of them than necessary.
+//! lists the differences under this matching, and [`DiffTally`] sums them over nodes and ranks. Even a poor matching
+//! gives true differences, but more differences than necessary.
 
 pub mod differences;
 mod fields;
@@ -39,7 +39,7 @@ impl AmountChange {
         self.after as i128 - self.before as i128
     }
 
-    /// Returns the increase in percent; `None` if the amount before is zero and the amount after is not.
+    /// Returns the increase in percent; `None` if the amount before is zero and the amount after is not zero.
     pub fn percent(&self) -> Option<f64> {
         match (self.before, self.more()) {
             (_, 0) => Some(0.0),

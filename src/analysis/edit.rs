@@ -1,7 +1,7 @@
-//! Transformations of traces into other traces, and audits of private information in traces.
+//! Transforms traces into other traces, and audits traces for private information.
 //!
-//! Every transformation works on the contents of files, one rank at a time, and copies everything else unchanged:
-//! unknown fields survive a [`mod@slice`] and a [`scale`], and none survives [`anonymise`].
+//! Every transformation works on the contents of files, one rank at a time, and copies all other content unchanged.
+//! So unknown fields survive a [`mod@slice`] and a [`scale`]; only [`anonymise`] removes them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;

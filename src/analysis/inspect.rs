@@ -1,9 +1,9 @@
-//! Inspection of a trace or a job: counts and times by type, lane, group, peer and operator, single nodes with
-//! their neighbourhood, and the critical path of the recorded run.
+//! Inspects a trace or a job: counts and times by type, lane, group, peer and operator; single nodes with their
+//! neighbourhood; and the critical path of the recorded run.
 //!
-//! Nothing is replayed and no machine is needed. Each rank is read into an [`InspectedTrace`] on its own, even if its
-//! file has faults; ranks are read by several threads and passed on in order ([`in_order`]), so that at most a few are
-//! in memory at a time.
+//! An inspection replays nothing and needs no machine. Each rank is read into an [`InspectedTrace`] on its own, even
+//! if its file has faults; several threads read ranks and pass them on in order ([`in_order`]), so that only a few
+//! ranks are in memory at a time.
 
 mod attributes;
 mod class;

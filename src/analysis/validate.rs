@@ -1,16 +1,16 @@
 //! Validation of traces before a replay.
 //!
 //! Each trace is checked on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles, durations. The
-//! check keeps the parts that other ranks must agree with, in program order: collectives, messages, loads that switches
-//! gather, and the declared groups. [`job`] compares these across ranks: ranks and their traces, groups and their
-//! members, the same collectives on all members of a group, a receive for each send, and no deadlock (cycle of waits)
-//! across ranks.
+//! check collects the parts that must agree with other ranks, in program order: collectives, messages, loads that
+//! switches gather, and the declared groups. [`job`] compares these across ranks: ranks and their traces, groups and
+//! their members, the same collectives on all members of a group, a receive for each send, and no deadlock (cycle of
+//! waits) across ranks.
 //!
-//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. Anything that a replay would
-//! reject is an error here; anything that a replay repairs is a warning; anything else worth knowing is a note. All
-//! defects are counted, and the first few of each kind are kept.
+//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
+//! reject is an error, a defect that a replay repairs is a warning, and any other is a note. All defects are counted,
+//! and the first few of each kind are kept.
 //!
-//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks: its
+//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks: the
 //! missing parts would look like faults of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
@@ -41,7 +41,7 @@ pub use kind::{DefectKind, Severity};
 pub use text::{ValidationStyle, render as to_text};
 pub use trace::ValidatedTrace;
 
-/// Absent index or rank.
+/// Sentinel for an absent index or rank.
 const NONE: u32 = u32::MAX;
 
 /// Options of a validation.
@@ -49,14 +49,14 @@ const NONE: u32 = u32::MAX;
 pub struct ValidateOptions {
     /// Policy for data and control dependencies.
     pub dependencies: DependencyPolicy,
-    /// True if a rank without a trace is accepted, as a mirror of a rank with one.
+    /// Whether a rank without a trace is accepted as a copy of a rank with a trace.
     pub mirror: bool,
     /// Number of ranks of the job, if it exceeds the ranks in the traces.
     pub ranks: Option<u32>,
     /// Declared groups; they take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Sizes of the machine's dimensions, innermost first, if the machine is known: they decide which ranks take part
-    /// in collectives over some of the dimensions.
+    /// Sizes of the machine's dimensions, innermost first, if the machine is known: the sizes determine which ranks
+    /// take part in collectives over some of the dimensions.
     pub dimensions: Option<Vec<u32>>,
     /// Maximum number of kept defects of each kind.
     pub show: usize,
@@ -78,7 +78,7 @@ pub struct ReportedTrace<'a> {
     pub rank: u32,
     /// Name of the file.
     pub file: String,
-    /// Result of checking it.
+    /// Result of checking the trace.
     pub trace: &'a ValidatedTrace,
 }
 
@@ -89,7 +89,7 @@ pub struct ValidationReport<'a> {
     pub sources: Vec<ReportedTrace<'a>>,
     /// All defects, of traces and of the job.
     pub findings: DefectLog,
-    /// True if warnings count as errors.
+    /// Whether warnings count as errors.
     pub strict: bool,
 }
 

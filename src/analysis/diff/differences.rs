@@ -6,10 +6,10 @@ use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::RawDependency;
 
-/// A node that is in both traces with different fields.
+/// A node that both traces have, with different fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
-    /// Index in each trace.
+    /// Index of the node in each trace.
     pub nodes: [u32; 2],
     /// Fields that differ.
     pub fields: Vec<FieldChange>,
@@ -20,26 +20,26 @@ pub struct ChangedNode {
 pub struct EdgeChange {
     /// Waiting node, by its index in each trace.
     pub node: [u32; 2],
-    /// The node that it waits for; `None` if it does not exist.
+    /// Node that `node` waits for, by its index in each trace; `None` if no such node exists.
     pub on: Option<[u32; 2]>,
-    /// True for a control dependency, which only orders the two; false for data.
+    /// True for a control dependency, which only orders the two nodes; false for a data dependency.
     pub control: bool,
-    /// True if the second trace has it.
+    /// True if the second trace has the dependency.
     pub added: bool,
 }
 
-/// Differences between two traces, other than numbers and order.
+/// Differences between two traces, other than ids and record order.
 #[derive(Clone, Debug)]
 pub struct TraceDiff {
     /// Matching of the nodes.
     pub pairs: NodeMatching,
-    /// Nodes of the first trace only; dependencies from and to them are not listed.
+    /// Nodes of the first trace only; dependencies from and to these nodes are not listed.
     pub removed: Vec<u32>,
     /// Nodes of the second trace only.
     pub added: Vec<u32>,
     /// Nodes with different fields, in the order of the first trace.
     pub changed: Vec<ChangedNode>,
-    /// Dependencies between nodes of both traces.
+    /// Dependencies between matched nodes that only one trace has.
     pub edges: Vec<EdgeChange>,
 }
 
@@ -69,7 +69,7 @@ pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDif
     compared(&sides([first, second]), matching::MANY)
 }
 
-/// Compares like [`traces`], with a parameter for the minimum number of nodes for [`matching`] by ids.
+/// Compares like [`traces`], `many` is the minimum number of nodes for [`matching`] by ids.
 fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::find(sides, many);
@@ -79,7 +79,7 @@ fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     for a in first.all() {
         let Some(b) = pairs.of(0, a) else { continue };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
-        // Most records are identical, which is visible without decoding.
+        // Most records are identical, so their bytes are compared before decoding.
         if x.record.bytes != y.record.bytes {
             let partners = |one: u64, other: u64| {
                 let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
@@ -113,7 +113,8 @@ fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
     )
 }
 
-/// Dependency in terms of the first trace: the target (`u32::MAX` if it does not exist), and true for control.
+/// Dependency in terms of the first trace: the target (`u32::MAX` if it does not exist), and true for a control
+/// dependency.
 type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of a pair on other pairs.
@@ -134,7 +135,7 @@ fn dependencies(
         }
     };
     let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
-    // The usual case, without sorting.
+    // In the usual case, both lists have the same order and need no sorting.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
@@ -175,8 +176,8 @@ mod tests {
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{NodeExtras, TraceWriter};
 
-    /// A chain of a hundred nodes, in which every third node also waits for the fifth before it. `edit` changes each
-    /// node, or drops it.
+    /// Builds a chain of a hundred nodes, in which every third node also waits for the node five before. `edit`
+    /// changes or drops each node.
     fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
         let mut out = Vec::new();
         let mut writer = TraceWriter::new(&mut out).unwrap();
@@ -197,7 +198,7 @@ mod tests {
         out
     }
 
-    /// Number of differences with and without matching by ids, which must be equal.
+    /// Returns the numbers of differences, which must be equal with and without matching by ids.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let raw_traces = raw_traces([&first, second]);

@@ -1,4 +1,4 @@
-//! Fields of nodes that are compared.
+//! Fields of nodes that a comparison covers.
 
 mod compare;
 
@@ -21,7 +21,7 @@ pub enum NodeField {
     Host,
     /// Rank of the other end of a message.
     Peer,
-    /// The node's own rank, stated on a message.
+    /// The node's own rank, as stated by a message.
     Own,
     /// Tag of a message.
     Tag,
@@ -33,9 +33,9 @@ pub enum NodeField {
     Dimensions,
     /// Number format.
     Dtype,
-    /// True if switches gather or reduce.
+    /// Whether switches gather or reduce the data.
     InSwitch,
-    /// True if it did not wait for its peers.
+    /// Whether the node ended without waiting for its peers.
     Eager,
     /// Bytes of memory or communication.
     Bytes,
@@ -43,13 +43,13 @@ pub enum NodeField {
     Flops,
     /// Recorded duration.
     Duration,
-    /// Host time before it (launch overhead).
+    /// Host time before the node (launch overhead).
     Delay,
-    /// Recorded time of waiting for its peers.
+    /// Recorded time of waiting for the node's peers.
     Wait,
     /// Estimated time added by the profiler.
     Profiler,
-    /// Duration in whole microseconds, if the finer duration is the same.
+    /// Duration in whole microseconds, compared only if the finer duration is the same.
     Micros,
     /// Recorded start.
     Start,
@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the unit of its numbers for programs; empty without a unit.
+    /// Returns the unit of the field's numbers, for programs; empty if there is no unit.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",
@@ -171,7 +171,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     }
 }
 
-/// Returns the bytes that a node moves, if the trace gives them.
+/// Returns the bytes that a node moves, if the trace states them.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::NoOp | Op::Host => None,

@@ -1,15 +1,15 @@
 //! Labels of nodes by their surroundings, built from labels of their content.
 //!
-//! A label never decides whether nodes differ, only which nodes are compared.
+//! Labels decide only which nodes are compared, never whether two nodes differ.
 
 use super::node_labels::mix;
 use super::side::{ComparedTrace, EdgeDirection};
 
-/// Number of rounds in which labels propagate among nodes on cycles or blocked by them.
+/// Number of rounds in which labels propagate among nodes on cycles or blocked by cycles.
 const LOOSE_ROUNDS: usize = 4;
 
-/// Returns the contribution of a neighbour; contributions are added, so that the order of neighbours has no
-/// effect.
+/// Returns the contribution of a neighbour to a label; contributions are added, so that the order of neighbours has
+/// no effect.
 #[inline]
 fn part(label: u64, way: EdgeDirection, control: bool) -> u64 {
     let salt = match (way, control) {
@@ -33,7 +33,7 @@ fn joined(
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(part(labels[next as usize], way, control))
     });
-    // The factor distinguishes a node's own label from the sum of its neighbours.
+    // The factor distinguishes a node's own label from the sum of its neighbours' contributions.
     mix(own.wrapping_mul(3).wrapping_add(sum))
 }
 
@@ -59,8 +59,8 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // All successors of loose nodes are loose, so loose nodes are processed first here, and last in the other
-        // direction.
+        // Loose nodes (on cycles or blocked by cycles) have only loose successors. So they are processed first in
+        // this direction, and last in the other.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order

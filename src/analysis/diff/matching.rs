@@ -1,9 +1,10 @@
-//! Matching of the nodes of two traces.
+//! Matches the nodes of two traces.
 //!
-//! Evidence is used from strong to weak: nodes with the same surroundings, transitively; with the same predecessors or
-//! successors, transitively; with the same vicinity; neighbours of pairs; nodes that an alignment in program order
-//! places next to each other; and finally nodes of different content with the same neighbours. Nothing is searched
-//! twice, and no step is more than linear except for sorting, so traces with nothing in common take no longer.
+//! Evidence is used from strong to weak. First, nodes with the same surroundings, transitively, are paired; then
+//! nodes with the same predecessors or successors, transitively; nodes with the same vicinity; neighbours of pairs;
+//! nodes that an alignment in program order places next to each other; and finally nodes of different content with
+//! the same neighbours. No step is repeated, and every step takes linear time except for sorting, so traces with
+//! nothing in common take no longer.
 //!
 //! Large traces that are nearly identical are mostly paired by ids first, which visits each node once.
 
@@ -27,7 +28,7 @@ pub struct NodeMatching {
     free: usize,
 }
 
-/// Absent partner.
+/// Sentinel for an absent partner.
 const NOBODY: u32 = u32::MAX;
 
 /// Label of each node of both traces.
@@ -48,7 +49,7 @@ impl NodeMatching {
         (partner != NOBODY).then_some(partner)
     }
 
-    /// Iterates over the nodes of a trace without a partner, ascending.
+    /// Iterates over the nodes of a trace that have no partner, ascending.
     pub fn unmatched(&self, which: usize) -> impl Iterator<Item = u32> + '_ {
         let partners = self.partner[which].iter().enumerate();
         partners.filter_map(|(node, &partner)| (partner == NOBODY).then_some(node as u32))
@@ -75,7 +76,7 @@ impl NodeMatching {
 /// Minimum number of nodes in each trace for processing both in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Returns both results, computed in parallel if there is `much` work.
+/// Runs two functions and returns both results; runs them in parallel if `much` (there is much work).
 pub(super) fn run_both<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -148,8 +149,9 @@ impl LabelKind {
     }
 }
 
-/// Pairs nodes with the same surroundings, far or near. Callers begin with labels of whole records, which distinguish a
-/// node from a new node before it with the same work.
+/// Pairs nodes with the same surroundings, first in a wide, then in a narrow vicinity. `base` is the label of a node
+/// itself. Callers first use labels of whole records, which distinguish a node from a new node before it with the
+/// same work.
 fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     refine(sides, pairs, base, |side, base| {
         labels::ancestry(side, base, EdgeDirection::Predecessors)
@@ -157,7 +159,7 @@ fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, bas
     refine(sides, pairs, base, |side, base| {
         labels::ancestry(side, base, EdgeDirection::Successors)
     });
-    // A wider vicinity is stronger evidence, so it is used first.
+    // The widest vicinity is used first, because it is the strongest evidence.
     for steps in [3, 1, 0] {
         if !pairs.complete() {
             let labels = both(sides, |side| labels::vicinity(side, base.of(side), steps));
@@ -212,7 +214,7 @@ fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
         propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
         propagate(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
         residual::alone(sides, pairs);
-        // Without progress, another round would repeat this one.
+        // Without progress, another round would give the same result.
         if pairs.free == before {
             return;
         }

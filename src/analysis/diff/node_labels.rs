@@ -1,4 +1,4 @@
-//! Labels of nodes by their content alone.
+//! Labels nodes by their content alone.
 
 use chakram_trace::format::wire::WireCursor;
 use chakram_trace::format::{GroupName, MemoryLocation, Op};
@@ -25,17 +25,17 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
     }
 }
 
-/// Labels a node by name and type.
+/// Returns the label of a node by name and type.
 pub(super) fn kind(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op)))
 }
 
-/// Labels a node by its name alone.
+/// Returns the label of a node by its name alone.
 pub(super) fn name(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&view.name)
 }
 
-/// Labels a node by name, type, lane and peers, without times, sizes and other properties.
+/// Returns the label of a node by name, type, lane and peers, without times, sizes and other properties.
 pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
@@ -56,7 +56,7 @@ pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
 }
 
-/// Labels a node by its whole record except id and dependencies, independent of the order of fields.
+/// Returns the label of a node by its whole record except id and dependencies, independent of the order of fields.
 pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
@@ -66,7 +66,7 @@ pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
         let from = cursor.offset() - record.offset;
         let number = match cursor.field() {
             Ok((number, _)) => number,
-            // A broken remainder is compared by its bytes.
+            // A remainder that cannot be decoded is compared by its bytes.
             Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {
@@ -78,7 +78,7 @@ pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
     sum
 }
 
-/// Spreads the bits of a hash.
+/// Mixes the bits of a hash.
 #[inline]
 pub(super) fn mix(value: u64) -> u64 {
     const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;

@@ -1,4 +1,4 @@
-//! Rendering of differences as text, JSON and CSV.
+//! Renders differences as text, JSON and CSV.
 
 pub mod csv;
 pub mod json;
@@ -13,14 +13,14 @@ use chakram_report::text::TextStyle;
 pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.
     pub names: [&'t str; 2],
-    /// Maximum number of lines of each list; `None` for all.
+    /// Maximum number of lines of each list; `None` shows all.
     pub show: Option<usize>,
     /// Style of headings and warnings.
     pub style: TextStyle,
 }
 
 impl DiffRenderOptions<'_> {
-    /// Returns the number of lines shown of `count`.
+    /// Returns how many of `count` lines to show.
     pub(super) fn lines_shown(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }
@@ -43,7 +43,7 @@ pub struct DiffThresholds {
 }
 
 impl DiffThresholds {
-    /// Checks `totals`, and the aspects for which `differs` is true.
+    /// Checks the changes of `totals`, and the aspects for which `differs` returns true.
     pub(super) fn evaluate(
         &self,
         totals: &[(&str, super::AmountChange)],

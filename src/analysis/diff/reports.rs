@@ -1,8 +1,8 @@
-//! Differences between two replay reports: the makespan, and the parts of the time that changed it.
+//! Differences between two replay reports: the change of the makespan, and the parts of the time that explain it.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part
-//! lists the operators or groups that changed it; the remainder, which they do not explain because work overlaps, is
-//! listed as the rest.
+//! lists the operators or groups that changed it. Because work overlaps, they do not explain the whole change; the
+//! remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 pub struct ContributionChange {
     /// Name of the quantity.
     pub what: String,
-    /// Values on both sides.
+    /// Values in both reports.
     #[serde(rename = "mean_ps")]
     pub shift: AmountChange,
 }
@@ -37,7 +37,7 @@ pub struct TimePartChange {
     /// Compute, communication, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
-    /// The mean over NPUs, rounded such that the parts sum to the makespan.
+    /// The mean over NPUs, rounded so that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
     pub mean: AmountChange,
     /// The sum over NPUs.
@@ -75,14 +75,14 @@ pub struct ReplayDiff {
     pub before_machine: String,
     /// The machine's name in the second report.
     pub after_machine: String,
-    /// Differences that make the two reports answers to different questions.
+    /// Differences of the inputs that limit the comparison of the two reports.
     pub notes: Vec<String>,
     /// The makespans, in picoseconds.
     #[serde(rename = "makespan_ps")]
     pub makespan: AmountChange,
     /// Parts of the time, largest change first.
     pub parts: Vec<TimePartChange>,
-    /// Collectives that changed, by the change of their transfer time.
+    /// Collectives that changed, largest change of transfer time first.
     pub collectives: Vec<CollectiveChange>,
     /// Finish times of ranks, largest change first.
     pub ranks: Vec<RankShift>,
@@ -104,11 +104,11 @@ pub struct RankShift {
 /// Comparison of two report documents.
 #[derive(Clone, Debug)]
 pub struct ReportDiff {
-    /// Notes to read before numbers are compared.
+    /// Notes on differences that limit the comparison of numbers.
     pub notes: Vec<String>,
-    /// Machines whose report is in only one of the documents.
+    /// For each document, the machines whose report only that document has.
     pub only: [Vec<String>; 2],
-    /// The replays in both documents, in the order of the first.
+    /// The replays in both documents, in the order of the first document.
     pub replays: Vec<ReplayDiff>,
 }
 

@@ -1,31 +1,31 @@
-//! One of two compared traces, with the data that matching needs.
+//! One side of a comparison: a trace with the data that matching needs.
 
 use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
 use std::sync::OnceLock;
 
-/// One of two compared traces.
+/// One of two compared traces, with data computed on first use.
 pub(super) struct ComparedTrace<'o> {
     pub raw: &'o RawTrace<'o>,
-    /// Topological order of the nodes. Nodes on cycles or blocked by them are in `unordered`.
+    /// Topological order of the nodes. Nodes on cycles or blocked by cycles are in `unordered`.
     pub order: Vec<u32>,
     /// Nodes that are not in `order`, ascending.
     pub unordered: Vec<u32>,
-    /// Successors of each node: twice the index, plus one for a control dependency.
+    /// For each node, its successors, encoded as twice the index, plus one for a control dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
     content: OnceLock<Vec<u64>>,
-    /// Nodes by id.
+    /// Nodes sorted by id.
     by_id: OnceLock<Vec<(u64, u32)>>,
 }
 
 /// Direction of the dependencies of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeDirection {
-    /// To predecessors.
+    /// From a node to its predecessors.
     Predecessors,
-    /// To successors.
+    /// From a node to its successors.
     Successors,
 }
 
@@ -39,7 +39,7 @@ impl<'o> ComparedTrace<'o> {
             for node in raw.all() {
                 for dep in raw.deps(node) {
                     if let Some(target) = dep.target() {
-                        // Both fit in one word, because traces of 2^31 or more nodes are rejected.
+                        // Index and kind fit in one word, because traces of 2^31 or more nodes are rejected.
                         each(target, node << 1 | u32::from(dep.control));
                     }
                 }
@@ -90,19 +90,19 @@ impl<'o> ComparedTrace<'o> {
             .map(|&(_, node)| node)
     }
 
-    /// Returns labels by name, type, lane and peers, without times, sizes and other properties.
+    /// Returns a label for each node by name, type, lane and peers, without times, sizes and other properties.
     pub fn key(&self) -> &[u64] {
         self.key
             .get_or_init(|| node_labels::of_all(self.raw, node_labels::key))
     }
 
-    /// Returns labels by name and type.
+    /// Returns a label for each node by name and type.
     pub fn kind(&self) -> &[u64] {
         self.kind
             .get_or_init(|| node_labels::of_all(self.raw, node_labels::kind))
     }
 
-    /// Returns labels by the whole record except id and dependencies.
+    /// Returns a label for each node by the whole record except id and dependencies.
     pub fn content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.raw.nodes.iter();

@@ -1,6 +1,7 @@
-//! Totals of differences, over the nodes of a rank and over ranks. They own their data, so that files can be released.
+//! Totals of differences, over the nodes of a rank and over ranks. The totals own their data, so that the files can
+//! be released.
 //!
-//! A change that many nodes or ranks share takes one line, with its first occurrence and its ranks. Times and sizes of
+//! A change that many nodes or ranks share takes one line with the first occurrence and all ranks. Times and sizes of
 //! all nodes of both traces are summed by operator, type and group, and the largest changes of single nodes are kept.
 
 mod amounts;
@@ -41,19 +42,19 @@ impl TimeTolerance {
 /// Kind of change of a node or a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeKind {
-    /// Node of the first trace only.
+    /// A node is in the first trace only.
     Removed,
-    /// Node of the second trace only.
+    /// A node is in the second trace only.
     Added,
-    /// Different values of a field.
+    /// A field of a node has different values.
     Field(NodeField),
-    /// Dependency of the first trace only.
+    /// A dependency is in the first trace only.
     EdgeRemoved,
-    /// Dependency of the second trace only.
+    /// A dependency is in the second trace only.
     EdgeAdded,
 }
 
-/// Key of a line, which covers all nodes with the same change.
+/// Key of a line; one line covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
     /// Kind of the change.
@@ -62,9 +63,9 @@ pub struct ChangeKey {
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Value of the field before; for a dependency its target.
+    /// Value of the field before; for a dependency, the target.
     pub before: FieldValue,
-    /// Value of the field after; for a dependency its target.
+    /// Value of the field after; for a dependency, the target.
     pub after: FieldValue,
 }
 
@@ -75,7 +76,7 @@ pub struct ChangeOccurrences {
     pub count: u64,
     /// Ranks with the change, ascending.
     pub ranks: Vec<u32>,
-    /// Ids of the first node, on the first of the ranks.
+    /// Ids (in both traces) of the first node with the change, on the first rank.
     pub ids: [Option<u64>; 2],
 }
 
@@ -88,7 +89,7 @@ pub struct NodeChange {
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Ids of the node.
+    /// Ids of the node in both traces.
     pub ids: [u64; 2],
     /// Value in the first trace.
     pub before: u64,
@@ -137,7 +138,7 @@ pub struct FileFault {
     pub text: String,
 }
 
-/// Limits of the data that is kept, and tolerance.
+/// Limits of the data that is kept, and the tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
     /// Maximum number of changes of single nodes, separately for times and sizes; `None` keeps all.
@@ -289,7 +290,7 @@ impl DiffTally {
             any = true;
             let amounts = (field.before.amount(), field.after.amount());
             match (field.field.aspect(), amounts) {
-                // These differ from node to node, so they are listed singly instead of merged into lines.
+                // Times and sizes differ from node to node, so they are listed singly instead of merged into lines.
                 (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts
@@ -306,7 +307,7 @@ impl DiffTally {
                     });
                     if keep
                         .singles
-                        // Trimming sorts the list, so it is delayed until the list is several times too long.
+                        // Trimming sorts the list, so the list is trimmed only when it is several times too long.
                         .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
                         self.trim(keep);
@@ -382,7 +383,7 @@ impl DiffTally {
         }
         self.largest.extend(other.largest);
         self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
-        // The sort is stable, so of equal changes the one of the lowest rank comes first.
+        // The sort is stable, so among equal changes the change of the lowest rank comes first.
         self.largest.dedup_by(|later, first| {
             let same = later.order() == first.order();
             if same {

@@ -1,7 +1,7 @@
 //! Removal of private information from traces.
 //!
-//! Everything that a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else is
-//! removed unless a list allows it, so unknown content cannot leak:
+//! All content that a replay reads is kept: structure, times, bytes, FLOPs, lanes, groups, peers. All other content
+//! is removed unless a list allows it, so unknown content cannot leak:
 //!
 //! | part | becomes |
 //! |---|---|
@@ -85,8 +85,8 @@ const PUBLIC_ROLES: [&str; 10] = [
     "context",
 ];
 
-/// Returns whether `name` is only the name of a PyTorch operator or of a step: a known prefix followed by nothing but
-/// letters, digits and `_`, and containing nothing that an [`audit`] would report.
+/// Returns whether `name` is only the name of a PyTorch operator or of a step: a known prefix followed only by
+/// letters, digits and `_`, without any text that an [`audit`] would report.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -120,8 +120,8 @@ pub struct AnonymiserCounts {
 }
 
 impl TraceAnonymiser {
-    /// Derives the key of the hash from `secret`. Public names are kept if `public`, and so are names that match a
-    /// pattern of `keep`, in which `*` matches any text.
+    /// Derives the key of the hash from `secret`. Public names are kept if `public`. Names that match a pattern of
+    /// `keep` are also kept; `*` in a pattern matches any text.
     pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
         Self {
             key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
@@ -132,8 +132,8 @@ impl TraceAnonymiser {
 
     fn hashed(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives nodes, groups and lanes different hashes, so that equal names of different kinds are not
-        // visible.
+        // The prefix gives nodes, groups and lanes different hashes, so that nobody can see that things of different
+        // kinds have equal names.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
@@ -177,7 +177,7 @@ impl TraceAnonymiser {
 
     /// Anonymises the (decompressed) `contents` of a trace.
     ///
-    /// Fails on records that a replay would reject, because their content is unknown.
+    /// Fails on records that a replay would reject, because such a record may have any content.
     pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);
@@ -192,7 +192,7 @@ impl TraceAnonymiser {
             made.map_err(|e| e.in_record(record.number, record.offset))?;
             put.frame(&mut out);
         }
-        // Without a metadata record it is not a trace.
+        // An empty file has no metadata record and is no trace.
         if contents.is_empty() {
             return Err(TraceError::malformed(0, "the file is empty"));
         }
@@ -206,7 +206,7 @@ impl TraceAnonymiser {
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let metadata = scan::metadata(record)?;
-        // A fixed version, because the original field is free text.
+        // The version is a constant, because the original field is free text.
         out.bytes(1, b"0.0.4");
         let mut kept = 0;
         let mut add = |name: &str, value: AttributeValue<'_>| {
@@ -250,7 +250,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // The first attributes were kept, as many as were written above; the others are removed.
+                // `kept` counts the attributes that were written above; these come first, and the others are removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -268,9 +268,9 @@ impl TraceAnonymiser {
         let mut deps = DependencyLists::default();
         let view = scan::node(record, &mut deps)?;
         done.nodes += 1;
-        // Replays recognise declarations by their name, so it must not be hashed.
+        // Replays recognise declarations by their name, so that name must not be hashed.
         let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
-        // Defaults are not encoded.
+        // Protobuf does not encode default values.
         if view.id > 0 {
             out.varint(1, view.id);
         }
@@ -321,7 +321,7 @@ impl TraceAnonymiser {
         Ok(())
     }
 
-    /// Writes the attribute if it is kept.
+    /// Writes an attribute if the rules keep it.
     fn attribute(
         &self,
         attr: &AttrView<'_>,
@@ -392,7 +392,7 @@ impl DependencyVisitor for DependencyLists {
     }
 }
 
-/// Copies the last value, a number.
+/// Copies the last value of a field that is a number.
 fn scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let mut last: &[u8] = &[];
     let mut cursor = WireCursor::new(message, at);

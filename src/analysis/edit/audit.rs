@@ -1,8 +1,8 @@
-//! Audit of the private information in a trace: hosts, addresses, paths, people, secrets.
+//! Audit of the private information in a trace: names of hosts and people, addresses, paths, secrets.
 //!
-//! Every text of a file is searched: names of nodes; names, comments and values of attributes; inputs and outputs;
-//! metadata; and unknown text fields, at any depth. [`find`] searches one text. It does not find text that is private
-//! only by its meaning, such as a project's word in an operator's name.
+//! The audit searches every text of a file: names of nodes; names, comments and values of attributes; inputs and
+//! outputs; metadata; and unknown text fields, at any depth. [`find`] searches one text. The audit does not find text
+//! that is private only by its meaning, such as a project's name in an operator's name.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -44,7 +44,7 @@ pub struct TraceAudit {
     pub texts: u64,
 }
 
-/// Maximum nesting depth of unknown messages; deeper ones are searched as bytes.
+/// Maximum nesting depth of unknown messages; deeper messages are searched as bytes.
 const DEEPEST: usize = 12;
 
 /// Attributes whose values are always private.
@@ -99,7 +99,7 @@ impl TraceAudit {
             }
         }
         if record.number > 0 {
-            // A node without the field has the default id.
+            // A node without an id field has the default id, 0.
             place.node.get_or_insert(0);
         }
         let mut cursor = WireCursor::new(record.bytes, record.offset);
@@ -146,7 +146,8 @@ impl TraceAudit {
             }
         });
         let lower = name.to_ascii_lowercase();
-        // Values are searched in a second pass, because the name of an attribute can come after them.
+        // Values are searched in a second pass, because an attribute's name, which decides how to search, may come
+        // after its value.
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);
@@ -163,7 +164,7 @@ impl TraceAudit {
                         this.add(*kind, text, place);
                     }
                 }
-                // Packed numbers of lists contain no text.
+                // Packed lists of numbers contain no text.
                 4..=28 if number % 2 == 0 => {}
                 30 | 32 => {
                     this.fields(
@@ -181,7 +182,7 @@ impl TraceAudit {
         });
     }
 
-    /// Passes every length-delimited field to `each`; the rest of a broken message is searched as bytes.
+    /// Passes every length-delimited field of a message to `each`; the rest of a broken message is searched as bytes.
     fn fields(
         &mut self,
         message: &[u8],

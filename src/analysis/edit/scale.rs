@@ -1,8 +1,9 @@
 //! Scaling of a job to more or fewer ranks, by copying along one dimension of a grid of ranks.
 //!
-//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has the coordinates
-//! `(r / 4, r % 4)`. Along one dimension, the job changes from size `D` to size `D'`. The new rank with coordinate `x'`
-//! there copies the old rank with coordinate `x' mod D` and the same other coordinates; it belongs to *block* `x' / D`.
+//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has the
+//! coordinates `(r / 4, r % 4)`. Along one dimension, the job changes from size `D` to size `D'`. The new rank with
+//! coordinate `x'` in that dimension copies the old rank with coordinate `x' mod D` and the same other coordinates;
+//! the new rank belongs to *block* `x' / D`.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -14,8 +15,8 @@
 //! | the peer of a message with the same coordinate there | that rank in the same block |
 //! | a message along the dimension | the same step from the own coordinate, modulo `D'`, if all ranks along the dimension make the same messages; an error otherwise |
 //!
-//! A step of half the ring could go either way; it goes forward. If `D` is 1, a group of one member is a group along
-//! the dimension, and a larger group is across it.
+//! A step of half the ring could go in either direction; the scaling takes the forward direction. If `D` is 1, a
+//! group of one member is a group along the dimension, and a larger group is across it.
 //!
 //! # Bytes
 //!
@@ -67,10 +68,10 @@ impl SettingChoice for ShardScaling {
     ];
 }
 
-/// A message's step along the dimension, from its sender, and the other coordinates of its peer.
+/// Step of a message along the dimension, counted from the sender, and the other coordinates of the peer.
 type RingStep = (i64, (u32, u32));
 
-/// Message along the dimension: true for a receive, step from its sender, other coordinates of its peer, tag and bytes.
+/// Message along the dimension: true for a receive; step from the sender; other coordinates of the peer; tag; bytes.
 type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
 /// Scaling of a job.
@@ -84,7 +85,7 @@ pub struct JobScaling {
     own: BTreeMap<u32, DeclaredGroups>,
     names: GroupNames,
     crossings: BTreeMap<u32, Vec<CrossingMessage>>,
-    /// For each rank, true if all its copies are equal.
+    /// For each rank, true if all copies of the rank are equal.
     alike: BTreeMap<u32, bool>,
     /// True if a collective or a message crosses the dimension.
     exchanges: bool,
@@ -159,7 +160,7 @@ impl JobScaling {
             self.names.add(name);
         }
         self.own.insert(rank, own);
-        // Replays match messages in the order of ids, whatever the order of the file.
+        // Sorted because replays match messages in the order of ids, independent of the order in the file.
         records.sort_by_key(|(_, view)| view.id);
         let mut crossings = Vec::new();
         for (record, view) in records {
@@ -167,7 +168,7 @@ impl JobScaling {
             match view.op {
                 Op::Collective { group, .. } => {
                     let (_, shape) = self.group(rank, view.id, group).map_err(at)?;
-                    // Copies of a group get new names, so their collectives differ between blocks.
+                    // Copies of a group get new names, so the collectives of the copies differ between blocks.
                     alike &= shape != Some(GroupScaling::Copied);
                     self.exchanges |= shape != Some(GroupScaling::Copied);
                 }
@@ -195,7 +196,8 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns the members of the group that a node of `rank` uses, and how it scales; an empty list means all ranks.
+    /// Returns the members of the group that a node of `rank` uses, and how the group scales; an empty list means all
+    /// ranks.
     fn group(
         &self,
         rank: u32,
@@ -219,8 +221,8 @@ impl JobScaling {
         }
     }
 
-    /// Returns the step of a message from its sender along the dimension, and its peer's other coordinates; `None` if
-    /// both ends have the same coordinate there.
+    /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates;
+    /// `None` if both ends have the same coordinate along the dimension.
     fn step(
         &self,
         rank: u32,
@@ -258,7 +260,7 @@ impl JobScaling {
         Ok(Some((step, (far.outer, far.inner))))
     }
 
-    /// Checks that all ranks along the dimension send the same messages along it.
+    /// Checks that all ranks along the dimension send the same messages along that dimension.
     pub fn check(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.place(rank);

@@ -2,10 +2,11 @@
 //!
 //! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with its
-//! name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to it. Therefore a node
-//! on another lane that belongs to no other node is also covered, with all nodes that belong to it, if it began after
-//! the first covered node on the annotation's own lane and before the next uncovered node there.
+//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with
+//! its name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to the annotation.
+//! Therefore a node on another lane that belongs to no other node is also covered, with all nodes that belong to that
+//! node, if it began after the first covered node on the annotation's own lane and before the next uncovered node on
+//! that lane.
 //!
 //! A trace without these attributes expresses calls as control dependencies, as Chakra's own converter does: there a
 //! node belongs to its first control dependency, and a device node without one to its first data dependency.
@@ -15,23 +16,24 @@
 //! # Dependencies
 //!
 //! A dependency on a cut node becomes dependencies on the nearest kept nodes that the cut node waits for, through any
-//! number of cut nodes: data dependencies if data passes along the whole path, and otherwise control dependencies. If a
-//! cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes a *joint*: a node with the same id
-//! that does nothing and waits for them, so the number of dependencies grows by at most a constant factor.
+//! number of cut nodes: data dependencies if data passes along the whole path, and otherwise control dependencies. If
+//! a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes a *joint*: a node with the same
+//! id that does nothing and waits for those kept nodes. Then the number of dependencies grows by at most a constant
+//! factor.
 //!
 //! # Times
 //!
-//! Consider every rank on its own: a node starts when all its dependencies have ended, plus its delay, and lasts as
-//! recorded, including recorded waiting. This reproduces the capture to the nanosecond if chakram converted the trace.
-//! With `S` the earliest start of any selected node of the job, `start'(n) = max(0, start(n) - S)`, and a kept node
-//! gets the delay
+//! Times are computed for every rank on its own. A node starts when all its dependencies have ended, plus its delay,
+//! and lasts as recorded, including recorded waiting. This rule reproduces the capture to the nanosecond if chakram
+//! converted the trace. With `S` the earliest start of any selected node of the job, `start'(n) = max(0, start(n) -
+//! S)`, and a kept node gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
 //! ```
 //!
-//! which is not negative, because its new dependencies had ended before it started. Relative starts are therefore the
-//! same as in the whole job, on each rank and between ranks.
+//! which is not negative, because the new dependencies of `n` had ended before `n` started. Relative starts are
+//! therefore the same as in the whole job, on each rank and between ranks.
 
 use chakram_base::units::Span;
 use chakram_trace::format::encoder::MessageEncoder;
@@ -58,24 +60,24 @@ use close::DependencyClosure;
 #[derive(Debug)]
 pub struct RankSelection {
     rank: u32,
-    /// In the order of ids: true if the node is kept, and true if it was requested.
+    /// Per node in the order of ids: whether the node is kept.
     kept: Vec<bool>,
     asked: Vec<bool>,
     first: Span,
 }
 
-/// Summary of a rank's slice.
+/// Summary of one rank's slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
     /// Nodes of the whole trace.
     pub of: u64,
     /// Kept nodes.
     pub kept: u64,
-    /// Nodes that do nothing and replace cut ones.
+    /// Nodes that do nothing and replace cut nodes.
     pub joints: u64,
     /// Kept nodes whose dependencies changed.
     pub mended: u64,
-    /// True if control dependencies close a cycle, and were therefore left out.
+    /// True if control dependencies close a cycle, so that they were left out.
     pub cyclic: bool,
     /// Start of the first requested node, relative to the start of the slice.
     pub starts: Span,
@@ -119,7 +121,7 @@ impl RankSelection {
         self.first
     }
 
-    /// Cuts the nodes that communicate with nodes cut on other ranks.
+    /// Cuts the nodes that communicate with nodes that were cut on other ranks.
     pub fn cut(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;
@@ -170,7 +172,7 @@ impl SliceWriter<'_> {
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
-            // A slice does an uncounted part of the job's work.
+            // The amounts of work are dropped, because nobody counted the slice's part.
             let amounts = raw.metadata.amounts;
             let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
             let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();
@@ -180,7 +182,7 @@ impl SliceWriter<'_> {
             };
             edit.frame(first, &mut record, &mut out)?;
         }
-        // In file order.
+        // Nodes in file order.
         let mut place: Vec<u32> = raw.all().collect();
         place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
@@ -232,8 +234,8 @@ impl SliceWriter<'_> {
         Ok((out, sliced))
     }
 
-    /// The delay of each kept node, and the start and end of the rank. Joints have no delay: they end as soon as their
-    /// dependencies have.
+    /// Returns the delay of each kept node, and a summary with the start and end of the rank. Joints have no delay; a
+    /// joint ends as soon as its dependencies have ended.
     fn delays(&self) -> (Vec<Span>, SliceSummary) {
         let raw: &RawTrace<'_> = &self.trace.raw;
         let mut delays = vec![Span::ZERO; raw.nodes.len()];

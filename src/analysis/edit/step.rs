@@ -1,4 +1,4 @@
-//! One profiled step of a job: its traces are slices that are created when they are opened.
+//! One profiled step of a job. Its traces are slices, each created when it is opened.
 
 use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
 use chakram_base::units::Span;
@@ -9,10 +9,10 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Slices of a job's traces, keyed by a hash of their source.
+/// Slices of a job's traces; the key is a hash of the whole trace.
 struct StepStore {
     parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
-    /// Start of the step on the first rank to begin it.
+    /// Earliest start of the step over all ranks.
     start: Span,
 }
 
@@ -49,12 +49,13 @@ impl TraceStore for StepStore {
 }
 
 /// Returns the traces of `found` with only the nodes of the profiled step numbered `step`, cut as by a
-/// [slice](mod@super::slice). `groups` are declared outside the traces, and `piped` is the content of their pipe, if it
-/// was read.
+/// [slice](mod@super::slice). `groups` are declared outside the traces, and `piped` is the content of the traces'
+/// pipe, if it was already read.
 ///
 /// # Errors
 ///
-/// If a replay would reject the traces, a rank does not have the step, or the step communicates with nodes outside it.
+/// Fails if a replay would reject the traces, if a rank does not have the step, or if the step communicates with
+/// nodes outside it.
 pub fn select_step(
     found: &FoundTraces,
     step: u64,

@@ -1,8 +1,8 @@
-//! Edits of jobs: other batches, layers, buckets and replicas, in traces of what ran.
+//! Edits of captured or generated jobs: other batches, layers, buckets, replicas and stages.
 //!
-//! A [`JobEdit`] changes the traces of all ranks and reports what it [matched and changed](EditRow). Kernels that work on
-//! something else take a time of their recorded one and of the ratio of the work (`kernels.rs`); parts of the
-//! program that are repeated keep theirs. Edits that together change nothing give the same bytes.
+//! A [`JobEdit`] changes the traces of all ranks and reports what it [matched and changed](EditRow). The new time of
+//! a kernel with other work follows from its recorded time and the ratio of the work (`kernels.rs`); repeated parts
+//! of the program keep their times. Edits that cancel one another give the original bytes.
 
 use chakram_base::bounds;
 use chakram_report::edits::EditRow;
@@ -37,27 +37,28 @@ use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
 use repeat::PipelineStages;
 
-/// Numbers of what an edit found and did, in one rank or in all.
+/// Counts of the items that an edit found and changed, for one rank or for all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EditCounts {
     matched: u64,
     changed: u64,
     added: u64,
     removed: u64,
-    /// Kernels that were scaled by a line through those of their name, and without shapes.
+    /// Number of kernels scaled by a line through kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Kernels on parameters and transfers of them that grow as all parameters together.
+    /// Number of kernels on parameters, and of transfers of parameters, that are assumed to grow like all parameters
+    /// together.
     by_weights: u64,
-    /// Ranks without a trace that do as captured ones.
+    /// Number of added ranks that copy captured ranks.
     completed: u64,
-    /// Kernels without shapes in a wider model.
+    /// Number of kernels without shapes when the hidden size changes.
     without_widths: u64,
     notes: BTreeSet<String>,
 }
 
 impl EditCounts {
-    /// Returns the bases of new times, and what is not known.
+    /// Returns notes on the basis of the new times and on unknown facts.
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
@@ -102,17 +103,17 @@ impl EditCounts {
 /// Traces of an edited job.
 #[derive(Debug)]
 pub struct EditedJob {
-    /// The traces, in memory.
+    /// The edited traces, in memory.
     pub found: FoundTraces,
-    /// Groups that are declared beside them.
+    /// Groups declared outside the traces.
     pub groups: DeclaredGroups,
     /// One row for each edit.
     pub rows: Vec<EditRow>,
-    /// Number of ranks without a trace that do as captured ones of their role.
+    /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,
 }
 
-/// Traces that were edited, by their hashes.
+/// Edited traces, by hash.
 struct EditedStore(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl TraceStore for EditedStore {
@@ -125,16 +126,16 @@ fn refused(found: impl Into<String>, hint: &str) -> TraceError {
     TraceError::refused_at(TraceLocation::default(), found, hint)
 }
 
-/// Fails if `times` copies of `items` nodes would take more memory than there may be.
+/// Fails if `times` copies of `items` nodes would exceed the memory limit.
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} more nodes");
-    // An item with its dependencies, its record in the trace, and the trace as a graph.
+    // Bytes per node: an item with its dependencies, its record in the trace, and the trace as a graph.
     let fits = bounds::check(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refused(error.to_string(), "a smaller number"))
 }
 
-/// Returns what `counts` of an edit counts.
+/// Returns the unit of the numbers in [`EditRow`] for this edit, such as kernels or layers.
 fn counted(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
@@ -153,11 +154,12 @@ fn counted(edit: &JobEdit) -> &'static str {
     }
 }
 
-/// Edits the traces of `found`, for which `groups` are declared beside them; absent ranks that an edit adds do as `choice` says.
+/// Edits the traces of `found`, with `groups` declared outside the traces. `choice` selects the captured rank that an
+/// added rank copies.
 ///
 /// # Errors
 ///
-/// Traces that a replay would refuse, and edits that find nothing to change, or whose result is unknown.
+/// Fails on traces that a replay would reject, and on edits that find nothing to change or whose result is unknown.
 pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
@@ -222,7 +224,8 @@ pub fn edit_job(
                 JobEdit::Layers(_) => traces.clone(),
                 _ => Vec::new(),
             };
-            // Ranks with one trace get one trace, unless the edit is of one of them.
+            // Ranks with equal traces get equal edited traces (each is edited once), unless the edit is of a single
+            // rank.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
@@ -232,7 +235,8 @@ pub fn edit_job(
                 {
                     continue;
                 }
-                // A trace that messages leave names its rank, so ranks of different stages have different ones.
+                // The trace of a rank that sends messages names its peers, so ranks of different stages have
+                // different traces.
                 let hash = *blake3::hash(trace).as_bytes();
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
@@ -255,7 +259,7 @@ pub fn edit_job(
                 "look at what the job has with `inspect`",
             ));
         }
-        // The next edit may ask which of the new ranks are of which stage.
+        // The next edit may need the stages of the new ranks.
         let adds_ranks = matches!(
             edit,
             JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_)
@@ -303,8 +307,9 @@ pub fn edit_job(
     })
 }
 
-/// Keeps what an edit of layers replaced, where the traces `before` it are captured ones that no edit changed: recorded reductions
-/// of buckets, which are filled anew. Found by the inverse of the edit.
+/// Stores in `traces` the records that an edit of layers replaced (recorded reductions of buckets, because the edit
+/// fills buckets anew), so that a later edit can restore them. Does so only if no earlier edit changed the traces
+/// `before`. The replaced records are found by applying the inverse edit and comparing.
 fn keep_replaced(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
@@ -324,7 +329,7 @@ fn keep_replaced(
         };
         let change = LayerChange::By(-by);
         rates.learn(&new);
-        // An edit without an inverse keeps nothing.
+        // Without an inverse edit, nothing can be restored.
         if layers.learn(&new, count.unwrap_or(1), change).is_err() {
             return Ok(());
         }
@@ -349,7 +354,7 @@ fn keep_replaced(
     Ok(())
 }
 
-/// Returns by how many layers earlier edits changed a trace.
+/// Returns the number of layers that earlier edits added to a trace.
 fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
     let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
     words.find_map(|word| match word.parse() {
@@ -358,7 +363,7 @@ fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
     })
 }
 
-/// Returns an error of a rank's trace with its file.
+/// Adds the file of the rank's trace to an error.
 fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
     match found.files.iter().find(|file| file.rank == rank) {
         Some(file) => error.in_file(&file.path),
@@ -366,7 +371,8 @@ fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
     }
 }
 
-/// Returns edits in order, those of one kind that follow each other as factors together.
+/// Returns the edits in order, with edits of one kind combined into one: factors are multiplied, added layers are
+/// summed.
 fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
@@ -467,7 +473,7 @@ fn edit_rank(
     Ok((program.write()?, counts))
 }
 
-/// Notes an edit beside those that the trace has been given before; layers add up.
+/// Adds an edit to the list of edits in the trace; added layers are summed.
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
@@ -493,7 +499,7 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
-/// Notes the buckets beside an edit of layers, as fewer layers do not show them.
+/// Notes the bucket sizes with an edit of layers, because fewer layers may not show them.
 fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();
@@ -509,7 +515,7 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
 }
 
-/// Scales kernels by what earlier edits and this one come to.
+/// Scales kernels by the product of the factors of earlier edits and of this one.
 fn scale(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refused(
@@ -568,7 +574,7 @@ fn scale(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, T
     })
 }
 
-/// Reads the factors that earlier edits left in a trace.
+/// Parses the factors of earlier edits from a trace's list of edits.
 fn earlier_scaling(text: Option<&str>) -> SizeScaling {
     let mut scaling = SizeScaling::NONE;
     for word in text.unwrap_or_default().split_ascii_whitespace() {
@@ -582,7 +588,7 @@ fn earlier_scaling(text: Option<&str>) -> SizeScaling {
     scaling
 }
 
-/// Adds host time in front of the first node of a phase, in each step.
+/// Adds host time before the first node of a phase, in each step.
 fn delay(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {

@@ -1,4 +1,4 @@
-//! Counts of the attributes and fields of nodes.
+//! Counts the attributes and fields of nodes.
 
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{WireCursor, WireValue};
@@ -13,16 +13,16 @@ const FIELDS: [(u32, &str, &str); 4] = [
     (9, "outputs", "field"),
 ];
 
-/// Counts, for each attribute by name and type, the `selected` nodes that have it.
+/// Counts, for each attribute by name and type, how many of the `selected` nodes have it.
 pub fn count(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
     let mut known: Interner<(&[u8], &'static str)> = Interner::default();
-    // For each known attribute, the number of nodes with it, and the last of them.
+    // For each known attribute, the number of nodes that have it, and the last such node.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order; predicting the order saves look-ups.
+    // Similar nodes have the same attributes in the same order; so predicting the order saves look-ups.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.all().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;
@@ -67,14 +67,14 @@ pub fn count(
     let fields = fields.map(|(&(_, name, kind), count)| ((name.to_owned(), kind), count));
     let mut all = BTreeMap::new();
     for (key, count) in attributes.chain(fields) {
-        // Names that are not text may coincide after conversion.
+        // Names that are not UTF-8 may become equal after conversion.
         *all.entry(key).or_insert(0) += count;
     }
     all
 }
 
-/// Reads the next field of a node and returns it if it is an attribute; marks a field of [`FIELDS`] in `seen`. Stops at
-/// a broken field.
+/// Reads the next field of a node; returns the field if it is an attribute, and marks a field that is in [`FIELDS`]
+/// in `seen`. Stops at a broken field.
 fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
     let Ok((number, wire)) = node.field() else {
         *node = WireCursor::new(&[], 0);

@@ -67,7 +67,8 @@ impl NodeClass {
         !matches!(self, Self::Metadata | Self::Unreadable)
     }
 
-    /// Returns the types with this name: one, or for `collective` all collectives. Empty if the name is unknown.
+    /// Returns the types with this name: one type, or for `collective` the types of all collectives. The result is
+    /// empty if the name is unknown.
     pub fn named(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];

@@ -1,10 +1,11 @@
 //! The critical path of the recorded run: a chain of nodes, each released by the previous one, that ends with the last
 //! node.
 //!
-//! It is the longest path through dependencies and the order of nodes on their lanes, so its parts sum to the time of
-//! the run. If the ranks' times count from one start, the path follows a node that waited for another rank to that
-//! rank: a collective began when the last member arrived, and a message when both ends were there. The path therefore
-//! continues on the rank that arrived last, from its arrival.
+//! The critical path is the longest path through dependencies and the order of nodes on their lanes, so the times of
+//! its parts sum to the time of the run. If the ranks' times count from one start, the path follows a node that
+//! waited for another rank to that rank: a collective began when the last member arrived, and a message when sender
+//! and receiver had arrived. The path therefore continues on the rank that arrived last, from the time of its
+//! arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -15,24 +16,24 @@ use std::collections::BTreeMap;
 /// A part of the path: a node, and the time before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSegment {
-    /// Index of its rank among the tracks.
+    /// Index of the node's rank among the tracks.
     pub track: u32,
-    /// Index of the node in its track.
+    /// Index of the node in the track.
     pub node: u32,
     /// Start of this part.
     pub from: Time,
-    /// Time from the end of its releasing node until it started.
+    /// Time from the end of the releasing node to the start of this node.
     pub delay: Span,
-    /// Time that it then waited for another rank, if the path stays on this node meanwhile.
+    /// Time that the node then waited for another rank, if the path stays on this node while it waits.
     pub wait: Span,
-    /// The rest: its working time, or the transfer time of its data.
+    /// Remaining time of the part: work of the node, or transfer of its data.
     pub work: Span,
 }
 
 /// The critical path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// Its parts, in time order. Each begins where the previous one ends.
+    /// Parts of the path, in time order. Each part begins when the previous part ends.
     pub pieces: Vec<PathSegment>,
     /// Number of changes from one rank to another.
     pub changes: u32,
@@ -48,8 +49,8 @@ impl CriticalPath {
     }
 }
 
-/// The track and node of the last rank to arrive at the communication `step` of a track, if it arrived after `start`
-/// and before `end`.
+/// Returns the track and node of the last rank to arrive at the communication `step` of a track, if that rank arrived
+/// after `start` and before `end`.
 fn last(
     matches: &CommMatches<'_>,
     tracks: &[PathInput],
@@ -61,12 +62,12 @@ fn last(
     let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
     let others = nodes.filter(|&(t, _)| t != track);
     let late = others.filter(|other| came(other) > start && came(other) < end);
-    // On a tie, the lowest rank.
+    // On a tie, the lowest rank is taken.
     late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
-/// The critical path through `tracks`, up to the node that ends last; `None` if no node runs. Ranks are `joined` if
-/// their times count from one start.
+/// Returns the critical path through `tracks`, up to the node that ends last; `None` if no node runs. If `joined`,
+/// the times of all ranks count from one start, and the path may change ranks.
 pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
@@ -75,8 +76,8 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     });
     let (mut end, std::cmp::Reverse(mut at), mut node) = ends.max()?;
     let mut path = CriticalPath::default();
-    // Each node has a known cause, so the path is followed backward; a search for the longest path would visit all
-    // edges.
+    // The path is followed backward from cause to cause, because each node has one known cause; a search for the
+    // longest path would visit all edges.
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];
@@ -119,14 +120,14 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     Some(path)
 }
 
-/// Time of a path by its use.
+/// Time of a path, by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTime {
     /// Number of parts of the path.
     pub pieces: u64,
-    /// Time before they started.
+    /// Time before the nodes of the parts started.
     pub delay: Span,
-    /// Time that they waited for other ranks.
+    /// Time that the nodes waited for other ranks.
     pub wait: Span,
     /// Remaining time: work and transfers.
     pub work: Span,
@@ -140,7 +141,7 @@ impl PathTime {
         self.work += piece.work;
     }
 
-    /// Total time.
+    /// Returns the total time.
     pub fn all(&self) -> Span {
         self.delay + self.wait + self.work
     }
@@ -161,12 +162,12 @@ pub fn spent_by<K: Ord>(
 }
 
 impl PathSegment {
-    /// The kind of its node.
+    /// Returns the kind of the part's node.
     pub fn class(&self, tracks: &[PathInput]) -> NodeClass {
         tracks[self.track as usize].classes[self.node as usize]
     }
 
-    /// The id of its node.
+    /// Returns the id of the part's node.
     pub fn id(&self, tracks: &[PathInput]) -> u64 {
         tracks[self.track as usize].ids[self.node as usize]
     }

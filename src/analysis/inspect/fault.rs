@@ -1,4 +1,4 @@
-//! Faults of a file, counted, with examples.
+//! Faults of a file: counts, and the first fault of each kind.
 
 use chakram_trace::format::escape;
 use chakram_trace::graph::cycle::short_cycle;
@@ -58,7 +58,7 @@ impl FaultSummary {
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // The remedy concerns replays; here only the first line is shown.
+            // Only the first line is shown, because the remedy after it concerns replays.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.fault(1, || text),
@@ -104,7 +104,7 @@ impl FaultSummary {
         self.note(own[1].count, || format!("node {own_node} follows itself"));
     }
 
-    /// Adds the notice that `count` control dependencies, which close a cycle, were left out.
+    /// Adds the notice that `count` control dependencies were left out because they close a cycle.
     pub(super) fn without_control(&mut self, count: u64) {
         self.note(count, || {
             "control dependencies close a cycle; times and chains rest on data dependencies alone"
@@ -112,7 +112,7 @@ impl FaultSummary {
         });
     }
 
-    /// Adds the nodes that do not run in `recorded`; `next` has the successors.
+    /// Adds the nodes that do not run in `recorded`; `next` has the successors of each node.
     pub(super) fn cycle(&mut self, raw: &RawTrace<'_>, next: &Csr, recorded: &CapturedTimeline) {
         const SHOWN: usize = 6;
         let stuck = next.count() - recorded.ran;
@@ -136,7 +136,7 @@ impl FaultSummary {
     }
 }
 
-/// Number of faults, and the ids of the first ones.
+/// Counts faults and keeps the ids of the first ones.
 #[derive(Clone, Copy, Default)]
 struct FaultCounter {
     count: u64,

@@ -10,7 +10,8 @@ use chakram_trace::format::{GroupName, Op};
 use std::fmt;
 use std::str::FromStr;
 
-/// Pattern of a name: with `*`, `?` or `[` it must match the whole name, otherwise any part of it. Case-sensitive.
+/// Pattern of a name: a pattern with `*`, `?` or `[` must match the whole name, any other must be a part of the name.
+/// Case-sensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Glob pattern that matches the whole name.
@@ -20,7 +21,7 @@ pub enum NamePattern {
 }
 
 impl NamePattern {
-    /// Returns whether `name` matches.
+    /// Returns whether `name` matches the pattern.
     pub fn fits(&self, name: &str) -> bool {
         match self {
             Self::Whole(pattern) => pattern.matches(name),
@@ -88,7 +89,7 @@ impl FromStr for ClassFilter {
     }
 }
 
-/// Set of ranks: `0,4-7`.
+/// Set of ranks, such as `0,4-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSet(Vec<(u32, u32)>);
 
@@ -134,7 +135,7 @@ impl FromStr for RankSet {
     }
 }
 
-/// Attribute and its required value: `phase=backward`, `layer=3`.
+/// An attribute with its required value, such as `phase=backward` or `layer=3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeFilter {
     name: String,
@@ -173,7 +174,7 @@ impl FromStr for AttributeFilter {
     }
 }
 
-/// Filter of nodes, which must satisfy every condition that is set.
+/// Filter of nodes; a node must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
     /// Patterns, one of which the name must match.
@@ -186,9 +187,9 @@ pub struct NodeFilter {
     pub lanes: Vec<NamePattern>,
     /// Attributes that the node must have with one of the given values.
     pub labels: Vec<AttributeFilter>,
-    /// The node ends after this time, or is an instant at or after it.
+    /// Selects nodes that end after this time; an instant (a node without a duration) may be exactly at it.
     pub from: Option<Time>,
-    /// The node starts before this time.
+    /// Selects nodes that start before this time.
     pub to: Option<Time>,
 }
 
@@ -198,7 +199,7 @@ impl NodeFilter {
         *self == Self::default()
     }
 
-    /// Returns for each node of `trace` whether it is selected; `None` if all are.
+    /// Returns for each node of `trace` whether the node is selected; `None` if all nodes are.
     pub fn select(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
@@ -256,7 +257,7 @@ impl NodeFilter {
         })
     }
 
-    /// Returns whether the node is in the time window; nodes without times never are.
+    /// Returns whether the node is in the time window; nodes without times are never in it.
     fn fits_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;

@@ -1,4 +1,4 @@
-//! Summary of the files of a job.
+//! Summarizes the files of a job.
 
 use super::filter::NodeFilter;
 use super::parallel::in_order;
@@ -7,7 +7,7 @@ use super::trace::InspectedTrace;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{RankFile, TraceContents};
 
-/// Summarizes the nodes in `files`, sorted by rank, that match `filter`, on up to `threads` threads.
+/// Summarizes the nodes in `files` that match `filter`, on up to `threads` threads. `files` are sorted by rank.
 ///
 /// Fails with the first error if no file can be read at all.
 pub fn inspect_job(
@@ -18,7 +18,7 @@ pub fn inspect_job(
     inspect_job_with(files, filter, threads, &|| ())
 }
 
-/// As [`inspect_job`]; calls `read` for each file that was read.
+/// Like [`inspect_job`], and calls `read` for each file that was read.
 pub fn inspect_job_with(
     files: &[RankFile],
     filter: &NodeFilter,
@@ -62,7 +62,7 @@ fn summary(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, Trace
     Ok(RankInspection::new(&trace, filter, &file.path, sizes))
 }
 
-/// Formats an error with its cause on one line, without the remedy, which concerns replays.
+/// Formats an error with its cause on one line, without the remedy, because the remedy concerns replays.
 pub(super) fn reason(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();

@@ -7,7 +7,7 @@ use chakram_trace::graph::{Interner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Group in the notation of nodes, with the mask of participating dimensions unless all participate.
+/// Group in the notation of nodes, with the mask of participating dimensions unless all dimensions participate.
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
 /// Returns the display name of a group.
@@ -19,7 +19,7 @@ pub fn group_label(group: GroupName<'_>) -> String {
     }
 }
 
-/// Lane as tables name and order it.
+/// A lane; the order of the variants is the order in tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaneKey {
     /// A host thread.
@@ -34,7 +34,7 @@ pub enum LaneKey {
     Group(String),
     /// Sends to a rank without a stream in the trace.
     Peer(u32),
-    /// No lane, for nodes that occupy none: receives and empty nodes.
+    /// No lane, for nodes that occupy no lane: receives and empty nodes.
     None,
 }
 
@@ -57,9 +57,9 @@ impl fmt::Display for LaneKey {
 /// Lanes of a rank, assigned by the rules of a replay.
 #[derive(Debug)]
 pub struct LaneTable<'a> {
-    /// Lane of each node, an index into `keys`.
+    /// For each node, the index of its lane in `keys`.
     of: Vec<u32>,
-    /// Lanes in order of first use; groups are indices into `groups`, peers are ranks.
+    /// Lanes in order of first use; a group is an index into `groups`, and a peer is a rank.
     keys: Vec<Lane>,
     /// Groups in order of first use.
     groups: Vec<GroupKey<'a>>,
@@ -80,7 +80,7 @@ impl<'a> LaneTable<'a> {
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } | Op::Communication { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
-                // As in a replay, a posted receive occupies no engine of its NPU.
+                // As in a replay, a posted receive occupies no resource of its NPU.
                 Op::Message { receive: true, .. } => Lane::None,
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {
@@ -105,7 +105,7 @@ impl<'a> LaneTable<'a> {
         self.keys.len()
     }
 
-    /// Returns the lane of a node.
+    /// Returns the index of a node's lane.
     pub fn of(&self, node: u32) -> u32 {
         self.of[node as usize]
     }
@@ -119,7 +119,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns a lane as tables name it.
+    /// Returns the lane with the index `lane`, in the form that tables use.
     pub fn key(&self, lane: u32) -> LaneKey {
         match self.keys[lane as usize] {
             Lane::Host(thread) => LaneKey::Host(thread),
@@ -142,7 +142,8 @@ impl<'a> LaneTable<'a> {
         self.names.get(&key).map(|name| &name[..])
     }
 
-    /// Returns whether the node begins only when nothing else is due at the instant, as collectives do.
+    /// Returns whether a node of this class begins only after all other events of the same instant, as collectives
+    /// do.
     pub fn settles(class: NodeClass) -> bool {
         matches!(class, NodeClass::Collective(_))
     }

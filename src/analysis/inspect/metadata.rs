@@ -7,14 +7,14 @@ use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 /// Metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Schema version given in the file.
+    /// Schema version that the file states.
     pub version: String,
     /// Attributes: name, type, and value as text. Names of lanes are left out.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 
 impl TraceHeader {
-    /// Reads the record from the (decompressed) contents of a file; stops where it cannot be decoded.
+    /// Reads the record from the (decompressed) contents of a file; stops at the first field that cannot be decoded.
     pub fn read(contents: &[u8]) -> Self {
         let mut header = Self::default();
         let Ok(Some(record)) = FrameCursor::new(contents).next_record() else {

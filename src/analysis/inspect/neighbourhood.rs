@@ -1,4 +1,4 @@
-//! Single nodes with all fields and their neighbourhood.
+//! Single nodes with all their fields and their neighbourhood.
 
 use super::row::NodeRow;
 use super::trace::InspectedTrace;
@@ -12,57 +12,58 @@ use std::collections::BTreeMap;
 /// Attribute or other field of a node: name, type, and value as text.
 pub type FieldText = (String, &'static str, String);
 
-/// All fields of a node.
+/// A node with all its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord<'a> {
     /// Row of the node in lists.
     pub row: NodeRow<'a>,
-    /// Name that the file gives its lane, if any.
+    /// Name of the node's lane in the file, if the file states one.
     pub lane_name: Option<String>,
-    /// Number of its record, and the record's byte offset in the (decompressed) file.
+    /// Number of the node's record, and the record's byte offset in the (decompressed) file.
     pub place: (usize, usize),
     /// Fields except name, id and dependencies, in the order of the file.
     pub fields: Vec<FieldText>,
 }
 
-/// Node in the neighbourhood of another.
+/// A node in the neighbourhood of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearbyNode<'a> {
-    /// The neighbour's row.
+    /// Row of the neighbour in lists.
     pub row: NodeRow<'a>,
-    /// Number of dependencies on the shortest path.
+    /// Number of dependencies on the shortest path between the two nodes.
     pub distance: u32,
-    /// True if only control dependencies connect it to nearer nodes.
+    /// Whether only control dependencies connect the neighbour to nearer nodes.
     pub control: bool,
 }
 
-/// Nodes on one side of another, nearest first.
+/// Nodes before or after a node, nearest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NearbyNodes<'a> {
-    /// The nodes.
+    /// Listed nodes, nearest first.
     pub nodes: Vec<NearbyNode<'a>>,
-    /// True if there are more nodes than listed.
+    /// Whether there are more nodes than the listed ones.
     pub more: bool,
 }
 
-/// Node with its neighbourhood.
+/// A node with its neighbourhood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNeighbourhood<'a> {
     /// The node in the centre.
     pub node: NodeRecord<'a>,
-    /// Nodes that it depends on.
+    /// Nodes that `node` depends on, transitively.
     pub before: NearbyNodes<'a>,
-    /// Nodes that depend on it.
+    /// Nodes that depend on `node`, transitively.
     pub after: NearbyNodes<'a>,
-    /// Dependency ids of nodes that do not exist.
+    /// Ids in dependencies of `node` that no node has.
     pub nowhere: Vec<u64>,
-    /// Dependencies among all these nodes: id of the predecessor, id of the successor, and true for control only.
+    /// Dependencies among all these nodes: id of the predecessor, id of the successor, and whether only control
+    /// dependencies connect the two.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
 impl<'a> NodeNeighbourhood<'a> {
     /// Collects the node with this id in `trace`, and the nodes within `depth` dependencies, at most `most` on each
-    /// side; `None` without such a node.
+    /// side; `None` if no node has this id.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find(id)?;
         let raw = &trace.raw;
@@ -70,14 +71,14 @@ impl<'a> NodeNeighbourhood<'a> {
         let previous = next.reversed();
         let (before, more_before) = neighbourhood(centre, depth, most, &previous);
         let (after, more_after) = neighbourhood(centre, depth, most, &next);
-        // Distances of all shown nodes.
+        // Distance of each shown node from the centre.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
         for &node in near.keys() {
             for dep in raw.deps(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
-                    // An edge is control-only if all dependencies between the two nodes are.
+                    // An edge is control-only if all dependencies between the two nodes are control dependencies.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
                 }
             }
@@ -139,7 +140,7 @@ impl<'a> NodeNeighbourhood<'a> {
                     .map(|near| &near.row),
             )
             .collect();
-        // On a cycle a node can be on both sides.
+        // If there is a cycle, a node can be on both sides.
         let mut places: BTreeMap<u64, u32> = BTreeMap::new();
         let mut vertices = Vec::new();
         for row in rows {

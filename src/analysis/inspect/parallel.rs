@@ -1,4 +1,4 @@
-//! Ordered parallel map over files.
+//! Processes items (such as files) in parallel and passes on the results in order.
 
 use chakram_base::interrupt::inherited;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ struct OrderedWork<R> {
     taken: usize,
     /// Results waiting for the consumer.
     done: BTreeMap<usize, R>,
-    /// True if no further item may be started.
+    /// Whether the threads must not start further items.
     over: bool,
 }
 
@@ -36,9 +36,9 @@ pub fn in_order<T: Sync, R: Send, E>(
         done: BTreeMap::new(),
         over: false,
     });
-    // One condition for workers and consumer: both wait on the same progress.
+    // One condition variable serves workers and consumer, because both wait for changes of the same state.
     let changed = Condvar::new();
-    // `work` runs without the lock, so even a poisoned lock guards consistent data.
+    // A poisoned lock still guards consistent data, because `work` runs without the lock.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
@@ -64,7 +64,7 @@ pub fn in_order<T: Sync, R: Send, E>(
                             changed.notify_all();
                         }
                         Err(cause) => {
-                            // The consumer must not wait for a result that never comes.
+                            // Set so that the consumer does not wait for a result that never comes.
                             guard.over = true;
                             changed.notify_all();
                             drop(guard);
@@ -109,7 +109,7 @@ mod tests {
             let mut taken = Vec::new();
             let work = |&item: &u32| {
                 most.fetch_max(alive.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // The first item of every few takes longest.
+                // The first item of every five takes longest.
                 (0..(200 - item % 5 * 40) * 100).for_each(|i| {
                     std::hint::black_box(i);
                 });

@@ -1,4 +1,4 @@
-//! Data of a rank for the critical path of a job, in flat arrays of about 50 bytes per node.
+//! Data of a rank that the critical path of a job needs, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
 use super::times::TimeBasis;
@@ -10,16 +10,16 @@ use chakram_trace::graph::captured_timeline::NONE;
 use chakram_trace::graph::{CapturedTimeline, NameTable};
 use chakram_trace::matching::{CommStep, RankComms};
 
-/// Data of a rank for the critical path of a job.
+/// Data of a rank that the critical path of a job needs.
 #[derive(Debug)]
 pub struct PathInput {
     /// Rank of the trace.
     pub rank: u32,
-    /// Source of its times.
+    /// Source of the rank's times.
     pub basis: TimeBasis,
-    /// True if every duration is a whole number of microseconds.
+    /// Whether every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// Recorded end of the rank's last event, if the file gives it.
+    /// Recorded end of the rank's last event, if the file states it.
     pub captured: Option<Span>,
     /// Number of nodes that run.
     pub ran: usize,
@@ -35,7 +35,7 @@ pub struct PathInput {
     pub(super) name_of: Vec<u32>,
     /// Communication of the rank, sorted by node.
     pub(super) comms: RankComms,
-    /// For each communication step, the time that it waited for other ranks.
+    /// For each communication step, the time that the step waited for other ranks.
     waits: Vec<Span>,
 }
 
@@ -89,7 +89,7 @@ impl PathInput {
         })
     }
 
-    /// Returns the communication step of a node, and its waiting time.
+    /// Returns the communication step of a node, and the waiting time of this step.
     pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
         let found = self
             .comms
@@ -114,7 +114,7 @@ impl PathInput {
     }
 }
 
-/// Lists the communication of a rank, counted in program order and sorted by node.
+/// Lists the communication of a rank, numbered in program order and sorted by node.
 fn comms(trace: &InspectedTrace<'_>) -> RankComms {
     let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();

@@ -1,4 +1,4 @@
-//! Rendering of inspections as text, JSON and CSV.
+//! Renders inspections as text, JSON and CSV.
 
 use chakram_base::setting::SettingChoice;
 
@@ -17,16 +17,16 @@ pub use node::{NeighbourhoodDocument, json as node_json, text as node_text};
 pub use path::{PathReport, PathsDocument, TrackPath, paths};
 pub use summary::render as text;
 
-/// How to see the parts that a text leaves out, in the words of the program that shows it.
+/// Hints on how to see the parts that a text omits, in the words of the program that shows the text.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderHints {
-    /// Everything.
+    /// How to see everything.
     pub all: &'static str,
     /// How to see the paths of all ranks, or of one.
     pub all_paths: &'static str,
     /// How to see a table in full.
     pub table: fn(InspectTable) -> String,
-    /// How to see this many nodes.
+    /// How to see a given number of nodes.
     pub limit: fn(usize) -> String,
 }
 

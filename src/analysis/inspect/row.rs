@@ -11,21 +11,21 @@ use chakram_trace::format::Op;
 pub struct NodeRow<'a> {
     /// Rank of the node's trace.
     pub rank: u32,
-    /// Id in the file.
+    /// Id of the node in the file.
     pub id: u64,
-    /// Start and end; `None` for a node on a cycle of dependencies or blocked by one.
+    /// Start and end of the node; `None` for a node on a cycle of dependencies or blocked by one.
     pub ran: Option<(Time, Time)>,
     /// Duration, including waiting for other ranks.
     pub length: Span,
-    /// Time waiting for other ranks.
+    /// Part of the duration in which the node waited for other ranks.
     pub wait: Span,
-    /// Delay from the end of its last dependency until it was ready.
+    /// Delay from the end of the node's last dependency until the node was ready.
     pub delay: Span,
     /// Type of the node.
     pub class: NodeClass,
-    /// Lane on which it ran.
+    /// Lane on which the node ran.
     pub lane: LaneKey,
-    /// Name in the file.
+    /// Name of the node in the file.
     pub name: &'a str,
     /// Group of a collective.
     pub group: Option<String>,
@@ -33,7 +33,7 @@ pub struct NodeRow<'a> {
     pub peer: Option<(u32, i32)>,
     /// Floating-point operations.
     pub flops: u64,
-    /// Bytes.
+    /// Bytes moved.
     pub bytes: u64,
 }
 

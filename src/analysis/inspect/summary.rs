@@ -36,15 +36,15 @@ pub struct RankOverview {
     pub data: u64,
     /// Number of control dependencies, as the file names them.
     pub control: u64,
-    /// Length of the longest chain of dependencies, in nodes.
+    /// Number of nodes in the longest chain of dependencies.
     pub depth: u32,
     /// Largest number of nodes at the same depth.
     pub width: u32,
-    /// Start of its first node.
+    /// Start of the rank's first node.
     pub start: Time,
-    /// End of its last node.
+    /// End of the rank's last node.
     pub end: Time,
-    /// Source of these times.
+    /// Source of `start` and `end`.
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
@@ -70,14 +70,14 @@ pub struct RankInspection {
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-/// Index of the sending ends among the sums of messages between two ranks.
+/// Index of the sends in the sums of messages between two ranks.
 pub const SENT: usize = 0;
-/// Index of the receiving ends.
+/// Index of the receives in the sums of messages between two ranks.
 pub const RECEIVED: usize = 1;
 
 impl RankInspection {
-    /// Sums the nodes of `trace` that match `filter`. Its file is `path`; `sizes` are the bytes of the file and of its
-    /// contents.
+    /// Sums the nodes of `trace` that match `filter`. The file of the trace is `path`; `sizes` are the bytes of the
+    /// file and of its contents.
     pub fn new(
         trace: &InspectedTrace<'_>,
         filter: &NodeFilter,
@@ -97,7 +97,7 @@ impl RankInspection {
         file_bytes: u64,
         contents: &TraceContents,
     ) -> Result<Self, TraceError> {
-        // Attributes are counted from records, so that can run in parallel with the rest, which uses decoded
+        // Counting attributes uses only records, so it can run in parallel with the other sums, which use decoded
         // nodes.
         let count = |raw: &RawTrace<'_>| attributes::count(raw, |_| true);
         let bytes = contents.as_slice();
@@ -156,7 +156,7 @@ impl RankInspection {
     }
 }
 
-/// Collects the groups that metadata nodes declare; unreadable ones are added to the faults.
+/// Collects the groups that metadata nodes declare; unreadable declarations are added to the faults.
 fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
     for item in &trace.raw.nodes {
@@ -167,7 +167,7 @@ fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGrou
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
-                // Only the first line, because the remedy after it concerns replays.
+                // Only the first line is shown, because the text after it is a remedy for replays.
                 let text = text.lines().next().unwrap_or_default().to_owned();
                 faults.faults.push(CountedFault { count: 1, text });
             }
@@ -208,7 +208,7 @@ impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
         self.sums[index].add(tally);
     }
 
-    /// Returns the sums by the names of the keys, merging keys of one name.
+    /// Returns the sums by name; keys with equal names are merged.
     fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
         let mut named: BTreeMap<N, NodeSums> = BTreeMap::new();
         for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
@@ -271,7 +271,7 @@ impl RankTables {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.named(|lane: u32| lane) {
             let name = trace.lanes.name(lane).map(str::to_owned);
-            // Groups over different dimensions have separate lanes but one name, so they share a row.
+            // Groups over different dimensions have separate lanes but the same name, so their lanes share a row.
             let entry = by_lane.entry(trace.lanes.key(lane));
             entry.or_insert((name, NodeSums::default())).1.add(&tally);
         }
@@ -299,8 +299,8 @@ pub struct JobInspection {
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Schema versions in the files, each with its number of ranks.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type: value on the first rank with it, number of ranks with it, and
-    /// true if all these have the same value.
+    /// Attributes of metadata records, by name and type: value on the first rank with it, number of ranks with it,
+    /// and true if all these ranks have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,
@@ -310,11 +310,11 @@ pub struct JobInspection {
     pub types: SpreadTable<NodeClass>,
     /// Sums by lane.
     pub lanes: SpreadTable<LaneKey>,
-    /// Name of each lane on the first rank that names it, and true if others name it differently.
+    /// Name of each lane on the first rank that names it, and true if other ranks name it differently.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
     pub collectives: SpreadTable<(String, CollectiveKind)>,
-    /// Sums of messages by sender and receiver, for the sending and the receiving ends.
+    /// Sums of messages by sender and receiver, separately for sends and receives.
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
     /// Sums by operator (the name without numbers of steps and layers) and type.
     pub operators: SpreadTable<(String, NodeClass)>,

@@ -1,23 +1,23 @@
-//! Sums over nodes, with their spread over ranks.
+//! Sums over nodes, with the spread of these sums over ranks.
 
 use chakram_base::units::Span;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Sums over nodes.
+/// Sums over nodes with a common property.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSums {
     /// Number of nodes.
     pub nodes: u64,
-    /// Total duration, including waiting for other ranks.
+    /// Total duration of the nodes, including waiting for other ranks.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Total time waiting for other ranks.
+    /// Total time of waiting for other ranks.
     #[serde(rename = "wait_ps")]
     pub wait: Span,
     /// Total floating-point operations.
     pub flops: u64,
-    /// Total bytes.
+    /// Total bytes moved.
     pub bytes: u64,
     /// Number of nodes that took no time or have no recorded duration.
     #[serde(rename = "nodes_without_time")]
@@ -41,20 +41,20 @@ impl NodeSums {
     }
 }
 
-/// Sum over ranks, with the ranks at both extremes.
+/// A sum over ranks, with the ranks that have the minimum and the maximum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadRow {
     /// Sum over ranks.
     pub sum: NodeSums,
-    /// Number of ranks with such nodes.
+    /// Number of ranks that have such nodes.
     pub ranks: u32,
-    /// Least time on one of these ranks, and the first rank with it.
+    /// Minimum time on a rank that has such nodes, and the first rank with this time.
     pub least: (Span, u32),
-    /// Most time on one of these ranks, and the first rank with it.
+    /// Maximum time on a rank, and the first rank with this time.
     pub most: (Span, u32),
-    /// Fewest nodes on one of these ranks, and the first rank with this number.
+    /// Minimum number of nodes on a rank that has such nodes, and the first rank with this number.
     pub fewest: (u64, u32),
-    /// Most nodes on one of these ranks, and the first rank with this number.
+    /// Maximum number of nodes on a rank, and the first rank with this number.
     pub largest: (u64, u32),
 }
 
@@ -113,7 +113,7 @@ impl<K: Ord> SpreadTable<K> {
         self.0.iter()
     }
 
-    /// Returns the rows by time, largest first; rows without time by number of nodes.
+    /// Returns the rows by time, largest first; rows without time are sorted by number of nodes.
     pub fn by_time(&self) -> Vec<(&K, &SpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));

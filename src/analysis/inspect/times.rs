@@ -7,21 +7,21 @@ use chakram_trace::graph::captured_timeline::{NONE, NodeTiming};
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 
-/// Source of a rank's times.
+/// Source of the times of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
     /// The file gives start times.
     Given,
-    /// Durations and delays between causes and effects: the run as captured.
+    /// The file has durations, and delays between causes and effects. They reproduce the captured run.
     Kept,
-    /// Durations without delays; time lost between nodes is missing, so starts are early.
+    /// The file has durations but no delays. The time between nodes is unknown, so starts are too early.
     Estimated,
     /// The file has no durations.
     Unknown,
 }
 
 impl TimeBasis {
-    /// The word for it in output files.
+    /// Returns the word for this source in output files.
     pub fn word(self) -> &'static str {
         match self {
             Self::Given => "given",
@@ -44,7 +44,7 @@ pub struct RankTimes {
 }
 
 impl RankTimes {
-    /// Times of `raw`, where `next` has the successors over enforced dependencies.
+    /// Computes the times of `raw`; `next` has the successors by enforced dependencies.
     pub fn new(
         raw: &RawTrace<'_>,
         classes: &[NodeClass],
@@ -88,7 +88,7 @@ impl RankTimes {
         }
     }
 
-    /// Start and end of the rank's run.
+    /// Returns the start and the end of the rank's run.
     pub fn extent(&self) -> (Time, Time) {
         let running = || (0..self.run.start.len()).filter(|&i| self.run.runs(i as u32));
         let first = running().map(|i| self.run.start[i]).min();
@@ -97,8 +97,8 @@ impl RankTimes {
     }
 }
 
-/// Replaces starts and ends by the times in the file, counted from the first node that took time, and causes by the
-/// node that ended last before.
+/// Replaces starts and ends by the times in the file, counted from the first node that took time, and replaces each
+/// cause by the node that ended last before the start.
 fn given(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
@@ -115,11 +115,11 @@ fn given(
         run.end[i] = start + raw.nodes[node as usize].view.lasted();
         run.cause[i] = NONE;
     }
-    // Every node has a start in the file, so all ran, even on a cycle of dependencies.
+    // Every node has a start in the file, so all nodes ran, even on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.all().collect();
-    // Nodes on one lane run in turn, so the previous one may be the cause of a start.
+    // Nodes on one lane run in turn, so the previous node on the lane may be the cause of a start.
     order.sort_by_key(|&node| (lanes.exclusive(node), run.start[node as usize], node));
     for pair in order.windows(2) {
         if lanes.exclusive(pair[0]) != NONE && lanes.exclusive(pair[0]) == lanes.exclusive(pair[1])
@@ -133,7 +133,7 @@ fn given(
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)
-            // At the same instant, the node with the higher id is the effect, so that causes go back in
+            // At the same instant, the node with the higher id is the effect, so that a chain of causes goes back in
             // time.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));

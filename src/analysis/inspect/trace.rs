@@ -1,4 +1,4 @@
-//! Trace of one rank, analysed for inspection.
+//! The trace of one rank, analysed for inspection.
 
 use super::class::NodeClass;
 use super::fault::FaultSummary;
@@ -11,12 +11,12 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{Csr, RawTrace};
 use std::{panic, thread};
 
-/// Trace of one rank, analysed for inspection.
+/// The trace of one rank with the data that inspection derives from it.
 #[derive(Debug)]
 pub struct InspectedTrace<'a> {
     /// Rank of the trace.
     pub rank: u32,
-    /// Nodes and dependencies; unreadable ones have moved to `faults`.
+    /// Nodes and dependencies; unreadable nodes are in `faults` instead.
     pub raw: RawTrace<'a>,
     /// Metadata record.
     pub header: TraceHeader,
@@ -24,7 +24,7 @@ pub struct InspectedTrace<'a> {
     pub classes: Vec<NodeClass>,
     /// Lane of each node.
     pub lanes: LaneTable<'a>,
-    /// Successors of each node, over the enforced dependencies.
+    /// Successors of each node, by the enforced dependencies.
     pub next: Csr,
     /// Times of the nodes.
     pub times: RankTimes,
@@ -61,7 +61,7 @@ impl<'a> TraceAnalysis<'a> {
 }
 
 impl<'a> InspectedTrace<'a> {
-    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file name to an error.
+    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file name to a read error.
     ///
     /// Fails only if neither a node nor the metadata record can be read.
     pub fn read(
@@ -72,7 +72,7 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Reads like [`Self::read`], and concurrently runs `beside` on the raw trace on another thread.
+    /// Reads like [`Self::read`], and runs `beside` on the raw trace in another thread at the same time.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -132,7 +132,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns FLOPs and bytes of a node, as given in the file.
+    /// Returns FLOPs and bytes of a node, as the file states them.
     pub fn work(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
@@ -144,7 +144,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the nodes in program order: in the order of ids, unless dependencies contradict it.
+    /// Returns the nodes in program order: in the order of ids, unless dependencies contradict that order.
     pub fn program_order(&self) -> Vec<u32> {
         if self.next.edges().all(|(from, to)| from < to) {
             return self.raw.all().collect();

@@ -9,7 +9,7 @@ use chakram_trace::format::TensorClass;
 /// in the order of ids, at which the total is exceeded.
 pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
-        // Sums stay below 2^96, because there are fewer than 2^32 nodes.
+        // The sums stay below 2^96, because there are fewer than 2^32 nodes.
         let changes = raw.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;

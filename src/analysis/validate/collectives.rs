@@ -1,4 +1,4 @@
-//! Collectives of a group: all members must have the same ones in the same order.
+//! Checks the collectives of a group: all members must have the same collectives in the same order.
 
 use super::NONE;
 use super::communication::{CallDigest, CommunicationDigest};
@@ -10,7 +10,7 @@ use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, disagre
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Access to the calls of a party.
+/// Access to the calls of a party (the members of a group).
 struct PartyCalls<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a BoundGroup,
@@ -65,7 +65,7 @@ impl<'a> PartyCalls<'a> {
         format!("rank {} {next}", self.rank(member))
     }
 
-    /// Checks a call on its own.
+    /// Checks one call without the calls of other members.
     fn each(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.of(at);
         let (party, bytes) = (self.party, call.node.bytes);
@@ -85,7 +85,7 @@ impl<'a> PartyCalls<'a> {
         }
     }
 
-    /// Reports the first collective on which the members disagree. Returns true if they all agree.
+    /// Reports the first collective on which the members disagree. Returns true if all members agree.
     fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
@@ -100,7 +100,7 @@ impl<'a> PartyCalls<'a> {
             let said = sequence.at(k).map(|at| self.signature(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // The larger side is taken as right; on a tie, the side of the lowest rank.
+        // The majority of members is assumed to be right; on a tie, the side with the lowest rank.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {
@@ -141,7 +141,8 @@ impl<'a> PartyCalls<'a> {
     }
 }
 
-/// Compares the collectives of each party's members. Returns the calls of parties whose members agree and are known.
+/// Compares the collectives of each party's members. Returns the calls of parties whose members agree and all have
+/// traces.
 pub(super) fn check<'a>(
     members: &[(u32, &'a ValidatedTrace)],
     parties: &[BoundGroup],
@@ -156,7 +157,7 @@ pub(super) fn check<'a>(
             ranks.to_mut().sort_unstable();
             ranks.to_mut().dedup();
         }
-        // Both are in ascending order of ranks.
+        // Both lists are in ascending order of ranks.
         for rank in ranks.iter() {
             let Ok(index) = members.binary_search_by_key(rank, |(rank, _)| *rank) else {
                 continue;

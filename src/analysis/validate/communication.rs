@@ -14,11 +14,11 @@ use chakram_trace::matching::SlotCalls;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDigest {
     pub id: u64,
-    /// Bytes given in the file.
+    /// Bytes that the file states.
     pub bytes: u64,
     pub record: u32,
     name: u32,
-    /// Position in program order; before that is known, index in the raw trace.
+    /// Position in program order; before the program order is known, index in the raw trace.
     pub place: u32,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct NodeDigest {
 pub(super) struct CallDigest {
     pub node: NodeDigest,
     pub slot: u32,
-    /// Rank of the root; [`NONE`] for the group's first member.
+    /// Rank of the root; [`NONE`] means the group's first member.
     pub root: u32,
     pub kind: CollectiveKind,
 }
@@ -38,7 +38,7 @@ pub(super) struct MessageDigest {
     pub node: NodeDigest,
     /// The rank at the other end.
     pub peer: u32,
-    /// Rank of this end, if the node gives it.
+    /// Rank of this end, if the node states it.
     pub own: u32,
     pub tag: i32,
     pub receive: bool,
@@ -51,17 +51,17 @@ pub(super) struct InSwitchAccess {
     pub store: bool,
 }
 
-/// Group in the notation of a trace: its name, unless it is all ranks, and a mask of the machine's dimensions.
+/// Group in the notation of a trace: its name (absent for all ranks), and a mask of the machine's dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
 
-/// The parts of a trace that other ranks must agree with.
+/// The parts of a trace that must agree with other ranks.
 #[derive(Debug, Default)]
 pub(super) struct CommunicationDigest {
-    /// True if it is complete and in program order.
+    /// Whether the digest is complete and in program order.
     pub whole: bool,
     /// Collectives in program order; messages have the same order.
     pub calls: Vec<CallDigest>,
@@ -72,22 +72,22 @@ pub(super) struct CommunicationDigest {
     /// Calls of each slot.
     pub calls_of: SlotCalls,
     pub declared: DeclaredGroups,
-    /// Waits among the calls and messages; empty if they cannot be used.
+    /// Waits among the calls and messages; empty if the digest is incomplete.
     pub waits: WaitEdges,
     names: NameTable,
 }
 
-/// Collects the digest from the nodes of a trace, in the order of its raw trace.
+/// Collects the digest from the nodes of a trace, in the order of the raw trace.
 #[derive(Debug, Default)]
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the last used group, because copying names for each call is slow.
+    /// Slot of the group used last; kept because copying names for each call is slow.
     last: Option<u32>,
 }
 
 impl DigestCollector {
-    /// Adds node `i`, if it communicates or accesses memory through switches.
+    /// Adds node `i`, if the node communicates or accesses memory through switches.
     #[inline]
     pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         if let ValidationRole::Call(part)
@@ -163,7 +163,7 @@ impl DigestCollector {
     }
 
     fn kept(&mut self, raw: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
-        /// Maximum bytes kept of a name; messages show less.
+        /// Maximum number of bytes kept of a name; messages show fewer.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
@@ -184,7 +184,7 @@ impl DigestCollector {
         &mut self.facts.declared
     }
 
-    /// Returns the digest in program order; it is incomplete if anything is `missing`.
+    /// Returns the digest in program order; the digest is incomplete if `missing`.
     pub fn finish(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
         let facts = &mut self.facts;
         facts.whole = !missing && !matches!(order, ProgramOrder::Cyclic);
@@ -218,7 +218,8 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes the first message or collective after `place` in program order, or the first of all for `None`.
+    /// Describes the first message or collective after `place` in program order, or the first one of the trace for
+    /// `None`.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));

@@ -1,9 +1,9 @@
-//! Cycles of waits across ranks, which no order of events on any machine could complete.
+//! Finds cycles of waits across ranks: deadlocks on every machine, in any order of events.
 //!
-//! A receive waits for its send; a member of a collective waits for everything before the other members' calls. A
+//! A receive waits for its send; a member of a collective waits for all work before the other members' calls. A
 //! collective with a root waits for less: members that only send wait for no other member, and members that only
-//! receive wait only for the root. Other cycles, such as on lanes shared by collectives of several groups, depend on
-//! the machine and are found by the replay.
+//! receive wait only for the root. Other cycles, such as on lanes that collectives of several groups share, depend on
+//! the machine, and only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -15,8 +15,8 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// The waits of all ranks: first the vertices of each trace, then one vertex for each collective of each party, which
-/// represents the moment when all required members have arrived.
+/// The waits of all ranks: first the vertices of each trace, then one vertex for each collective of each party. That
+/// vertex represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// Index of the first vertex of each trace.
@@ -45,7 +45,8 @@ pub(super) fn check(
         .iter()
         .map(|(_, trace)| take(trace.facts.waits.len()))
         .collect();
-    // Only parties whose members agree have sequences, so the first one counts the party's collectives.
+    // Only parties whose members agree have sequences, so the sequence of the first member gives the number of the
+    // party's collectives.
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)
@@ -74,7 +75,7 @@ pub(super) fn check(
 }
 
 impl WaitGraph<'_> {
-    /// The vertex of a call or message of trace `index`, with number `own` in its trace.
+    /// Returns the vertex of a call or message in the trace with this `index`; `own` is its number in the trace.
     fn vertex(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }
@@ -127,7 +128,8 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // With a root, a member only sends or only receives, so it takes part in one direction of waiting.
+            // With a root, a member only sends or only receives, so each member either makes others wait or waits
+            // itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),

@@ -1,4 +1,4 @@
-//! Collection of defects: all are counted, and the first of each kind are kept.
+//! Collection of defects: all are counted, and only the first few of each kind are kept.
 
 use super::kind::{DefectKind, Severity};
 use super::node::ValidatedNode;
@@ -10,9 +10,9 @@ use std::fmt;
 /// Location of a defect in a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefectLocation {
-    /// The node's id.
+    /// Id of the node.
     pub node: Option<u64>,
-    /// The node's name, shortened.
+    /// Name of the node, shortened.
     pub name: String,
     /// Number of the record; the metadata record is 0.
     pub record: Option<usize>,
@@ -68,7 +68,7 @@ pub struct Defect {
     pub rank: Option<u32>,
     /// Location in the trace.
     pub site: DefectLocation,
-    /// Found and expected content.
+    /// Description of the found and the expected content.
     pub found: String,
     /// Remedy, if it is more specific than the remedy for the kind.
     pub hint: Option<String>,
@@ -89,7 +89,7 @@ impl Defect {
         }
     }
 
-    /// Sets the rank.
+    /// Sets the rank of the defect.
     #[must_use]
     pub(super) fn of(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
@@ -138,7 +138,7 @@ impl DefectLog {
         }
     }
 
-    /// Adds a defect of a trace. `make` returns its location and finding, and is called only if the defect is
+    /// Adds a defect of a trace. `make` returns the location and the description, and is called only if the defect is
     /// kept.
     #[inline]
     pub(super) fn add(
@@ -153,7 +153,7 @@ impl DefectLog {
         }
     }
 
-    /// Adds `defect`, and counts it for its rank.
+    /// Adds `defect`, and counts it for the rank.
     pub(super) fn push(&mut self, defect: Defect) {
         let kind = defect.kind;
         if let Some(rank) = defect.rank {
@@ -168,7 +168,7 @@ impl DefectLog {
         }
     }
 
-    /// Counts `more` defects of `kind` in addition to the last one that was pushed.
+    /// Counts `more` defects of `kind` in addition to the last defect that was pushed.
     pub(super) fn count_more(&mut self, kind: DefectKind, more: u64) {
         self.counts[kind as usize] += more;
     }

@@ -1,4 +1,5 @@
-//! Dependencies of one trace: missing, on the node itself, duplicate, or cyclic; and the nodes that these block.
+//! Dependencies of one trace: dependencies on missing nodes or on the node itself, repeated dependencies, cycles, and
+//! nodes blocked by them.
 
 use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
@@ -21,15 +22,15 @@ pub(super) enum ProgramOrder {
     Ids,
     /// Position of each node.
     Places(Vec<u32>),
-    /// None: there is a cycle.
+    /// There is no order, because the dependencies have a cycle.
     Cyclic,
 }
 
-/// Checks the dependencies of one node after another.
+/// Checks the dependencies of node by node.
 #[derive(Debug)]
 pub(super) struct DependencyChecker {
     flags: Vec<u8>,
-    /// Nodes that can never start because of their own dependencies.
+    /// Nodes that can never start because one of their own dependencies is invalid.
     seeds: Vec<u32>,
     /// True if every node comes after its predecessors, for data and for control dependencies.
     sorted: [bool; 2],
@@ -38,7 +39,7 @@ pub(super) struct DependencyChecker {
 }
 
 impl DependencyChecker {
-    /// Creates a checker for `nodes` nodes, of which the `refused` ones cannot run.
+    /// Creates a checker for `nodes` nodes, of which the nodes in `refused` cannot run.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
             flags: vec![0; nodes],
@@ -110,7 +111,7 @@ impl DependencyChecker {
     /// Reports repeated dependencies of one kind on the same node.
     #[inline]
     fn repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
-        /// Up to this many, comparing all pairs is faster than sorting.
+        /// Maximum number of dependencies for which comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = raw.deps(i);
         let mut again = |id: u64| {
@@ -140,8 +141,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports cycles and the nodes that they block, after all nodes were checked. Returns the program order under
-    /// `policy`.
+    /// Reports cycles and the nodes that they block, after the caller has checked all nodes. Returns the program
+    /// order under `policy`.
     pub fn finish(
         &self,
         raw: &ValidatedNodes<'_>,
@@ -152,7 +153,7 @@ impl DependencyChecker {
         let with_control = policy != DependencyPolicy::Data;
         let whole = self.attempt(raw, with_control);
         let (attempt, held) = match whole {
-            // As in the graph builder: if there is no cycle over data dependencies, control dependencies are dropped
+            // As in the graph builder, if data dependencies alone form no cycle, control dependencies are dropped
             // with a warning.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
@@ -211,8 +212,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports nodes that can never start because of their predecessors, except `cycle` and the seeds, which are
-    /// reported separately. `stuck` are the nodes on a cycle or blocked by one.
+    /// Reports nodes that can never start because of their predecessors, except the nodes of `cycle` and the seeds,
+    /// which are reported separately. `stuck` are the nodes on a cycle or blocked by one.
     fn unreachable(
         &self,
         raw: &ValidatedNodes<'_>,
@@ -225,8 +226,8 @@ impl DependencyChecker {
             return;
         }
         let rows = successors(raw, with_control);
-        // For each unreachable node, the nearest node that blocks it. The search starts at all blocking nodes at once,
-        // which petgraph's searches do not support.
+        // For each unreachable node, the nearest node that blocks it. The search starts at all blocking nodes
+        // together; petgraph's searches do not support this.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {
@@ -281,11 +282,11 @@ impl DependencyChecker {
 
 /// Result of ordering the nodes.
 enum OrderAttempt {
-    /// Ascending order is program order.
+    /// The ascending order of nodes is a program order.
     Sorted,
-    /// Program order.
+    /// The program order, which differs from the ascending order.
     Ordered(Vec<u32>),
-    /// Cyclic: the successors, and for each node true if it cannot be ordered.
+    /// There is a cycle; the successors of each node, and for each node whether it cannot be ordered.
     Cyclic(Csr, Vec<bool>),
 }
 
@@ -323,7 +324,7 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// A trace of kernels 0 to `count` - 1, with the dependencies `deps`.
+    /// Builds a trace of kernels 0 to `count` - 1, with the dependencies `deps`.
     fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> ValidatedTrace {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
@@ -344,7 +345,7 @@ mod tests {
         let before = |id: u64| id.checked_sub(1);
         let chain = trace(COUNT, |id| before(id).into_iter().collect());
         assert_eq!(chain.findings().tally().errors, 0);
-        // Each node waits for the following one, so the last node is first.
+        // Each node waits for the next node, so the last node runs first.
         let back = trace(COUNT, |id| {
             Some(id + 1)
                 .filter(|&next| next < COUNT)
@@ -363,7 +364,8 @@ mod tests {
 
     #[test]
     fn what_is_behind_a_cycle_or_a_missing_node_never_starts() {
-        // 1 → 2 → 1, which blocks 3; 4 waits for a missing node, and 5 for 4; 6 and 7 wait for each other; 8 is free.
+        // Nodes 1 and 2 wait for each other and block 3; 4 waits for a missing node, and 5 for 4; 6 and 7 wait for
+        // each other; 8 waits for no node.
         let deps = |id: u64| match id {
             1 | 3 => vec![2],
             2 => vec![1],
@@ -380,7 +382,7 @@ mod tests {
             (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
             (1, 1)
         );
-        // 3, 5, and the two nodes of the other cycle.
+        // Unreachable are 3, 5, and the two nodes of the other cycle.
         assert_eq!(count(DefectKind::Unreachable), 4);
         let told = findings.of_kind(DefectKind::Unreachable).iter();
         let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
@@ -388,7 +390,7 @@ mod tests {
             format!("it waits, through others or directly, for node {id}, which never ends")
         };
         assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
-        // 0 and 8.
+        // Isolated are 0 and 8.
         assert_eq!(count(DefectKind::Isolated), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Resolution of the groups in traces to ranks.
+//! Resolves the groups that traces name to ranks.
 
 use super::ValidateOptions;
 use super::defects::{Defect, DefectLocation, DefectLog};
@@ -12,13 +12,14 @@ use std::collections::BTreeMap;
 /// Group of ranks that execute collectives together.
 #[derive(Debug)]
 pub(super) struct BoundGroup {
-    /// Name in traces; `None` for the group of all ranks, used without a name.
+    /// Name in traces; `None` if the group is all ranks and has no name.
     pub name: Option<String>,
     /// Ranks in group order.
     pub members: Vec<u32>,
     /// Mask of the participating dimensions, if the members depend on an unknown machine.
     pub partial: Option<u32>,
-    /// Members that use it and have complete traces, by index among the traces, with the slots that refer to it.
+    /// Members that use the group and have complete traces: index among the traces, and the slots that refer to the
+    /// group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
@@ -102,7 +103,8 @@ impl<'a> GroupInterner<'a> {
     }
 }
 
-/// Coordinates of a rank in the dimensions outside a mask: ranks with different coordinates are in different groups.
+/// Dimension and coordinate of a rank for each dimension outside a mask; ranks with different coordinates are in
+/// different groups.
 type MaskCoordinates = Vec<(usize, u32)>;
 
 /// Pseudo-dimension that represents a mask on an unknown machine.
@@ -159,7 +161,7 @@ pub(super) fn bind(
                     groups.intern(name, declared, findings)
                 }
             };
-            // A rank beyond the job is reported where the job's size is determined.
+            // A rank beyond the job is reported when the job's size is determined.
             if group == WORLD && rank >= ranks {
                 continue;
             }
@@ -181,8 +183,8 @@ struct GroupBinder {
 }
 
 impl GroupBinder {
-    /// Adds a slot, given the rank's index among the traces, the rank and the slot, and the index, name and members of
-    /// its group.
+    /// Adds a slot, given the rank's index among the traces, the rank, the slot, and the index, name and members of
+    /// the slot's group.
     fn add(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
@@ -216,7 +218,7 @@ impl GroupBinder {
                     _ => true,
                 };
                 let members: Vec<u32> = all.iter().filter(same).copied().collect();
-                // A mask that leaves out no rank is the same as no mask.
+                // A mask that excludes no rank is equivalent to no mask.
                 let whole = members.len() == all.len() && partial.is_none();
                 let new = if whole {
                     *self

@@ -1,4 +1,4 @@
-//! Comparison of the traces of a job.
+//! Compares the traces of a job.
 
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
@@ -7,7 +7,8 @@ use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ra
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::escape;
 
-/// All defects of the traces of `members`, in ascending order of ranks, and of the job that they form.
+/// Returns all defects of the traces of `members` (in ascending order of ranks), and of the job that these traces
+/// form.
 pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
     let mut findings = DefectLog::new(options.show);
     let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
@@ -61,7 +62,7 @@ fn size(
             findings
                 .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
         }
-        // A broken record may have any content.
+        // A rank from an incomplete trace does not count, because a broken record may have any content.
         if !trace.facts.whole {
             continue;
         }
@@ -98,7 +99,7 @@ fn size(
     }
 }
 
-/// Ranks of the job without a trace. They are a defect unless mirrors are accepted.
+/// Returns the ranks of the job without a trace. Such a rank is a defect unless copies of other ranks are accepted.
 fn missing(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,

@@ -1,7 +1,7 @@
-//! The report as one JSON document.
+//! Renders the report as one JSON document.
 //!
-//! `schema` is `chakram.validation.1`; fields may be added under the same version, but never changed. Counts are exact;
-//! lists have the first defects of each kind.
+//! `schema` is `chakram.validation.1`; new fields may be added under the same version, but existing fields never
+//! change. Counts are exact; lists contain only the first defects of each kind.
 
 use super::ValidationReport;
 use super::defects::{Defect, DefectCounts, DefectLocation};

@@ -6,9 +6,9 @@ use std::fmt;
 /// Severity of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// A replay would reject the job, or never end.
+    /// A replay would reject the job, or the replay would never end.
     Error,
-    /// A replay would continue after it drops or assumes something.
+    /// A replay would continue after dropping or assuming something.
     Warning,
     /// Information only.
     Note,
@@ -42,7 +42,7 @@ macro_rules! kinds {
         ];
 
         impl DefectKind {
-            /// Returns its remedy.
+            /// Returns the remedy for defects of this kind.
             pub fn hint(self) -> String {
                 match self {
                     $(Self::$kind => $hint.to_string(),)*
@@ -143,17 +143,17 @@ impl DefectKind {
         KINDS.iter().map(|row| row.0)
     }
 
-    /// Returns its severity.
+    /// Returns the severity of this kind.
     pub fn severity(self) -> Severity {
         KINDS[self as usize].1
     }
 
-    /// Returns its name, which is stable.
+    /// Returns the name of this kind, which is stable across versions.
     pub fn name(self) -> &'static str {
         KINDS[self as usize].2
     }
 
-    /// Returns its meaning.
+    /// Returns the meaning of this kind.
     pub fn meaning(self) -> &'static str {
         KINDS[self as usize].3
     }

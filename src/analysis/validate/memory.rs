@@ -1,4 +1,4 @@
-//! Loads that switches gather, and stores that they reduce, must be equal on all ranks.
+//! Checks that loads that switches gather, and stores that switches reduce, are equal on all ranks.
 
 use super::communication::InSwitchAccess;
 use super::defects::{Defect, DefectLocation, DefectLog};
@@ -7,8 +7,8 @@ use super::ranks;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::first_difference;
 
-/// Compares these accesses of all ranks with the accesses of the first rank that has any. `missing` are the ranks
-/// without a trace.
+/// Compares the in-switch accesses of all ranks with the accesses of the first rank that has any. `missing` are the
+/// ranks without a trace.
 pub(super) fn check(members: &[(u32, &ValidatedTrace)], missing: &[u32], findings: &mut DefectLog) {
     let mut whole = members.iter().filter(|(_, trace)| trace.facts.whole);
     let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {

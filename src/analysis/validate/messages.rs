@@ -1,4 +1,4 @@
-//! Messages: each send must have a receive of the same size.
+//! Checks messages: each send must have a receive of the same size.
 
 use super::NONE;
 use super::communication::{CommunicationDigest, MessageDigest};
@@ -32,7 +32,7 @@ impl<'a> MessageLookup<'a> {
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
-    /// Describes the communication of a rank after its side of a message.
+    /// Describes the communication of a rank after the rank's side of a message.
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.of(half);
         let next = facts.next(Some(message.node.place));
@@ -75,8 +75,8 @@ impl<'a> MessageLookup<'a> {
     }
 }
 
-/// Matches the k-th send from one rank to another with a tag with the k-th such receive. Returns the pairs, sends
-/// first.
+/// Matches the k-th send with the k-th receive of the same sender, receiver and tag. Returns the pairs, each with the
+/// send first.
 pub(super) fn check(
     members: &[(u32, &ValidatedTrace)],
     findings: &mut DefectLog,

@@ -1,4 +1,4 @@
-//! Data that validation keeps of nodes: almost nothing for most, which are plain work.
+//! Data that validation keeps of nodes; most nodes are plain work and need almost no data.
 
 use super::kind::DefectKind;
 use chakram_base::units::Span;
@@ -7,10 +7,10 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
-/// Outline of a trace for validation.
+/// A trace, reduced to the data that validation needs.
 pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
-/// One node of the outline.
+/// A node, reduced to the data that validation needs.
 pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeBrief>;
 
 /// Data kept of every node.
@@ -66,9 +66,9 @@ impl ValidationRole {
 /// Data kept of the few nodes that are not plain work.
 #[derive(Debug, Default)]
 pub(super) struct NotableNodes<'a> {
-    /// Names and operations of nodes that other ranks must agree with.
+    /// Names and operations of nodes that must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
-    /// Texts of groups that metadata nodes declare.
+    /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,
 }
 

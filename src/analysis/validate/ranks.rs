@@ -1,6 +1,6 @@
-//! Lists of ranks as text.
+//! Formats lists of ranks as text.
 
-/// Formats ranks as `0-3, 8`, with consecutive ranks joined, and long lists shortened.
+/// Formats ranks as `0-3, 8`, with consecutive ranks joined; long lists are shortened.
 pub(super) fn text(ranks: &[u32]) -> String {
     /// Maximum number of ranges that are shown.
     const SHOWN: usize = 6;

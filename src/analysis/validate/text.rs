@@ -1,4 +1,4 @@
-//! The report as text: ranks, then defects by kind, errors first, then the verdict.
+//! Renders the report as text: the ranks, then the defects by kind (errors first), then the verdict.
 
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
@@ -36,7 +36,7 @@ impl ValidationStyle {
     }
 }
 
-/// Maximum number of ranks with a separate line; beyond it, only ranks with errors or warnings have one.
+/// Maximum number of ranks with a separate line; with more ranks, only ranks with errors or warnings have a line.
 const LINES: usize = 16;
 
 /// Renders `report`.
@@ -65,7 +65,7 @@ fn write_all(
             thousands(count),
             kind.meaning()
         )?;
-        // Notes have no places and no remedy in text; JSON has them.
+        // The text omits the places and remedies of notes, which the JSON form has.
         if kind.severity() == Severity::Note {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Validation of one trace on its own.
+//! Validates one trace on its own.
 
 use super::allocations;
 use super::communication::{CommunicationDigest, DigestCollector};
@@ -23,13 +23,13 @@ pub struct ValidatedTrace {
 }
 
 impl ValidatedTrace {
-    /// Checks the (decompressed) contents of a trace file; `policy` selects the enforced dependencies. The first `show`
-    /// defects of each kind are kept.
+    /// Checks the (decompressed) contents of a trace file; `policy` selects the enforced dependencies. The result
+    /// keeps the first `show` defects of each kind.
     pub fn check(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// Checks like [`Self::check`]; `told` maps read errors to the original of the contents.
+    /// Checks like [`Self::check`]; `told` relates read errors to the original file, if `contents` were converted.
     pub fn check_told(
         contents: &[u8],
         policy: DependencyPolicy,
@@ -100,7 +100,7 @@ impl ValidatedTrace {
         self.nodes
     }
 
-    /// Returns the number of dependencies of these nodes.
+    /// Returns the number of dependencies of the readable nodes.
     pub fn edges(&self) -> u64 {
         self.edges
     }
@@ -169,7 +169,7 @@ fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut Defec
     findings.add(kind, || (DefectLocation::of(item), found.to_owned()));
 }
 
-/// Adds the groups declared by a metadata node.
+/// Adds the groups that a metadata node declares.
 fn declare(
     item: &ValidatedNode<'_>,
     text: &str,
@@ -199,7 +199,8 @@ fn declare(
     }
 }
 
-/// Reports that two nodes have the same id, unless either id is a guess. Returns the node that owns the id.
+/// Reports that two nodes have the same id, unless either id was guessed because the record is damaged. Returns the
+/// node that keeps the id.
 #[cold]
 fn duplicate(
     raw: &ValidatedNodes<'_>,

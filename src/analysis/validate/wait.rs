@@ -1,7 +1,8 @@
-//! Waits among the communication of one trace, with all other nodes contracted.
+//! Waits between the communication nodes of one trace; all other nodes are contracted.
 //!
-//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A node
-//! that depends on only one vertex is represented by that vertex, so a chain of kernels takes no memory.
+//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several
+//! vertices. A node that depends on only one vertex is represented by that vertex, so a chain of kernels takes no
+//! memory.
 
 use super::NONE;
 use super::dependencies::ProgramOrder;
@@ -18,14 +19,14 @@ pub(super) struct WaitEdges {
     pub messages: Vec<u32>,
 }
 
-/// Builds the waits from the nodes of a trace.
+/// Builds the waits node by node.
 #[derive(Debug)]
 pub(super) struct WaitBuilder {
     waits: WaitEdges,
     with_control: bool,
-    /// Vertex that represents each node.
+    /// For each node, the vertex that represents it.
     vertex: Vec<u32>,
-    /// For each vertex, the last node found to depend on it.
+    /// For each vertex, the last node found to depend on that vertex.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }
@@ -42,13 +43,13 @@ impl WaitBuilder {
         }
     }
 
-    /// Adds node `i`; its predecessors must have been added.
+    /// Adds node `i`; the caller must have added the predecessors first.
     #[inline]
     pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         let (call, message) = match raw.nodes[i as usize].view.role {
             ValidationRole::Call(_) => (true, false),
             ValidationRole::Message(_) => (false, true),
-            // No node can depend on communication before there is any.
+            // Before the first communication, no node can depend on communication.
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),
         };
@@ -56,7 +57,7 @@ impl WaitBuilder {
         for dep in raw.deps(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
-            // Count each predecessor once, however many dependencies lead to it.
+            // Each predecessor counts once, even if several dependencies lead to it.
             if found != NONE && self.seen[found as usize] != i {
                 self.seen[found as usize] = i;
                 self.scratch.push(found);
@@ -82,8 +83,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits; builds them again if the nodes were not added in program order, or with other dependencies
-    /// than the enforced ones.
+    /// Returns the waits; builds them again if the nodes were not added in program order, or if other dependencies
+    /// are enforced than assumed.
     pub fn finish(
         self,
         raw: &ValidatedNodes<'_>,
@@ -134,7 +135,7 @@ mod tests {
     use chakram_trace::graph::DependencyPolicy;
 
     /// Two receives, a kernel that waits for both, a second kernel after it, and a send that waits for the second
-    /// kernel and the first receive, with these ids.
+    /// kernel and the first receive, with the given ids.
     fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
         let message = |receive, tag| Op::Message {
             receive,
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_node_behind_several_joins_them_and_a_chain_takes_no_room() {
-        // Vertices: the two receives, their join, and the send.
+        // The vertices are the two receives, their join, and the send.
         let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
         assert_eq!(vertices([1, 2, 3, 4, 5]), (vec![0, 1, 3], before));
         // In program order the second receive comes first.

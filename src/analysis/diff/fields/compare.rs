@@ -14,13 +14,13 @@ const IO: [[&str; 3]; 2] = [
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers assigned by the captured process, which say nothing about the job. It is still a difference
-/// if only one node has such a number.
+/// Attributes with numbers assigned by the captured process, which are irrelevant to the job. If only one node has
+/// such a number, this still counts as a difference.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
-/// Attributes with the id of another node.
+/// Attributes whose value is the id of another node.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
-/// Returns the fields that are read from an attribute.
+/// Returns the fields that are decoded from an attribute.
 fn read_from(attribute: &[u8]) -> &'static [NodeField] {
     match attribute {
         b"is_cpu_op" => &[NodeField::Type, NodeField::Host, NodeField::Lane],
@@ -82,7 +82,7 @@ impl ChangeCollector<'_> {
     }
 }
 
-/// Compares two nodes except ids and dependencies. `partners` returns whether nodes with these ids are matched.
+/// Compares two nodes except ids and dependencies. `partners` returns whether the nodes with two ids are matched.
 pub(in crate::diff) fn compare(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
@@ -176,7 +176,7 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
     found.text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
-/// Fields of a record that the view does not have.
+/// Fields of a record that are missing in the decoded view.
 #[derive(Default)]
 struct RecordFields<'a> {
     kind: u64,
@@ -195,7 +195,7 @@ fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
     while !cursor.is_empty() {
         let from = cursor.offset() - record.offset;
         let Ok((number, raw)) = cursor.field() else {
-            // A broken field hides the following ones, so the rest is compared as bytes.
+            // A broken field makes the following fields unreadable, so the rest of the record is compared as bytes.
             parts.unknown.push((0, &record.bytes[from..]));
             break;
         };
@@ -220,7 +220,7 @@ fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
             }
         }
     }
-    // A stable sort, so that repeated attributes keep their order.
+    // The sort is stable, so repeated attributes keep their order.
     parts.attributes.sort_by_key(|(name, _)| *name);
     parts.unknown.sort_by_key(|(number, _)| *number);
     parts
@@ -239,7 +239,7 @@ fn records(
             format!("number {kind}")
         });
     }
-    // Microseconds repeat the duration, so they are reported only if it is unchanged.
+    // The field in microseconds repeats the duration, so its change is reported only if the duration is unchanged.
     if !found.has(&[NodeField::Duration]) {
         found.count(NodeField::Micros, [a.micros, b.micros]);
     }
@@ -280,7 +280,7 @@ fn records(
             let [one, other] = [one, other].map(|ns| FieldValue::Time(Span::from_ns(ns)));
             return found.push(NodeField::Profiler, one, other);
         }
-        // A change visible in a decoded field is not reported again for its attribute.
+        // A change that is visible in a decoded field is not reported again for the attribute.
         if !found.has(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(NodeField::Attribute(name), value(a), value(b));

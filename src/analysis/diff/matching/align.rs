@@ -1,4 +1,4 @@
-//! Alignment of lanes in program order.
+//! Aligns the lanes of two traces in program order.
 
 use super::NodeMatching;
 use super::residual::agree;
@@ -9,7 +9,7 @@ use chakram_trace::graph::fingerprint;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// Lane: its number in the trace, and its kind: empty nodes (0), host (1) or NPU (2).
+/// A lane: the number in the trace, and the kind: empty nodes (0), host (1) or NPU (2).
 type AlignedLane = (Option<i64>, u8);
 
 fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
@@ -49,7 +49,7 @@ pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
 }
 
 fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
-    // The two ends of a run of known pairs suffice as anchors.
+    // Of a run of known pairs, only the two ends are kept, because they suffice as anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();

@@ -1,21 +1,22 @@
-//! Color refinement: classes of equal nodes, split by the classes of their neighbours.
+//! Color refinement: divides nodes into classes of equal nodes, and splits classes by the classes of the nodes'
+//! neighbours.
 //!
-//! Classes contain nodes of both traces. A class with one node of each is a pair. If several nodes remain, finer labels
-//! split them, and nodes that are still equal are paired in the order of ids; after each step, nodes with different
-//! neighbours are split, until the partition is stable. For two traces that differ only in numbers and order, this
-//! finds the true pairs, except in graphs so regular that counting neighbours does not distinguish different nodes. A
-//! step visits only the edges of the smaller part of a class, so all steps together take time in the order of edges
-//! times the logarithm of nodes.
+//! Classes contain nodes of both traces. A class with one node of each trace is a pair. If a class keeps several
+//! nodes, finer labels split it, and nodes that are still equal are paired in the order of ids; after each step,
+//! nodes with different neighbours are split, until the partition is stable. For two traces that differ only in ids
+//! and order, the algorithm finds the true pairs, except in graphs so regular that counting neighbours does not
+//! distinguish different nodes. Each step visits only the edges of the smaller part of a class, so the total time is
+//! O(edges · log nodes).
 
 use super::equal_labels::for_alike;
 use super::{NodeHashes, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
-/// Class of nodes that are paired or unmatched.
+/// Sentinel class of nodes that are already paired or finally unmatched.
 const NONE: u32 = u32::MAX;
 
-/// Class: the range of its members, and the number of members from the first trace.
+/// A class: the range of its members, and the number of members from the first trace.
 #[derive(Clone, Copy, Debug)]
 struct RefinementClass {
     start: u32,
@@ -30,10 +31,10 @@ impl RefinementClass {
     }
 }
 
-/// Splitter: its neighbours are split by their number of edges into it.
+/// A splitter: a set of nodes. The neighbours of these nodes are split by their number of edges into the set.
 enum ClassSplitter {
     Class(u32),
-    /// Pair, by its node of the first trace.
+    /// A pair, given by its node of the first trace.
     Pair(u32),
 }
 
@@ -50,7 +51,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     queue: VecDeque<ClassSplitter>,
     /// Ambiguous classes; the last one is resolved next.
     ambiguous: Vec<u32>,
-    /// Number of edges into the current splitter, by node; the upper half counts control dependencies.
+    /// For each node, the number of edges into the current splitter; the upper half counts control dependencies.
     count: Vec<u64>,
 }
 
@@ -79,7 +80,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         if classes.is_empty() {
             return None;
         }
-        // Order by ids instead of labels, because labels are hashes.
+        // Classes are ordered by ids instead of labels, because labels are hashes.
         classes.sort_unstable_by_key(|class| members[class.start as usize]);
         let all = sides[0].len() + sides[1].len();
         let mut this = Self {
@@ -152,7 +153,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // An unbalanced class has nodes without a partner, whose edges would separate true pairs.
+                    // An unbalanced class is no splitter, because it has nodes without a partner, whose edges would
+                    // separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }
@@ -184,7 +186,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits the classes of `touched` by the counts of their members, which are then reset.
+    /// Splits the classes of `touched` by the counts of their members, and resets these counts.
     fn split_touched(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
@@ -223,7 +225,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All classes except the largest become splitters: the counts of the last one follow from the others.
+        // All classes except the largest become splitters; the counts for the largest follow from the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -255,7 +257,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         class.len -= part.len() as u32;
         class.first -= first;
         let start = class.start + class.len;
-        // Filled from the end, so that no member of the part is moved twice.
+        // The range is filled from its end, so that no member of the part is moved twice.
         let mut end = start + part.len() as u32;
         for &node in part {
             end -= 1;
@@ -295,7 +297,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         self.classes[number as usize].first = 0;
     }
 
-    /// Returns whether any class is left.
+    /// Returns whether any ambiguous class is left.
     pub fn is_tied(&mut self) -> bool {
         let classes = &self.classes;
         self.ambiguous
@@ -303,7 +305,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`: for each label, the same number of nodes from both traces.
+    /// Splits classes by `labels`: each new class gets the same number of nodes from both traces, which have the same
+    /// label.
     pub fn split(&mut self, labels: &NodeHashes) {
         let offset = self.offset();
         let label = |node: u32| {
@@ -324,7 +327,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // The same number of nodes from each trace, so that the new class is balanced.
+                // Takes the same number of nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);
@@ -342,7 +345,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         self.refine();
     }
 
-    /// Pairs equal nodes in the order of ids, class by class, and refines the others accordingly.
+    /// Pairs equal nodes in the order of ids, class by class, and refines the other classes after each pair.
     pub fn pair_in_order(&mut self) {
         let offset = self.offset();
         while let Some(number) = self.ambiguous.pop() {
@@ -357,7 +360,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             b.sort_unstable();
             let mut b = b.into_iter();
             for first in a {
-                // Nodes leave the class one by one, or many at a time when it is split.
+                // Nodes leave the class one by one, or many together if the class is split.
                 if self.class[first as usize] != number || !self.classes[number as usize].balanced()
                 {
                     continue;

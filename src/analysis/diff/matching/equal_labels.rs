@@ -1,4 +1,4 @@
-//! Nodes of both traces with equal labels.
+//! Finds nodes of both traces with equal labels.
 
 use super::{NodeHashes, NodeMatching};
 
@@ -12,7 +12,8 @@ pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {
     });
 }
 
-/// Sketch of a set of labels (a Bloom filter with one hash), so that labels of only one trace need not be sorted.
+/// Sketch of a set of labels (a Bloom filter with one hash), used to skip labels that only one trace has, which then
+/// need no sorting.
 struct LabelSketch {
     words: Vec<u64>,
     /// Number of bits, as a power of two.
@@ -24,7 +25,8 @@ impl LabelSketch {
     const MOST_BITS: u32 = 24;
 
     fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // With at least eight bits per label, up to the limit, at most about one in eight other labels passes.
+        // With at least eight bits per label (up to the limit), at most about one in eight labels outside the set
+        // passes.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {
@@ -49,7 +51,8 @@ impl LabelSketch {
     }
 }
 
-/// Calls `each` with the free nodes of each label, first the nodes of the first trace, and their number.
+/// Calls `each` with the unmatched nodes of each label that both traces have: the nodes of the first trace come
+/// first, and their number is passed too.
 pub(super) fn for_alike(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

@@ -1,4 +1,4 @@
-//! Propagation of pairs: equal neighbours of a pair are pairs.
+//! Propagates pairs: equal neighbours of a pair become pairs.
 
 use super::{LabelKind, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
@@ -19,7 +19,7 @@ pub(super) fn propagate(
     label: LabelKind,
     among: AmbiguityPolicy,
 ) {
-    // A stack, with the first node in program order on top.
+    // The stack has the first node in program order on top.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].unordered.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
@@ -71,7 +71,7 @@ pub(super) fn propagate(
 
 type LabelledNeighbour = (bool, u64, u32);
 
-/// Calls `each` with the runs of both lists that are equal except for the node.
+/// Calls `each` with each run of entries that are equal in both lists except for the node.
 fn alike(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],

@@ -1,10 +1,11 @@
-//! Matching of the remaining nodes, which changed in place, by their neighbours.
+//! Matches the remaining nodes, which changed in place, by their neighbours.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Limit for each node: neighbours followed, neighbours of a pair inspected, candidates from these, and attempts.
+/// Maximum, per node, of neighbours followed, of neighbours of a pair inspected, of candidates among these, and of
+/// attempts.
 const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
@@ -15,9 +16,9 @@ const WORK: usize = 1 << 16;
 /// Agreement of two nodes on the known pairs around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner, for the node with more of them.
+    /// Number of neighbours with a known partner, for the node of the two that has more of them.
     known: usize,
-    /// Number of known pairs among the neighbours of both.
+    /// Number of known pairs among the neighbours of both nodes.
     common: usize,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn agree(
     sum
 }
 
-/// Scores the common properties of two nodes with different labels.
+/// Scores the common properties of two nodes with different labels: 2 for equal names, 1 for equal types.
 fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
@@ -77,10 +78,9 @@ fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
 }
 
-/// Pairs nodes that share most of their neighbours, and the last unmatched node of each trace.
+/// Pairs nodes that share most of their neighbours; finally pairs the last unmatched nodes if each trace has one.
 pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    // The search goes from unmatched nodes to the partners of their neighbours, and from there to unmatched
-    // nodes.
+    // The search goes from an unmatched node to the partners of its neighbours, and from these to unmatched nodes.
     let mut waiting: Vec<u32> = pairs.unmatched(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
@@ -113,14 +113,15 @@ pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
                 .iter()
                 .all(|&way| sides[which].degree(node, way) == 0)
         });
-        // Isolated nodes have no neighbours to contradict the pair, so one common property suffices.
+        // Isolated nodes have no neighbours that could contradict the pair, so one common property suffices.
         if unknown && nobody && likeness(sides, a, b) > 0 {
             pairs.set(a, b);
         }
     }
 }
 
-/// Returns the unmatched node of the second trace that shares most neighbours with `node`, if it shares at least half.
+/// Returns the unmatched node of the second trace that shares most neighbours with `node`, if that node shares at
+/// least half.
 fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
     for way in EdgeDirection::BOTH {
@@ -140,7 +141,7 @@ fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Opti
     candidates.sort_unstable();
     candidates.dedup();
     candidates.truncate(NEAR);
-    // The first candidate is always inspected, however many neighbours it has.
+    // The first candidate is always inspected, even if it has many neighbours.
     let size = |which: usize, node: u32| -> usize {
         let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree(node, way));
         degrees.iter().sum()
@@ -154,7 +155,7 @@ fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Opti
     let scored = affordable.filter_map(|other| {
         let agreement = agree(sides, pairs, node, other);
         let like = likeness(sides, node, other);
-        // The lowest index wins ties, so that the result is deterministic.
+        // Among equal candidates, the one with the lowest index is taken, so that the result is deterministic.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });
     scored.max().map(|(.., other)| u32::MAX - other)

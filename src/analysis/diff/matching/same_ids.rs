@@ -1,19 +1,19 @@
-//! Matching of nearly identical large traces by ids.
+//! Matches nearly identical large traces by ids.
 //!
-//! Ids alone are not evidence: tools renumber them freely. But if nearly all nodes have identical records, byte for
-//! byte, and the same neighbours by the same ids, no tool has renumbered them. Two nodes with one id are paired if
-//! their records and their neighbours' records are identical, and they have the same neighbours on both sides; this
-//! applies only if it is true for nine of ten nodes. If a few equal nodes of such traces changed places, the reported
-//! differences are still true, as with any matching.
+//! Ids alone are not evidence, because tools renumber nodes freely. But if nearly all nodes have identical records,
+//! byte for byte, and the same neighbours by the same ids, no tool has renumbered the nodes. Two nodes with the same
+//! id are paired if their records and the records of their neighbours are identical, and if they have the same
+//! neighbours on both sides. This method is used only if it pairs nine of ten nodes. If a few equal nodes of such
+//! traces changed places, the reported differences are still true, as with any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::cmp::Ordering;
 
-/// Absent node with the same id.
+/// Sentinel: no node has the same id.
 const NOBODY: u32 = u32::MAX;
 
-/// Pairs nodes with the same id, if nearly all are identical. Returns whether they were paired.
+/// Pairs nodes with the same id, if nearly all nodes are identical. Returns whether nodes were paired.
 pub fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     let twin = same_records(sides);
     let sure = |node: &u32| {
@@ -33,8 +33,8 @@ pub fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     true
 }
 
-/// Returns for each node of the first trace the node of the second with the same id and record. An id shared by several
-/// nodes matches none.
+/// Returns for each node of the first trace the node of the second trace with the same id and record. An id that
+/// several nodes share matches no node.
 fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].raw.nodes[..]);
     let alone = |nodes: &[chakram_trace::graph::raw_trace::RawTraceNode<'_>], i: usize| {
@@ -61,7 +61,7 @@ fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     twin
 }
 
-/// Returns whether two nodes have the same neighbours in the same order, all of them matched.
+/// Returns whether two nodes have the same neighbours in the same order, and all these neighbours are matched.
 fn agree(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],

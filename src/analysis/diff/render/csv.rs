@@ -1,4 +1,4 @@
-//! Differences of traces as comma-separated values, one row each; times and sizes come last.
+//! Renders differences of traces as comma-separated values, one row for each difference; times and sizes come last.
 
 use super::json::change;
 use super::{DiffRenderOptions, words};
@@ -9,7 +9,7 @@ use chakram_report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
-/// Renders `tally`; times are in whole picoseconds.
+/// Renders `tally` with times in whole picoseconds.
 pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut rows = CsvRows::new(HEADER);
     let said = |value: &FieldValue| match value {

@@ -1,6 +1,6 @@
-//! Differences of traces as one JSON document, with times in whole picoseconds.
+//! Renders differences of traces as one JSON document, with times in whole picoseconds.
 //!
-//! `schema` is `chakram.diff.1`; fields may be added under the same version, but never changed.
+//! `schema` is `chakram.diff.1`; new fields may be added under the same version, but existing fields never change.
 
 use super::{DiffRenderOptions, ThresholdVerdict};
 use crate::diff::AmountChange;
@@ -51,7 +51,7 @@ struct FaultEntry<'t> {
     first: &'t str,
 }
 
-/// True for each aspect in which two jobs differ.
+/// For each aspect, whether two jobs differ in it.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct DifferenceDocument {
     structure: bool,
@@ -60,7 +60,7 @@ pub(in crate::diff) struct DifferenceDocument {
 }
 
 impl DifferenceDocument {
-    /// Calls `differs` for each aspect.
+    /// Asks `differs` for each aspect.
     pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
         Self {
             structure: differs(DiffAspect::Structure),
@@ -243,7 +243,7 @@ pub fn render<'t>(
     )
 }
 
-/// Returns the kind of change for programs.
+/// Returns the name of a kind of change, for programs.
 pub(super) fn change(change: &ChangeKind) -> &'static str {
     match change {
         ChangeKind::Removed => "node removed",

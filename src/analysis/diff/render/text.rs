@@ -1,4 +1,4 @@
-//! Differences of traces as text of at most 100 columns.
+//! Renders differences of traces as text of at most 100 columns.
 
 use super::DiffRenderOptions;
 use super::words::{self, from_to, ranks};
@@ -50,7 +50,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
-    // Changes of single nodes hidden by a tolerance are still visible in the totals.
+    // The totals also include changes of single nodes that a tolerance hides.
     let sums = [tally.total.time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
         line(out, titles, 0, "no differences")?;
@@ -74,7 +74,7 @@ pub(in crate::diff) fn line(
     writeln!(out, "{:indent$}{text}", "")
 }
 
-/// Returns a table of names, changes, and values before and after.
+/// Returns an empty table with columns for names, changes, and values before and after.
 pub(in crate::diff) fn changes(style: TextStyle) -> TextTable<'static> {
     let columns = [left("", NAMES), right("", 14), left("", 0).after(3)];
     TextTable::new(columns).indented(0).named(style)
@@ -83,7 +83,7 @@ pub(in crate::diff) fn changes(style: TextStyle) -> TextTable<'static> {
 /// Width of the names in a table of changes, with their indentation.
 const NAMES: usize = 44;
 
-/// Adds a row to a table of changes.
+/// Adds a row to a table from [`changes`].
 pub(in crate::diff) fn add_change(
     table: &mut TextTable<'_>,
     titles: &DiffRenderOptions<'_>,
@@ -134,10 +134,10 @@ fn more(out: &mut String, titles: &DiffRenderOptions<'_>, indent: usize, left: u
     }
 }
 
-/// Section: verb and noun of its heading, details, and a predicate for its changes.
+/// Section: verb and noun of the heading, details, and a predicate that selects the changes.
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
-/// A summed quantity: its name, and its value.
+/// A summed quantity: its name, and a function that returns its value.
 type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
 fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
@@ -206,7 +206,7 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
 /// Width of the name of a node, in columns.
 const NAME: usize = 28;
 
-/// Formats a node: `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
+/// Formats a node, such as `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
 fn place(
     ids: [Option<u64>; 2],
     name: &str,
@@ -222,7 +222,7 @@ fn place(
     format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
 }
 
-/// Formats a line: `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
+/// Formats a line, such as `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
 fn one(what: &ChangeKey, seen: &ChangeOccurrences, titles: &DiffRenderOptions<'_>) -> String {
     let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
     match &what.change {

@@ -1,4 +1,4 @@
-//! Formatting of differences.
+//! Formats differences as text.
 
 use crate::diff::{AmountChange, DiffAspect};
 use chakram_base::ids::ranges;
@@ -14,7 +14,7 @@ pub(in crate::diff) fn aspect(aspect: DiffAspect) -> &'static str {
     }
 }
 
-/// Formats the increase as `+1.25 %`; `None` for an increase from zero.
+/// Formats the increase as `+1.25 %`; `None` if the amount before is zero.
 pub(in crate::diff) fn percent(shift: &AmountChange) -> Option<String> {
     shift.percent().map(percent_change)
 }
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
         assert_eq!(ranks(&[4]), "rank 4");
         assert_eq!(ranks(&[1, 3]), "2 ranks (1, 3)");
-        // 5 of 4 is 25 % more.
+        // 5 is 25 % more than 4.
         let shift = AmountChange {
             before: 4_000_000,
             after: 5_000_000,

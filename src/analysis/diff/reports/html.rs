@@ -1,6 +1,6 @@
-//! Differences of reports as an HTML page: one file that needs no network.
+//! Differences of reports as an HTML page: one self-contained file.
 //!
-//! Numbers carry their JSON pointer in the same comparison, as on the page of a report.
+//! As on the page of a report, each number carries its JSON pointer into the JSON form of the same comparison.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;
@@ -14,10 +14,10 @@ use chakram_report::html::time_bars;
 /// Maximum number of rows of a table.
 const ROWS: usize = 200;
 
-/// Renders `reports`; `names` are the names of both sides.
+/// Renders `reports`; `names` are the names of the two sides.
 pub fn render(reports: &ReportDiff, names: [&str; 2]) -> String {
     let title = format!("{} → {}", names[0], names[1]);
-    // Columns are wide enough for the last part of a path.
+    // Only the last part of a path is shown, because columns are too narrow for more.
     let short = names.map(|name| name.rsplit('/').next().unwrap_or(name));
     let names = if short[0] == short[1] { names } else { short };
     let mut body = format!("<h1>{}</h1>", text(&title));
@@ -36,10 +36,10 @@ pub fn render(reports: &ReportDiff, names: [&str; 2]) -> String {
     page_with_tables(&title, &body)
 }
 
-/// How an amount is shown.
+/// Function that formats an amount.
 type AmountFormat = fn(u128) -> String;
 
-/// The cells of a change: both sides, the difference, and the percentage.
+/// Returns the cells of a change: both sides, the difference, and the percentage.
 fn cells(pointer: &str, shift: &AmountChange, show: AmountFormat) -> [String; 4] {
     let side =
         |side: &str, amount: u128| number(&format!("{pointer}/{side}"), amount, &show(amount));
@@ -58,7 +58,7 @@ fn row(name: &str, pointer: &str, shift: &AmountChange, show: AmountFormat) -> V
     std::iter::once(text(name)).chain(cells).collect()
 }
 
-/// A table of changes, with the number of `all` rows that it does not show.
+/// Renders a table of changes, and states how many of the `all` rows it omits.
 fn changes(heading: &str, names: [&str; 2], rows: &[Vec<String>], all: usize) -> String {
     if rows.is_empty() {
         return String::new();
@@ -123,7 +123,7 @@ fn of_replay(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> String {
     )
 }
 
-/// The time parts of the mean NPU in both reports.
+/// Renders the parts of an NPU's mean time in both reports.
 fn breakdown(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2]) -> String {
     let means = |side: fn(&AmountChange) -> u128| {
         TimeCategory::KEYS.map(|key| {
@@ -146,7 +146,7 @@ fn breakdown(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str
         + "<p class=\"note\">The changes of the parts sum to that of the makespan.</p>"
 }
 
-/// Operators and groups that contribute to each part.
+/// Renders the operators and groups that contribute to each part.
 fn behind(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2]) -> String {
     let mut out = String::new();
     for (i, part) in replay.parts.iter().enumerate() {
@@ -166,7 +166,7 @@ fn behind(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2
     out
 }
 
-/// Collectives that changed, by the quantity that changed.
+/// Renders the collectives that changed, with the quantity that changed.
 fn collectives(replay: &ReplayDiff, pointer: &dyn Fn(&str) -> String, names: [&str; 2]) -> String {
     type Amount = fn(&CollectiveChange) -> &AmountChange;
     let amounts: [(&str, &str, Amount, AmountFormat); 4] = [

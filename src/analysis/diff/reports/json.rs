@@ -1,4 +1,4 @@
-//! Differences of reports as a JSON document.
+//! Renders differences of reports as a JSON document.
 
 use super::{ReplayDiff, ReportDiff};
 use crate::diff::render::json::{DifferenceDocument, SCHEMA};

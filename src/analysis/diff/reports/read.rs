@@ -1,4 +1,4 @@
-//! Reading reports that `chakram replay --format json` wrote.
+//! Reads reports that `chakram replay --format json` wrote.
 
 use chakram_base::ids::Rank;
 use chakram_report::MachineResult;
@@ -19,11 +19,11 @@ pub enum ReportError {
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
     )]
     Sum {
-        /// Rank with the contradiction.
+        /// Rank whose numbers contradict one another.
         rank: Rank,
-        /// Sum of its parts.
+        /// Sum of the parts of the rank's time, ps.
         sum: u128,
-        /// Makespan, which the sum should equal.
+        /// Makespan, ps, which the sum should equal.
         makespan: u64,
     },
 }
@@ -31,9 +31,9 @@ pub enum ReportError {
 /// A report, or the reports of several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReports {
-    /// The program that wrote it, its options and its inputs.
+    /// The program that wrote the document, with its options and inputs.
     pub provenance: Provenance,
-    /// One for each machine.
+    /// Results, one for each machine.
     pub machines: Vec<MachineResult<'static>>,
 }
 
@@ -60,7 +60,7 @@ pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
     for machine in &mut document.machines {
         if let MachineResult::Completed(report) = machine {
             check(report)?;
-            // One report may have a row per micro-batch, and the other a row for all of them.
+            // One report may have a row per micro-batch, and the other report a single row for all micro-batches.
             report.to_mut().sum_micro_batches();
         }
     }

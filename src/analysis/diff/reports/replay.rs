@@ -1,4 +1,4 @@
-//! Comparison of one replay in two reports.
+//! Compares one replay in two reports.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
 use crate::diff::AmountChange;
@@ -7,7 +7,7 @@ use chakram_trace::graph::NodeKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Means over `npus` of the parts of an NPU's time, rounded such that they sum to the makespan.
+/// Returns the means over `npus` NPUs of the parts of an NPU's time, rounded so that they sum to the makespan.
 fn means<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
@@ -88,14 +88,14 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
     }
 }
 
-/// Number of calls of operators, by kind and name.
+/// Returns the number of calls of operators, by kind and name.
 fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
     let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
     calls.collect()
 }
 
-/// Returns the contributions to part `part` on both sides that changed, as means over NPUs.
+/// Returns the changed contributions to the part `part` in both reports, as means over NPUs.
 fn behind(
     both: [&Report; 2],
     npus: [usize; 2],
@@ -151,7 +151,7 @@ fn behind(
     moved
 }
 
-/// Collectives that changed, and whether the number of calls of any changed.
+/// Returns the collectives that changed, and whether the number of calls changed for any collective.
 fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
@@ -201,7 +201,7 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the finish times of ranks in both reports that changed.
+/// Returns the finish times that changed, of ranks in both reports.
 fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
@@ -227,8 +227,8 @@ mod tests {
     use super::*;
     use crate::diff::render::DiffThresholds;
 
-    /// A report of two NPUs; `times` has compute, exposed communication and idle of each, and `mm` is the time of its
-    /// only operator on both together.
+    /// Builds a report of two NPUs. `times` has compute, exposed communication and idle time of each NPU; `mm` is the
+    /// total time of the only operator on both NPUs.
     fn report(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
         let npu = |rank: usize| {
             let [compute, communication, idle] = times[rank];
@@ -258,9 +258,10 @@ mod tests {
 
     #[test]
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
-        // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10: means 55, 35 and 10 of 100 ps. After: 41 + 40,
-        // 29 + 30, 10 + 10: 40.5, 29.5 and 10 of 80 ps. Rounded one by one they would be 41, 30 and 10; cumulative ends
-        // are 40.5, 70 and 80, so 41, 29 and 10.
+        // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
+        // After: 41 + 40, 29 + 30, 10 + 10, so the means are 40.5, 29.5 and 10 of 80 ps. Rounded one by one, they
+        // would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70 and 80 round to the parts 41, 29 and
+        // 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read(text).unwrap());
@@ -280,11 +281,12 @@ mod tests {
             ("idle", 0),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
-        // mm takes 50 and then 35 ps per rank: 15 less, although compute decreased by only 14, so the rest is 1.
+        // The operator mm takes 50 ps per rank before and 35 after: 15 less. Compute decreased by only 14, so the
+        // rest is 1.
         let compute = &replay.parts[0];
         assert_eq!(compute.behind[0].shift.more(), -15);
         assert_eq!(compute.rest, 1);
-        // The ranks finished 10 ps before the end: 90, then 70.
+        // The ranks finished 10 ps before the end: at 90 before, at 70 after.
         assert_eq!(
             replay.ranks[1],
             RankShift {
@@ -300,7 +302,7 @@ mod tests {
             differs.map(|aspect| reports.differs(aspect)),
             [false, true, false]
         );
-        // 80 is 20 % less than 100.
+        // The makespan of 80 is 20 % less than 100.
         let exceeded = |percent| {
             let limits = DiffThresholds {
                 threshold: Some(percent),

@@ -1,4 +1,4 @@
-//! Differences of reports as text of at most 100 columns.
+//! Renders differences of reports as text of at most 100 columns.
 
 use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;

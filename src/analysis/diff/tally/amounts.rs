@@ -1,4 +1,4 @@
-//! Times and sizes of all nodes of two traces, grouped by their properties.
+//! Times and sizes of all nodes of two traces, grouped by a property of the nodes.
 
 use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};
@@ -89,10 +89,10 @@ impl NodeTotals {
     }
 }
 
-/// Totals of all nodes, and by group.
+/// Totals of all nodes, and totals by property value.
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
-/// Sums the nodes of two traces, in parallel if there are many.
+/// Sums the times and sizes of two traces, in parallel if they have many nodes.
 pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
@@ -104,7 +104,7 @@ pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     (total, by)
 }
 
-/// Absent group.
+/// Sentinel for an absent group.
 const NONE: u32 = u32::MAX;
 
 fn of_one(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {

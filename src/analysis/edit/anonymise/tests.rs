@@ -1,4 +1,4 @@
-//! Hashed, kept and removed names and fields, record by record, and agreement between ranks.
+//! Tests which names and fields are hashed, kept and removed, record by record, and that ranks agree.
 
 use super::*;
 use chakram_trace::format::profiler_cost::CostBasis;
@@ -166,7 +166,8 @@ fn only_what_replays_read_stays() {
         node.name
     );
     assert!(!after.windows(3).any(|bytes| bytes == b"bob"));
-    // Two attributes of the metadata record, three of the node; start, inputs, outputs and the unknown field.
+    // Removed are two attributes of the metadata record and three of the node; and the start, the inputs, the outputs
+    // and the unknown field.
     assert_eq!((done.attributes, done.fields), (5, 4));
 }
 

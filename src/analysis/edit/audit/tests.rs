@@ -1,4 +1,4 @@
-//! Planted leaks of every kind in every field, and texts without leaks.
+//! Tests planted leaks of every kind in every field, and texts without leaks.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -137,7 +137,7 @@ fn what_traces_say_of_work_is_no_leak() {
     }
 }
 
-/// A fixed sequence of numbers.
+/// A fixed sequence of pseudorandom numbers.
 struct Chance(u64);
 
 impl Chance {
@@ -159,7 +159,7 @@ impl Chance {
         (0..length).map(draw).collect()
     }
 
-    /// A random leak and its kind.
+    /// Returns a random leak and its kind.
     fn leak(&mut self) -> (LeakKind, String) {
         const NAMES: [&str; 6] = ["alice", "bob", "j.doe", "zhang-wei", "m_schmidt", "root"];
         const HEX: &str = "0123456789abcdef";

@@ -76,7 +76,7 @@ pub fn leaks(text: &str) -> bool {
 /// Returns the private parts of `text`, by kind of search.
 pub fn find(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
-    // These searches are fast, because most operator names lack the characters that they start from.
+    // These searches are fast, because each starts from a character that most operator names lack.
     emails(text, &mut found);
     ipv4(text, &mut found);
     colons(text, &mut found);
@@ -197,7 +197,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
                 break;
             }
         }
-        // An address may follow a word and a colon.
+        // An address may follow a word and a colon, which are skipped.
         let mut address = &text[start..end];
         if !open {
             let Some(rest) = address.split_once(':').map(|(_, rest)| rest) else {
@@ -216,7 +216,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `text` is an address in use: `c10d::add` is not.
+/// Returns whether `text` is an IPv6 address of a used range; `c10d::add` is not.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);

@@ -7,7 +7,7 @@ use chakram_base::ids::MAX_NPUS;
 pub struct RankGrid(Vec<(String, u32)>);
 
 impl RankGrid {
-    /// Parses `dp=2,tp=4`.
+    /// Parses a grid such as `dp=2,tp=4`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut grid = Self(Vec::new());
         for part in text.split(',') {
@@ -18,14 +18,14 @@ impl RankGrid {
             grid.0.push((name, size));
         }
         let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
-        // Saturating: the product of five sizes may exceed even 128 bits.
+        // Saturating, because the product of five sizes may exceed even 128 bits.
         if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
         Ok(grid)
     }
 
-    /// Parses `dp=2`.
+    /// Parses one dimension with its size, such as `dp=2`.
     pub fn dimension(text: &str) -> Result<(String, u32), String> {
         let wrong = || format!("`{text}` is no dimension; write for example dp=2");
         let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
@@ -62,7 +62,8 @@ impl RankGrid {
     }
 }
 
-/// Position of a rank: its coordinate along the dimension, and its coordinates outside and inside the dimension.
+/// Position of a rank: the coordinate along the scaled dimension, and the combined coordinates of the dimensions
+/// outside and inside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPosition {
     pub(super) outer: u32,
@@ -170,20 +171,21 @@ impl ScaledDimension {
         self.join(x, place, self.new_size)
     }
 
-    /// Returns the new rank in `block` that corresponds to `place` in the first block, if it exists.
+    /// Returns the new rank in `block` that corresponds to `place` in the first block, or `None` if the last block
+    /// lacks it.
     pub(super) fn in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
         Some(self.new_at(x, place))
     }
 
-    /// Returns the old rank that a new one copies, and its block.
+    /// Returns the old rank that the new rank `rank` copies, and the block of the new rank.
     pub fn copies(&self, rank: u32) -> (u32, u32) {
         let place = self.new_place(rank);
         (self.old(place.x % self.size, place), place.x / self.size)
     }
 
-    /// Returns all new ranks with the other coordinates of `ranks`, ascending.
+    /// Returns all new ranks whose coordinates outside the scaled dimension occur in `ranks`, ascending.
     pub(super) fn grown(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.place(rank));
         let first = places.filter(|place| place.x == 0);
@@ -206,20 +208,20 @@ mod tests {
 
     #[test]
     fn ranks_are_copied_where_they_lie() {
-        // pp=2, dp=2, tp=2: rank = 4 pp + 2 dp + tp; dp becomes 3.
+        // The grid is pp=2, dp=2, tp=2, so rank = 4 pp + 2 dp + tp; dp becomes 3.
         let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
         let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
             (along.ranks(), along.new_ranks(), along.blocks()),
             (8, 12, 2)
         );
-        // New rank 11 = (1, 2, 1): copies (1, 0, 1), rank 5, in block 1.
+        // New rank 11 = (1, 2, 1) copies (1, 0, 1), which is rank 5, in block 1.
         assert_eq!(along.copies(11), (5, 1));
         assert_eq!(along.copies(6), (4, 0));
-        // (1, 1, *) in block 1 would be at 3 of 3.
+        // In block 1, (1, 1, *) would have coordinate 3, but the size is 3.
         assert_eq!(along.in_block(along.place(6), 1), None);
         assert_eq!(along.in_block(along.place(4), 1), Some(10));
-        // dp at pp 1, tp 1: ranks 5 and 7 become 7, 9 and 11.
+        // The dp group at pp 1 and tp 1, ranks 5 and 7, becomes 7, 9 and 11.
         assert_eq!(along.grown(&[5, 7]), [7, 9, 11]);
         assert_eq!(along.coordinates(6), (vec![1, 1, 0], 1));
     }

@@ -1,4 +1,4 @@
-//! Scaling of groups, and names of their copies.
+//! Scaling of groups, and names for the copies of groups.
 
 use super::grid::ScaledDimension;
 use super::refused;
@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 /// How a group scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupScaling {
-    /// It gets new members along the dimension.
+    /// The group gets new members along the dimension.
     Grows,
-    /// Every block gets its own copy.
+    /// Every block gets its own copy of the group.
     Copied,
 }
 
 impl GroupScaling {
-    /// Determines how the group `name` scales; its members must fill a sub-grid.
+    /// Determines how the group `name` scales; the members must fill a sub-grid.
     pub fn of(along: &ScaledDimension, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
         let fail = |why: String| {
             let found = format!("group `{}`, ranks {}: {why}", escape(name), listed(ranks));
@@ -81,7 +81,7 @@ fn listed(ranks: &[u32]) -> String {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,
-    /// One above the largest numeric name.
+    /// A number one above the largest numeric name.
     beyond: u64,
 }
 
@@ -157,7 +157,7 @@ mod tests {
             names.add(name);
         }
         assert_eq!(names.in_block("7", 0), "7");
-        // Numbers are below 8, so copies are 8 apart.
+        // The numbers are below 8, so the names of copies are 8 apart.
         assert_eq!(names.in_block("7", 2), "23");
         assert_eq!(names.in_block("tp", 2), "tp.2");
         assert_eq!(names.in_block("tp", 1), "tp.1'");

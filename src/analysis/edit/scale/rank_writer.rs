@@ -1,4 +1,4 @@
-//! Writer of the trace of one new rank.
+//! Writes the trace of one new rank.
 
 use super::group_scaling::GroupScaling;
 use super::{JobScaling, ShardScaling};
@@ -34,7 +34,7 @@ impl ScaleWriter<'_> {
         out: &mut MessageEncoder,
     ) -> Result<(), TraceError> {
         let ranks = AttributeEdit::Count(u64::from(self.scaling.along.new_ranks()));
-        // Copied groups get new numbers, to which the roles do not apply.
+        // Copied groups get new numbers, so the roles, which refer to old numbers, do not apply.
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
@@ -57,7 +57,7 @@ impl ScaleWriter<'_> {
         edit.apply(record, out)
     }
 
-    /// Writes the node if it changes, and returns whether it did.
+    /// Writes the node if it changes, and returns whether the node was written.
     pub fn node(
         &self,
         record: RawRecord<'_>,
@@ -116,7 +116,7 @@ impl ScaleWriter<'_> {
         Ok(true)
     }
 
-    /// Returns the old and the new number of members of a group of this rank.
+    /// Returns the old and the new number of members of a group that the new rank uses.
     fn sizes(&self, view: &NodeView<'_>, group: GroupName<'_>) -> Result<(u64, u64), TraceError> {
         let along = &self.scaling.along;
         let (ranks, shape) = self.scaling.group(self.old, view.id, group)?;
@@ -154,7 +154,7 @@ impl ScaleWriter<'_> {
             sets.push(("comm_size", AttributeEdit::Count(size)));
         }
         if old != new {
-            // The exchanges of new members are unknown.
+            // The sizes exchanged with new members are unknown.
             sets.push((SEND_BYTES, AttributeEdit::Remove));
             sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
         }
@@ -182,7 +182,7 @@ impl ScaleWriter<'_> {
         if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
             *name = self.scaling.names.in_block(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
-            // Producers use either name; only the one present on the node is set.
+            // Producers use one of two attribute names; only the attribute that the node has is set.
             sets.push(("comm_group", AttributeEdit::Text(name)));
         }
         Ok(sets)
@@ -198,7 +198,7 @@ impl ScaleWriter<'_> {
         let moved = match self.scaling.step(self.old, view.id, receive, peer)? {
             None => along.new_at(own.x, far),
             Some((step, _)) => {
-                // The step is the sender's; the receiver has the opposite step.
+                // The step is counted from the sender; the receiver has the opposite step.
                 let step = if receive { -step } else { step };
                 let size = i64::from(along.new_size());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
@@ -245,7 +245,7 @@ impl ScaleWriter<'_> {
         }
     }
 
-    /// Returns the bytes that a call receives, or sends.
+    /// Returns the new bytes that a call receives or sends.
     fn side(
         &self,
         view: &NodeView<'_>,

@@ -1,4 +1,4 @@
-//! Grids, copies, groups and peers on small handwritten jobs.
+//! Tests grids, copies, groups and peers on small handwritten jobs.
 
 use super::*;
 use chakram_trace::format::CollectiveKind;
@@ -79,8 +79,8 @@ fn size(node: &Node) -> i64 {
 #[test]
 fn shards_shrink_or_wholes_grow() {
     use CollectiveKind as K;
-    // A group of 2 becomes one of 6. With the total kept, a shard of 300 becomes 100, and one of 100 becomes 33⅓. With
-    // the shard kept, wholes of 600 become 1800.
+    // A group of 2 becomes one of 6. If the total is kept, a shard of 300 becomes 100, and a shard of 100 becomes
+    // 33⅓. If the shard is kept, a whole buffer of 600 becomes 1800.
     let kinds = [
         (K::AllReduce, 600, 600, 600),
         (K::AllGather, 300, 100, 300),
@@ -137,7 +137,8 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     }
     scaling.check().unwrap();
     assert!(!scaling.is_alike(3));
-    // New rank 7 = (3, 1) copies rank 3 = (1, 1) in block 1: its group is ranks 6 and 7, its root 7.
+    // New rank 7 = (3, 1) copies rank 3 = (1, 1) in block 1: the new rank's group is ranks 6 and 7, and the root is
+    // 7.
     assert_eq!(scaling.along().copies(7), (3, 1));
     let after = read(&scaling.write(7, &second).unwrap());
     let values = &after[0].inputs.as_ref().unwrap().values;
@@ -147,7 +148,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     );
     assert_eq!(after[1].attr[2], group("tp.1"));
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
-    // In the first block only rank numbers could change, and here none does.
+    // In the first block only rank numbers could change, and in this job no number does.
     assert_eq!(
         read(&scaling.write(3, &second).unwrap())[1],
         read(&second)[1]
@@ -173,7 +174,8 @@ fn peer(node: &Node) -> i64 {
 
 #[test]
 fn messages_follow_their_ranks() {
-    // pp=2, dp=3, rank = 3 pp + dp: each rank sends along pp to the other stage, and along dp in a ring.
+    // The grid is pp=2, dp=3, so rank = 3 pp + dp. Each rank sends along pp to the other stage, and along dp in a
+    // ring.
     let trace = |rank: i64| {
         let (pp, dp) = (rank / 3, rank % 3);
         let other = (1 - pp) * 3 + dp;
@@ -189,7 +191,8 @@ fn messages_follow_their_ranks() {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
     scaling.check().unwrap();
-    // New rank 9 = (1, 4) copies (1, 1): to (0, 4), and in the ring of five to (1, 0) and from (1, 3).
+    // New rank 9 = (1, 4) copies (1, 1). It sends to (0, 4), and in the ring of five it sends to (1, 0) and receives
+    // from (1, 3).
     let (old, block) = scaling.along().copies(9);
     assert_eq!((old, block), (4, 1));
     let after = read(&scaling.write(9, &trace(4)).unwrap());
@@ -206,7 +209,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
         error.contains("ranks 0 and 1 send other messages along `dp`"),
         "{error}"
     );
-    // A ring of one would be a message to the sender itself.
+    // In a ring of one rank, a message would go to the sender itself.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
     let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();

@@ -1,4 +1,4 @@
-//! A replayable trace, with its program order and its times.
+//! A trace that can be replayed, with its program order and its times.
 
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::TraceError;
@@ -13,7 +13,7 @@ use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
 #[derive(Debug)]
 pub struct CheckedTrace<'a> {
     pub raw: RawTrace<'a>,
-    /// True if control dependencies close a cycle, so that none of them is enforced.
+    /// True if control dependencies close a cycle, so that no control dependency is enforced.
     pub cyclic: bool,
     /// All nodes in program order.
     pub order: Vec<u32>,
@@ -31,7 +31,7 @@ impl<'a> CheckedTrace<'a> {
         if raw.metadata.captured.is_some()
             && let Some(first) = FrameCursor::new(contents).next_record()?
         {
-            // The slice will rewrite this record, so it must be decodable.
+            // The slice will rewrite the metadata record, so this record must be decodable.
             let attributes = [("captured_ns", AttributeEdit::Remove)];
             let edit = RecordEdit {
                 attributes: &attributes,
@@ -52,7 +52,7 @@ impl<'a> CheckedTrace<'a> {
             let cycle = short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
-        // The rank runs on its own, and lanes delay no node.
+        // The rank runs on its own, and nodes do not wait for lanes.
         let run = CapturedTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeTiming {
@@ -74,7 +74,7 @@ impl<'a> CheckedTrace<'a> {
         })
     }
 
-    /// The enforced dependencies of node `i`.
+    /// Returns the enforced dependencies of node `i`.
     pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
         let cyclic = self.cyclic;
         let deps = self.raw.deps(i).iter().copied();

@@ -1,11 +1,11 @@
-//! Closure of dependencies: dependencies on cut nodes are replaced by dependencies on kept nodes.
+//! Replaces dependencies on cut nodes by dependencies on kept nodes.
 
 use super::checked_trace::CheckedTrace;
 
-/// Maximum number of kept nodes that replace a cut node; with more, the cut node becomes a joint.
+/// Maximum number of kept nodes that replace a cut node; if more would be needed, the cut node becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
-/// A kept node, and true if the dependency only orders.
+/// A kept node, and whether the dependency on it is a control dependency.
 type ForwardedDependency = (u32, bool);
 
 /// Dependencies of each node after the cut.
@@ -19,10 +19,10 @@ pub(super) struct DependencyClosure {
 }
 
 impl DependencyClosure {
-    /// Replaces dependencies in time linear in their number.
+    /// Computes the new dependencies in time linear in the number of dependencies.
     pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
-        // Cut nodes that a kept node waits for, through cut ones: one pass over the existing order. A depth-first
-        // search of petgraph takes twice as long.
+        // Finds the cut nodes that a kept node waits for, also through other cut nodes, in one pass over the existing
+        // order. A depth-first search of petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {
@@ -42,7 +42,7 @@ impl DependencyClosure {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // A dependency on a missing node or on a cycle is not enforced, so it is dropped.
+            // A dependency on a missing node or on a cycle is not enforced in a replay, so it is dropped.
             let mut changed = trace.deps(i).count() != trace.raw.deps(i).len();
             found.clear();
             for dep in trace.deps(i) {
@@ -51,7 +51,7 @@ impl DependencyClosure {
                     continue;
                 }
                 changed = true;
-                // A joint stays in the trace, so nodes depend on it instead of on its replacements.
+                // A joint stays in the trace, so nodes depend on the joint instead of on its replacements.
                 if this.joints[dep.node as usize] {
                     found.push((dep.node, dep.control));
                 } else {
@@ -62,7 +62,7 @@ impl DependencyClosure {
             if kept[at] && !changed {
                 continue;
             }
-            // Data dependencies sort before order, and one per node is enough.
+            // Data dependencies sort before control dependencies, and the first one per node is kept.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);
             this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;
@@ -83,7 +83,7 @@ impl DependencyClosure {
         self.joints[i as usize]
     }
 
-    /// Returns the dependencies of node `i`, kept or a joint, if they changed.
+    /// Returns the dependencies of node `i` (kept or a joint), if they changed.
     pub fn changed(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.row(i)
     }

@@ -1,4 +1,4 @@
-//! Communication whose partner was cut.
+//! Finds communication whose partner was cut.
 
 use super::checked_trace::CheckedTrace;
 use chakram_trace::format::TraceError;
@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 struct RankCommunication {
     rank: u32,
     comms: RankComms,
-    /// The node id of each step, and true if the node is kept.
+    /// For each step, the id of its node, and whether the node is kept.
     nodes: Vec<(u64, bool)>,
 }
 
@@ -88,16 +88,16 @@ impl CommunicationMatches {
 /// Communication whose partner was cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnmatchedCommunication {
-    /// Number of collectives and messages.
+    /// Number of collectives and messages whose partner was cut.
     pub count: u64,
-    /// The first ones, at most [`UnmatchedCommunication::LISTED`].
+    /// Descriptions of the first ones, at most [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
-    /// Kept nodes of such communication, by rank.
+    /// Kept nodes of communication whose partner was cut, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 
 impl UnmatchedCommunication {
-    /// Maximum number listed.
+    /// Maximum number of listed descriptions.
     pub const LISTED: usize = 4;
 
     pub(super) fn kept_by(&self, rank: u32) -> &[u32] {

@@ -18,10 +18,10 @@ pub enum SliceTarget {
     Ids(RangeInclusive<u64>),
 }
 
-/// No owner: the end of a chain of parents.
+/// Sentinel for a node without an owner: the end of a chain of parents.
 const NONE: u32 = u32::MAX;
 
-/// Returns for each node, by index, whether it is requested.
+/// Returns for each node, by index, whether the node is requested.
 pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<bool>, TraceError> {
     let raw = &trace.raw;
     let asked: Vec<bool> = match cut {
@@ -52,7 +52,7 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
     Ok(asked)
 }
 
-/// Similar names for messages: the names of steps, or else the first names.
+/// Lists similar names for error messages: the names of steps, or else the first names.
 fn names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
@@ -69,7 +69,7 @@ fn names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// The owner of each node, and whether attributes define it.
+/// Returns the owner of each node, and whether attributes define the owners.
 fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -84,7 +84,7 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
             Ok(())
         })?;
     }
-    // Without these attributes, traces express calls as control dependencies.
+    // Traces without these attributes express calls as control dependencies.
     if !said {
         for i in raw.all() {
             let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
@@ -99,15 +99,15 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     Ok((owner, said))
 }
 
-/// Returns, by index, whether a node is part of the step: as attributes state it, or, if no node has such an attribute,
-/// as the step's annotation covers it.
+/// Returns, by index, whether a node is part of the step: by the nodes' attributes or, if no node has such an
+/// attribute, by the step's annotation.
 fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
         return covered(trace, &format!("ProfilerStep#{step}"));
     }
     let (owner, _) = owners(trace)?;
-    // For each step, the first node that states it.
+    // For each step, the first node that states the step.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
         let own = (*own)?;
@@ -134,7 +134,7 @@ fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError
     Ok(stated)
 }
 
-/// Lists the available steps, for messages.
+/// Lists the available steps, for error messages.
 fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     const SHOWN: usize = 12;
     let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
@@ -179,9 +179,9 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// Gives every node the label of its owner. Nodes on a cycle of owners get none.
+/// Gives every node the label of its owner. Nodes on a cycle of owners get no label.
 fn spread(owner: &[u32], label: &mut [Option<u32>]) {
-    // Each node is followed once, so the walk is linear and ends on cycles.
+    // The walk visits each node once, so it takes linear time and ends on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
     for i in 0..owner.len() as u32 {
@@ -201,14 +201,14 @@ fn spread(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time from the first node that an annotation covers on its own lane to the next uncovered one there.
+/// Time from the first node that an annotation covers on its own lane to the next uncovered node on that lane.
 struct AnnotationWindow {
     from: Span,
     to: Span,
     lane: Option<i64>,
 }
 
-/// The windows of all annotations, by their starts.
+/// The windows of all annotations, sorted by start.
 fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow> {
     let nodes = &trace.raw.nodes;
     let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
@@ -232,7 +232,7 @@ fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow
         .for_each(|starts| starts.sort_unstable());
     let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
     for busy in &mut list {
-        // Waiting at the end of the annotation is not a node, so the window ends where the next node begins.
+        // Waiting at the end of the annotation is not a node, so the window extends to the start of the next node.
         let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
         let next = starts.partition_point(|&start| start < busy.to);
         busy.to = starts.get(next).copied().unwrap_or(Span::MAX);

@@ -1,4 +1,4 @@
-//! Nodes of slices and their dependencies, on small handwritten graphs.
+//! Tests the nodes of slices and their dependencies on small handwritten graphs.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -13,7 +13,7 @@ fn attribute(name: &str, value: u64) -> AttributeProto {
     }
 }
 
-/// A kernel of `us` microseconds that waits for `data` and `control`.
+/// Builds a kernel of `us` microseconds that waits for `data` and `control`.
 fn node(id: u64, us: u64, data: &[u64], control: &[u64]) -> Node {
     Node {
         id,
@@ -81,7 +81,8 @@ fn delay(node: &Node) -> u64 {
 
 #[test]
 fn dependencies_lead_on_through_what_is_cut() {
-    // 10 → 20 → (30, 40, both cut) → 50; 10 also orders 40, and 50 also waits for 20 directly.
+    // The graph is 10 → 20 → (30 and 40, both cut) → 50. Also, 40 has a control dependency on 10, and 50 waits for 20
+    // directly.
     let nodes = [
         node(10, 5, &[], &[]),
         node(20, 7, &[10], &[]),
@@ -92,21 +93,22 @@ fn dependencies_lead_on_through_what_is_cut() {
     ];
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(0..=100));
     assert_eq!(ids(&after), [10, 20, 50, 60]);
-    // Nodes that are only ordered after a cut node are only ordered after its replacements.
+    // A control dependency on a cut node becomes control dependencies on the replacements of that node.
     assert_eq!(
         (&*after[3].data_deps, &*after[3].ctrl_deps),
         (&[][..], &[10, 20][..])
     );
-    // Before 40 are 20, with data, and 10, which only orders; the data dependency of 50 on 20 replaces its order.
+    // Node 40 has a data dependency on 20 and a control dependency on 10. The data dependency of 50 on 20 replaces a
+    // control dependency.
     assert_eq!(
         (&*after[2].data_deps, &*after[2].ctrl_deps),
         (&[20][..], &[10][..])
     );
-    // 50 started at 5 + 7 + 11 + 13 = 36 µs; 20 ends at 12. It ends at 37.
+    // Node 50 started at 5 + 7 + 11 + 13 = 36 µs and ends at 37; node 20 ends at 12, so the delay is 24.
     assert_eq!(delay(&after[2]), 24_000);
     assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
     assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
-    // Untouched records are unchanged.
+    // The other records are unchanged.
     assert_eq!(after[..2], nodes[..2]);
 }
 
@@ -118,11 +120,11 @@ fn a_slice_starts_where_its_first_node_did() {
         node(3, 2, &[2], &[]),
         node(4, 2, &[1], &[]),
     ];
-    // 4 starts at 5 µs, 2 at 5.3 and 3 at 12.3; the slice of 2 to 4 starts at 5.
+    // Node 4 starts at 5 µs, node 2 at 5.3 and node 3 at 12.3, so the slice of 2 to 4 starts at 5.
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
-    // 3 alone starts immediately.
+    // In a slice of node 3 alone, the node starts immediately.
     let (captured, after, _) = slice(&nodes, &SliceTarget::Ids(3..=3));
     assert_eq!(
         (captured, delay(&after[0]), &*after[0].data_deps),
@@ -132,7 +134,8 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // 20 sources, a cut hub, and 30 nodes that wait for it: 20 + 30 dependencies instead of 600.
+    // The graph has 20 sources, a cut hub, and 30 nodes that wait for the hub. A joint needs 20 + 30 dependencies
+    // instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
@@ -146,7 +149,7 @@ fn wide_fans_become_joints() {
     );
     let edges: usize = after.iter().map(|node| node.data_deps.len()).sum();
     assert_eq!(edges, 50);
-    // The hub took 4 µs after the longest source, 20 µs; then 1 µs.
+    // The longest source took 20 µs, then the hub 4 µs, then the last node 1 µs.
     assert!(
         after
             .iter()
@@ -166,19 +169,21 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let mut step = with(node(2, 1, &[1], &[]), &on(1, &[]));
     step.name = "ProfilerStep#3".to_owned();
     let nodes = [
-        // 0 to 10 µs: before the step. 10 to 16: the step with 3 and 4; 4 launches 5 on a stream.
+        // From 0 to 10 µs is before the step. From 10 to 16 is the step with nodes 3 and 4; node 4 launches node 5 on
+        // a stream.
         with(node(1, 10, &[], &[]), &on(1, &[])),
         step,
         with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),
         with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
         with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
-        // Another thread: 6 begins at 13, within the step; 8 belongs to it; 10 begins at 16, when the step has ended
-        // but its thread has started nothing else; 7 begins at 18, after that thread has.
+        // Nodes on another thread: 6 begins at 13, within the step, and 8 belongs to 6. Node 10 begins at 16, when
+        // the step has ended but the step's thread has started no other node. Node 7 begins at 18, after that thread
+        // has started another node.
         with(node(6, 1, &[3], &[]), &on(2, &[])),
         with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
         with(node(10, 1, &[4], &[]), &on(2, &[])),
         with(node(7, 1, &[4], &[]), &on(2, &[("delay_ns", 2000)])),
-        // The same thread: not part of the step at any time. 9 begins at 17.
+        // Node 9 is on the step's thread and begins at 17, so it is not part of the step.
         with(node(9, 1, &[4], &[]), &on(1, &[("delay_ns", 1000)])),
         with(node(11, 1, &[3], &[]), &on(1, &[])),
     ];
@@ -230,7 +235,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
             collective(2, &[1]),
             node(3, 1, &[2], &[]),
         ]),
-        // The second rank's ids are one higher.
+        // The ids on the second rank are one higher.
         file(&[collective(2, &[]), collective(3, &[2])]),
     ];
     let mut matches = CommunicationMatches::default();
@@ -256,7 +261,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     assert_eq!(left, [vec![2, 3], vec![3]]);
 }
 
-/// A chain of 1 µs kernels; its two ends have a name.
+/// Builds a chain of 1 µs kernels; the first and the last have a name of their own.
 fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
     let name = |id| if id == 1 || id == count { "end" } else { "" };
     let link = |id| Node {
@@ -274,10 +279,10 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 #[test]
 fn long_chains_take_no_stack_and_linear_time() {
     let ends = SliceTarget::Annotation("end".to_owned());
-    // Without attributes kernels belong to their dependencies, so all are covered.
+    // Without attributes kernels belong to their dependencies, so all kernels are covered.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
-    // With attributes, these kernels belong to no other node: the middle is cut out.
+    // With attributes, these kernels belong to no other node: only the middle of the chain is cut.
     let count = 100_000;
     let (captured, after, _) = slice(&chain(count, &[attribute("parent", 0)]), &ends);
     assert_eq!((ids(&after), captured), (vec![1, count], count * 1000));
@@ -307,7 +312,7 @@ fn what_cannot_be_replayed_is_refused() {
     assert!(cycle.contains("cycle of 2 nodes: 1, 2"), "{cycle}");
     assert!(refuse(&[]).contains("no nodes"));
     assert!(refuse(&[node(20, 0, &[], &[])]).contains("20 to 20"));
-    // Control dependencies on missing nodes or on a cycle are dropped, as in a replay.
+    // As in a replay, control dependencies on missing nodes or on a cycle are dropped.
     let (_, after, sliced) = slice(
         &[node(1, 1, &[], &[2, 77]), node(2, 1, &[1], &[])],
         &SliceTarget::Ids(1..=2),

@@ -1,7 +1,8 @@
-//! Reductions of gradients as DistributedDataParallel issues them: hooks of parameters, buckets and what waits for them.
+//! Reductions of gradients as DistributedDataParallel issues them: hooks of parameters, buckets, and the items that
+//! wait for buckets.
 //!
-//! Parameters are ready in the order of their hooks. A bucket takes gradients until it has as many bytes as the limit, and is
-//! reduced then; what is left at the end is the last bucket.
+//! Gradients are ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches the
+//! limit, and is then reduced. The remaining gradients are the last bucket.
 
 use super::EditCounts;
 use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
@@ -13,28 +14,29 @@ use chakram_trace::format::write::{NodeExtras, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Name of the work at a parameter when its gradient is known.
+/// Name of the hook that runs when the gradient of a parameter is computed.
 const HOOK: &str = "torch::autograd::AccumulateGrad";
 
 /// Reductions of gradients in a step.
 #[derive(Debug, Default)]
 pub(super) struct GradientReductions {
-    /// The collectives, in order.
+    /// Collectives that reduce gradients, in program order.
     pub collectives: Vec<u32>,
-    /// Of each, the item of the host that launches it, with those inside.
+    /// For each collective, the host item that launches it, with the items inside that item.
     pub launches: Vec<Vec<u32>>,
     /// Items that copy a gradient into its bucket.
     pub fills: BTreeSet<u32>,
-    /// Of each parameter in the order in which gradients are known, the last item of its hook, and the elements.
+    /// For each parameter, in the order in which gradients are computed: the outermost item of its hook, and the
+    /// number of elements.
     pub hooks: Vec<(u32, u64)>,
-    /// Bytes of an element of each gradient, where the capture says it.
+    /// Bytes per element of each gradient, if the capture states the type.
     pub element_sizes: Vec<Option<u64>>,
-    /// Items that make gradients, with the index of their hook, where no host launches reductions.
+    /// Items that compute gradients, each with the index of its hook; used if no host item launches the reductions.
     pub producers: Vec<(u32, usize)>,
 }
 
 impl GradientReductions {
-    /// Finds those of `step`.
+    /// Finds the reductions of gradients in `step`.
     pub fn find(program: &RankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
         let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
@@ -50,7 +52,7 @@ impl GradientReductions {
             .map(|&item| program.items[item as usize].caller);
         let operators: Vec<Option<u32>> = operators.collect();
         this.launches = vec![Vec::new(); operators.len()];
-        // The last item of a hook is the outermost that is called by it.
+        // A hook is represented by its outermost item.
         for &item in &items {
             if program.facts_of(item).phase != StepPhase::Parameters {
                 continue;
@@ -87,7 +89,7 @@ impl GradientReductions {
         this
     }
 
-    /// Leaves out those that are no buckets, such as of shards.
+    /// Keeps only reductions of buckets; drops others, such as reductions to shards.
     pub fn of_buckets(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
@@ -102,15 +104,15 @@ impl GradientReductions {
         self
     }
 
-    /// Returns whether an item reduces gradients, launches that, or prepares for it.
+    /// Returns whether an item reduces gradients, launches such a reduction, or prepares one.
     pub fn has(&self, item: u32) -> bool {
         self.collectives.contains(&item)
             || self.fills.contains(&item)
             || self.launches.iter().any(|items| items.contains(&item))
     }
 
-    /// Returns whether each backward pass reduces its gradients, as where these or parameters are sharded; others keep them for
-    /// the last one before the optimizer.
+    /// Returns whether each backward pass reduces its gradients, as jobs with sharded gradients or parameters do. In
+    /// other jobs only the last backward pass before the optimizer does.
     pub fn are_of_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
@@ -127,7 +129,7 @@ impl GradientReductions {
         shares_gradients(program, first) || gathers_parameters(program)
     }
 
-    /// Returns the elements of all parameters whose hooks were captured.
+    /// Returns the number of elements of all parameters whose hooks were captured.
     pub fn count_elements(&self) -> u64 {
         self.hooks.iter().map(|hook| hook.1).sum()
     }
@@ -138,27 +140,28 @@ impl GradientReductions {
         bytes.map(|&item| bytes_of(program, item)).sum()
     }
 
-    /// Returns the bytes of an element, if all gradients are reduced once and in buckets.
+    /// Returns the bytes per element of the gradients, if each gradient is reduced once and in a bucket.
     fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let (all, bytes) = (self.count_elements(), self.sum_bytes(program));
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 
-    /// Returns the limit of buckets that explains those of the capture: the size of the smallest that is not the last.
+    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket except
+    /// the last.
     pub fn limit(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| bytes_of(program, item)).min()
     }
 }
 
-/// Returns whether a reduction leaves a rank its shard of the gradients alone, as a generated job says.
+/// Returns whether a reduction leaves each rank only its shard of the gradients, which generated jobs state.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named();
     let bytes = bytes_of(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
 
-/// Returns whether passes gather their parameters.
+/// Returns whether forward and backward passes gather sharded parameters.
 pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     program.order.iter().any(|&item| {
         let facts = program.facts_of(item);
@@ -179,7 +182,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     })
 }
 
-/// Returns the bytes of an element of the first tensor in a text of types.
+/// Returns the bytes per element of the first tensor in a text of types.
 fn element_bytes(types: &str) -> Option<u64> {
     let first = &types[types.find("Tensor(")? + 7..];
     let name = &first[..first.find(')')?];
@@ -202,8 +205,9 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == StepPhase::Parameters
 }
 
-/// Returns whether an item reduces a bucket of gradients: in data-parallel training without shards, or in a generated job,
-/// whose other sums, such as of an embedding that two stages share, are of no layer.
+/// Returns whether an item reduces a bucket of gradients. In captures, an all-reduce of gradients does. In generated
+/// jobs, the reduction must belong to a layer, because others, such as the sum for an embedding that two stages
+/// share, are no buckets.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -228,7 +232,7 @@ pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Recorded time of collectives by their bytes, of a whole job.
+/// Recorded time per KiB of the collectives of a whole job, ps, by kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
 
@@ -241,7 +245,7 @@ impl TransferRates {
                 && bytes > 0
                 && view.recorded.0 > 0
             {
-                // Picoseconds of a KiB.
+                // Picoseconds per KiB.
                 let rate = u128::from(view.recorded.0) * 1024 / u128::from(bytes);
                 self.0
                     .entry(kind)
@@ -251,8 +255,8 @@ impl TransferRates {
         }
     }
 
-    /// Returns the time of `bytes`, ns: by the fastest quarter of collectives of the kind, as others wait for hosts that
-    /// compute beside them. 0 where nothing was recorded.
+    /// Returns the time of a collective of `bytes`, ns, at the first quartile of the recorded times per byte, because
+    /// slower collectives include waiting for busy hosts. Returns 0 if no time was recorded.
     pub fn ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
         let Some(rates) = self.0.get(&kind) else {
             return 0;
@@ -265,7 +269,8 @@ impl TransferRates {
     }
 }
 
-/// Delay of items that directly follow in `after`, and of others of the same names, as medians in ns.
+/// Returns median delays in ns: of the items that directly follow an item of `after` in their thread, and of all
+/// other items by name.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -290,11 +295,11 @@ pub(super) fn delays_behind(
     (median(&mut behind), medians)
 }
 
-/// Reduces gradients in buckets of `limit` bytes.
+/// Changes the reductions of gradients to buckets of `limit` bytes, in every step.
 ///
 /// # Errors
 ///
-/// A job without hooks of parameters, or whose buckets are not of its gradients.
+/// Fails on jobs without hooks of parameters, and if the captured buckets do not contain exactly the gradients.
 pub(super) fn regroup(
     program: &mut RankProgram<'_>,
     limit: u64,
@@ -314,7 +319,8 @@ pub(super) fn regroup(
     Ok(counts)
 }
 
-/// Does so in one step; `bytes_per_element` is that of the gradients, if the reductions no longer say it.
+/// Changes the buckets of one step. `bytes_per_element` is the element size of the gradients, if the reductions no
+/// longer show it.
 pub(super) fn regroup_step(
     program: &mut RankProgram<'_>,
     step: u32,
@@ -326,7 +332,7 @@ pub(super) fn regroup_step(
     regroup_found(program, found, limit, rates, bytes_per_element)
 }
 
-/// Does so with hooks that are known.
+/// Changes the buckets of the reductions in `found`.
 pub(super) fn regroup_found(
     program: &mut RankProgram<'_>,
     found: GradientReductions,
@@ -347,7 +353,7 @@ pub(super) fn regroup_found(
         ));
     };
     counts.matched += found.collectives.len() as u64;
-    // Buckets: the first and the last hook, and the bytes.
+    // New buckets: index of the first and the last hook, and bytes.
     let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (i, &(_, elements)) in found.hooks.iter().enumerate() {
@@ -375,8 +381,8 @@ pub(super) fn regroup_found(
     Ok(counts)
 }
 
-/// Leaves out gathers of parameters for the backward pass, with what copies them in and out, as parameters that were gathered
-/// for the forward pass are kept.
+/// Removes the gathers of parameters for the backward pass, with the items that copy data into and out of them. The
+/// backward pass then uses the parameters that were gathered for the forward pass.
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -410,14 +416,14 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     }
     counts.removed += gone.len() as u64;
     if counts.changed == 0 {
-        // Nothing is freed, or the capture does not say what gathers are for.
+        // The job frees no parameters, or the capture does not show the purpose of its gathers.
         counts.matched = 0;
     }
     program.remove(&|item| gone.contains(&item));
     counts
 }
 
-/// Reduces gradients behind the backward pass.
+/// Moves all reductions of gradients to the end of the backward pass.
 pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
@@ -460,7 +466,7 @@ pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     counts
 }
 
-/// Inserts all-reduces in buckets of `limit` bytes, and returns their number.
+/// Inserts all-reduces of buckets of `limit` bytes; returns the number of all-reduces.
 pub(super) fn insert(
     program: &mut RankProgram<'_>,
     found: &GradientReductions,
@@ -513,7 +519,7 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Returns the record of an all-reduce in a group, but for its id and dependencies.
+/// Encodes an all-reduce in a group as a record; the id and the dependencies are set later.
 fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
@@ -534,7 +540,7 @@ fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     encode_node(&view)
 }
 
-/// Returns the record of a node.
+/// Encodes a node as a record.
 fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
     let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
         let node = writer.write(view, &[], &NodeExtras::default());
@@ -565,7 +571,7 @@ fn place_buckets(
         .collect();
     let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
     let (behind, calm) = delays_behind(program, &launchers);
-    // Who waits for which of the old buckets first.
+    // For each old bucket, the first item that waits for its reduction.
     let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
     for &item in &program.order {
         if gone.contains(&item) {
@@ -596,13 +602,13 @@ fn place_buckets(
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", AttributeChange::Count(bytes));
         for (name, freed) in memory {
-            // Gradients that are whole until they are reduced.
+            // Frees the whole gradients, which are reduced to shards.
             if name == "frees.temporary" && freed == old {
                 changes.insert(name, AttributeChange::Count(bytes));
             }
         }
         if !launch.is_empty() {
-            // Calls state both sides.
+            // Captured calls state the bytes of input and output.
             changes.insert("in_bytes", AttributeChange::Count(bytes));
             changes.insert("out_bytes", AttributeChange::Count(bytes));
         }
@@ -612,7 +618,7 @@ fn place_buckets(
             changes.insert("wait_ns", AttributeChange::Removed);
             changes.insert("eager", AttributeChange::Removed);
         }
-        // It waits for its launch alone, whatever else the old one had to wait for.
+        // The new collective waits only for its launch, even if the old one had other dependencies.
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;
@@ -644,7 +650,7 @@ fn place_buckets(
                 .map(|layer| AttributeChange::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
-            // A generated reduction is called as the layer whose last gradient it takes.
+            // In generated jobs, a reduction is named after the layer of its last gradient.
             let own = program.view_of(template).name;
             if let (Some((layer, _)), Some(at)) =
                 (hook.rsplit_once("/bwd"), own.find("/gradients/"))
@@ -686,7 +692,8 @@ fn place_buckets(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // A host launches inside the hook, whose own node is its last.
+        // A host launches the reduction inside the hook, so the launch is inserted before the hook's own node, which
+        // is the last of the hook.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {
@@ -719,7 +726,7 @@ fn place_buckets(
     program.order = order;
 }
 
-/// Returns the last hook of each old bucket.
+/// Returns, for each old bucket, the index of the last hook.
 fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
     let places = program.places();
     let last = |item: u32| places[item as usize];
@@ -733,7 +740,7 @@ fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usi
     ends.collect()
 }
 
-/// Sets the delay of an item, of which the profiler's part stays within.
+/// Sets the delay of an item; removes the attribute if `ns` is 0.
 fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
         0 => AttributeChange::Removed,

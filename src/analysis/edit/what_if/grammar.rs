@@ -1,4 +1,4 @@
-//! Edits as people write them: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
+//! The text form of edits: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
 
 use super::StepPhase;
 use chakram_base::config::{did_you_mean, nearest};
@@ -6,7 +6,7 @@ use chakram_base::units::{Bytes, Span};
 use std::fmt;
 use std::str::FromStr;
 
-/// Ratio of whole numbers, reduced.
+/// Ratio of two whole numbers, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleFactor {
     /// Numerator.
@@ -18,10 +18,10 @@ pub struct ScaleFactor {
 impl ScaleFactor {
     /// The factor that changes nothing.
     pub const ONE: Self = Self { over: 1, under: 1 };
-    /// Largest part of a factor: products of two fit.
+    /// Maximum numerator and denominator of a factor: products of two of them fit in 64 bits.
     const MAX: u64 = 1 << 20;
 
-    /// Creates `over / under`, reduced; `None` for 0 and for what does not fit.
+    /// Creates `over / under`, in lowest terms; `None` if either is 0 or too large.
     pub fn new(over: u64, under: u64) -> Option<Self> {
         let (mut a, mut b) = (over, under);
         while b > 0 {
@@ -34,23 +34,23 @@ impl ScaleFactor {
         (reduced.over <= Self::MAX && reduced.under <= Self::MAX).then_some(reduced)
     }
 
-    /// Returns the product, or `None` if it does not fit.
+    /// Returns the product; `None` if it is too large for a factor.
     pub fn times(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }
 
-    /// Returns it as a number.
+    /// Returns the factor as a floating-point number.
     pub fn ratio(self) -> f64 {
         self.over as f64 / self.under as f64
     }
 
-    /// Returns `value` times it, to the nearest whole number.
+    /// Returns `value` times the factor, rounded to the nearest whole number.
     pub fn of(self, value: u64) -> u64 {
         let scaled = u128::from(value) * u128::from(self.over) + u128::from(self.under) / 2;
         u64::try_from(scaled / u128::from(self.under)).unwrap_or(u64::MAX)
     }
 
-    /// Returns it if it is a whole number.
+    /// Returns the factor if it is a whole number.
     pub fn whole(self) -> Option<u64> {
         (self.under == 1).then_some(self.over)
     }
@@ -94,18 +94,18 @@ impl FromStr for ScaleFactor {
 /// Hidden size after an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WidthChange {
-    /// So many times as large.
+    /// A multiple of the present hidden size.
     Times(ScaleFactor),
-    /// So large.
+    /// The new hidden size.
     To(u64),
 }
 
 /// Number of layers after an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerChange {
-    /// So many more, or fewer.
+    /// The number of layers to add; negative to remove layers.
     By(i64),
-    /// So many times as many.
+    /// A multiple of the present number of layers.
     Times(ScaleFactor),
 }
 
@@ -114,51 +114,52 @@ pub enum LayerChange {
 pub enum PassOrder {
     /// All forward passes first.
     GPipe,
-    /// One forward and one backward pass in turn, after as many forward passes as there are stages from the own one on.
+    /// One forward and one backward pass in turn (1F1B). Before that, each stage runs as many forward passes as there
+    /// are stages from its own to the last.
     OneForwardOneBackward,
 }
 
 /// Edit of a captured or generated job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEdit {
-    /// Samples of each micro-batch of a rank.
+    /// Factor of the samples in each micro-batch of a rank.
     Batch(ScaleFactor),
-    /// Tokens of a sequence.
+    /// Factor of the tokens in a sequence.
     Sequence(ScaleFactor),
-    /// Hidden size, with the other widths of layers in proportion.
+    /// New hidden size; the other widths of layers change in proportion.
     Hidden(WidthChange),
-    /// Repeated layers.
+    /// New number of repeated layers.
     Layers(LayerChange),
-    /// Forward and backward passes before each optimizer step, where the capture has one.
+    /// Number of forward and backward passes before each optimizer step, for a capture with one.
     Accumulate(u32),
-    /// Micro-batches of a pipeline, of the same samples in all.
+    /// Factor by which the number of micro-batches of a pipeline grows; the total number of samples stays the same.
     MicroBatches(u32),
-    /// Replicas.
+    /// Number of data-parallel replicas.
     Data(u32),
-    /// Stages of a pipeline, each with as many layers as before.
+    /// Number of pipeline stages; each keeps its number of layers.
     Pipeline(u32),
-    /// Ranks of a job of which some have no trace.
+    /// Number of ranks of a job; ranks without a trace are added as copies of captured ranks.
     Ranks(u32),
     /// Size at which a bucket of gradients is reduced, bytes.
     Bucket(u64),
     /// Whether a sharded job frees parameters after its forward pass, to gather them again for the backward pass.
     Reshard(bool),
-    /// Whether gradients are reduced beside the backward pass.
+    /// Whether gradients are reduced during the backward pass.
     Overlap(bool),
     /// Order of the passes of a pipeline.
     Schedule(PassOrder),
-    /// Host time in front of a phase.
+    /// Additional host time before a phase.
     Delay {
-        /// The time, in each step.
+        /// Time to add in each step.
         span: Span,
-        /// The rank; all ranks if absent.
+        /// Rank to delay; `None` for all ranks.
         rank: Option<u32>,
-        /// The phase.
+        /// Phase before which the time is added.
         at: StepPhase,
     },
 }
 
-/// An edit's name, its value for help, and its meaning.
+/// All edits: name, form of the value for help texts, and meaning.
 pub const EDITS: &[(&str, &str, &str)] = &[
     (
         "batch",
@@ -220,7 +221,7 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Changes that no edit makes, and why.
+/// Names of changes that no edit makes, each with the reason.
 const UNKNOWN_CHANGES: &[(&str, &str)] = &[
     (
         "tensor",
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(factor("/2"), None);
         assert_eq!(factor("-1x"), None);
         assert_eq!(factor("0:4"), None);
-        // 7 x 3/2 is 10.5, which is rounded up.
+        // 7 x 3/2 is 10.5, which rounds up to 11.
         assert_eq!(ScaleFactor { over: 3, under: 2 }.of(7), 11);
     }
 }

@@ -1,6 +1,8 @@
-//! Records that an edit replaces and its inverse cannot make again, such as recorded reductions of buckets that are filled anew.
+//! Records that an edit replaces and that the inverse edit cannot restore by itself, such as recorded reductions of
+//! gradient buckets.
 //!
-//! They are kept in an attribute of the metadata record, and put back when all edits together change nothing.
+//! An attribute of the metadata record keeps the replaced records. They are put back when all edits of the trace
+//! cancel one another.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::frame;
@@ -8,10 +10,10 @@ use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Attribute of the metadata record.
+/// Name of the attribute of the metadata record that keeps the replaced records.
 pub(super) const KEPT: &str = "unedited_records";
 
-/// Records by their index in the trace before all edits, and the number of its records.
+/// Records by their index in the trace before all edits, and the number of records of that trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptRecords {
     count: usize,
@@ -19,8 +21,8 @@ pub(super) struct KeptRecords {
 }
 
 impl KeptRecords {
-    /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse; `None` where that has
-    /// others in number, so that records have no counterparts.
+    /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse; `None` if the
+    /// numbers of records differ, so that records cannot be compared one by one.
     pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
@@ -42,7 +44,7 @@ impl KeptRecords {
         self.records.is_empty()
     }
 
-    /// Reads the value of the attribute.
+    /// Parses the value of the attribute [`KEPT`].
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let count = words.next()?.parse().ok()?;
@@ -60,7 +62,7 @@ impl KeptRecords {
         })
     }
 
-    /// Returns the value of the attribute.
+    /// Formats the records as the value of the attribute [`KEPT`].
     pub fn to_text(&self) -> String {
         let mut text = self.count.to_string();
         for (index, record) in &self.records {
@@ -72,7 +74,8 @@ impl KeptRecords {
         text
     }
 
-    /// Returns `trace` with these records in their places; as it is if it has others in number.
+    /// Returns `trace` with the kept records in their places; returns `trace` unchanged if its number of records
+    /// differs.
     pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
         let mut out = Vec::with_capacity(trace.len());
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);

@@ -1,20 +1,24 @@
-//! Kernels, messages and collectives of activations under other batches and sequences.
+//! Changes kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
-//! Work: a tensor that holds samples grows with them, one of parameters does not. A product has samples in one of its sizes,
-//! so its FLOPs grow with them; those of attention grow with the square of the sequence. Bytes grow as the elements of the
-//! tensors together. Where a trace has no shapes, all work of forward and backward passes grows.
+//! Work: a tensor with a sample dimension grows with the number of samples; a tensor of parameters does not. One size
+//! of a matrix multiplication is the number of samples, so its FLOPs grow with that number. The FLOPs of attention
+//! grow with the square of the sequence length. The bytes of a kernel grow like the total elements of its tensors. If
+//! a trace has no shapes, all work of forward and backward passes grows.
 //!
-//! Time: with the FLOPs `F`, the bytes `Y` and the recorded time `t`, which the profiler's part `p` has been taken from,
+//! Time: with the FLOPs `F`, the bytes `Y`, the recorded time `t` including the profiler's part `p`, and the new
+//! values `F'`, `Y'` and `t'`:
 //!
 //! ```text
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
-//! `w` is `Y` for kernels without FLOPs, and `F` for others, but for those that moved their bytes at half of the highest rate of
-//! the trace or more: theirs is `max(F / f, Y / y)` with the highest rates `f` and `y`.
+//! `w` is `Y` for kernels without FLOPs, and `F` for kernels with FLOPs. The exception is a kernel with FLOPs that
+//! moved its bytes at half of the trace's highest rate or faster: for it, `w` is `max(F / f, Y / y)` with the highest
+//! rates `f` (FLOPs) and `y` (bytes) of the trace.
 //!
-//! `a` is what a call takes whatever it works on: the intercept of a line through the medians of kernels of one name over their
-//! work, where it has kernels of works that differ twice; else the shortest kernel of the trace.
+//! `a` is the fixed time of a call, which does not depend on its work: the intercept of a line through the median
+//! times of kernels of one name over their work, if the largest work is at least twice the smallest;
+//! otherwise the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -33,7 +37,7 @@ use changes::{change_values, scale_transfer};
 use gradients::whole_gradients;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Factors of samples, of tokens and of the hidden size.
+/// Factors of the batch size, the sequence length and the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeScaling {
     pub batch: ScaleFactor,
@@ -48,23 +52,23 @@ impl SizeScaling {
         hidden: ScaleFactor::ONE,
     };
 
-    /// Returns the factor of tokens.
+    /// Returns the factor by which the number of tokens grows.
     fn tokens(self) -> f64 {
         self.batch.ratio() * self.sequence.ratio()
     }
 }
 
-/// What was scaled, and how.
+/// Number of scaled items, and how their times were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
-    /// Kernels, messages and collectives of forward and backward passes.
+    /// Number of kernels, messages and collectives that the scaling applies to.
     pub matched: u64,
     pub changed: u64,
-    /// Of those that changed: by a line through kernels of the same name.
+    /// Number of kernels whose fixed call time came from a line through kernels of the same name.
     pub by_line: u64,
-    /// Without shapes.
+    /// Number of kernels without shapes.
     pub without_shapes: u64,
-    /// Work on parameters without shapes, and transfers of them whose layers are unknown.
+    /// Number of kernels on parameters without shapes, and of transfers of parameters whose layers are unknown.
     pub by_weights: u64,
 }
 
@@ -79,23 +83,23 @@ struct Work {
 }
 
 pub(super) struct KernelScaler {
-    /// Shapes of parameters in normal form.
+    /// Shapes of parameters, in normal form.
     parameters: BTreeSet<Shape>,
-    /// Samples and tokens of a sequence, if the trace shows them.
+    /// Number of samples, if the trace shows it.
     batch: Option<u64>,
     tokens: Option<u64>,
     widths: ModelWidths,
     calls: BTreeMap<String, CallTime>,
-    /// Bytes of parameters of each layer that its passes gather, in a generated job.
+    /// For each layer of a generated job, the bytes of the parameters that its passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// Bytes of whole gradients that a kernel makes room for until they are reduced, by node.
+    /// For each kernel by node, the bytes that it allocates for whole gradients until they are reduced.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
     bytes_rate: f64,
 }
 
-/// Operators with the places of parameters among their arguments.
+/// Operators, each with the argument positions of its parameters.
 const PARAMETERS: &[(&str, &[usize])] = &[
     ("aten::linear", &[1, 2]),
     ("aten::embedding", &[0]),
@@ -110,7 +114,7 @@ const PARAMETERS: &[(&str, &[usize])] = &[
 ];
 
 impl KernelScaler {
-    /// Learns from a program what its kernels work on and how long they take.
+    /// Learns the shapes of parameters and the kernel times from a program.
     pub fn new(program: &RankProgram<'_>) -> Self {
         let mut this = Self {
             parameters: BTreeSet::new(),
@@ -241,13 +245,14 @@ impl KernelScaler {
         self.calls.get(name).copied().unwrap_or(alone)
     }
 
-    /// Gives a kernel `ratio` times the work, of which what a call takes by itself does not change.
+    /// Multiplies the work of a kernel by `ratio`. The time changes in proportion, except for the fixed time of a
+    /// call.
     pub fn stretch(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
         let new = self.stretched(program, item, ratio);
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Does so with the values before all edits, and notes them.
+    /// Like [`Self::stretch`], and notes the values before all edits.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,
@@ -287,7 +292,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which the elements of a tensor grow; `None` where they do not.
+    /// Returns the factor by which the number of a tensor's elements grows; `None` if it does not grow.
     fn growth(&self, shape: &[u64], by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, by);
         let power = match tokens {
@@ -301,7 +306,8 @@ impl KernelScaler {
         }
     }
 
-    /// Returns the factor by which the elements of a tensor grow with samples and tokens; `None` for one of parameters.
+    /// Returns the factor by which the number of a tensor's elements grows with samples and tokens; `None` for a
+    /// tensor of parameters.
     fn growth_by_tokens(&self, shape: &[u64], by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -313,7 +319,7 @@ impl KernelScaler {
             return None;
         }
         if tokens_only {
-            // Positions and tables of angles are of one sequence.
+            // Position indices and tables of rotary angles cover one sequence, so they do not grow with the batch.
             return Some(by.sequence.ratio());
         }
         let sequences = match self.tokens {
@@ -326,7 +332,7 @@ impl KernelScaler {
         Some(by.batch.ratio() * by.sequence.ratio().powi(sequences))
     }
 
-    /// Scales the items for which `which` holds, from the values before all edits.
+    /// Scales the items for which `which` returns true, starting from the values before all edits.
     pub fn scale(
         &self,
         program: &mut RankProgram<'_>,
@@ -336,7 +342,7 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
-            // Messages between stages are activations and their gradients, whatever is in front of them.
+            // Messages between stages are activations and their gradients, whatever phase surrounds them.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
@@ -351,7 +357,7 @@ impl KernelScaler {
                 Op::Compute { .. } => self.scale_kernel(program, item, by, &mut counts),
                 Op::Message { bytes, .. } | Op::Collective { bytes, .. } if bytes > 0 => {
                     let widens = self.batch.zip(self.tokens).is_none_or(|(batch, tokens)| {
-                        // Numbers of a row, such as of the loss, have no width.
+                        // Transfers of a few numbers per token, such as losses, do not grow with the hidden size.
                         let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
@@ -402,7 +408,7 @@ impl KernelScaler {
             flops *= by.tokens() * hidden * hidden;
             bytes *= by.tokens() * hidden;
         } else {
-            // What an earlier edit changed is restored, too.
+            // A kernel that an earlier edit changed must continue, because its values may have to be restored.
             if grown.iter().all(Option::is_none) && !products && facts.unedited.is_none() {
                 return false;
             }
@@ -441,8 +447,8 @@ impl KernelScaler {
         }
         let call = self.call(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // A product that moves its bytes at half of the highest rate or more is held up by them, as one of few rows by its
-        // weights; others by what they multiply.
+        // A kernel with FLOPs that moves its bytes at half of the highest rate or faster is limited by bytes, for
+        // example a multiplication with few rows by its weights. Other kernels with FLOPs are limited by FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -456,7 +462,7 @@ impl KernelScaler {
         let before = weight(old.flops as f64, old.bytes as f64);
         let ratio = match before > 0.0 {
             true => weight(flops, bytes) / before,
-            // Work that nobody knows grows with the tokens and the width.
+            // Unknown work is assumed to grow with the tokens and the hidden size.
             false => by.tokens() * hidden,
         };
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
@@ -507,8 +513,8 @@ impl KernelScaler {
         true
     }
 
-    /// Returns how many of `bytes` that a node makes room for, or frees, are parameters that were gathered or gradients that are
-    /// whole until they are reduced. They do not grow with the tokens.
+    /// Returns how many of the `bytes` that a node allocates or frees are gathered parameters, or whole gradients
+    /// before their reduction. These bytes do not grow with the tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -528,7 +534,7 @@ impl KernelScaler {
         gathered.filter(|&gathered| gathered <= bytes).unwrap_or(0)
     }
 
-    /// Widens work on parameters and transfers of them.
+    /// Scales work on parameters, and transfers of parameters, to the new hidden size.
     fn widen(
         &self,
         program: &mut RankProgram<'_>,
@@ -570,7 +576,8 @@ impl KernelScaler {
                     Some((name, now)) if !reduces => unedited.count(name).unwrap_or(now),
                     _ => unedited.count("comm_size").unwrap_or(bytes),
                 };
-                // Stepped parameters are gathered in the buckets in which gradients were reduced.
+                // After the optimizer, parameters are gathered in the same buckets in which their gradients were
+                // reduced.
                 let own = program.facts[node as usize].layer;
                 let bucket = program.order.iter().copied().find(|&other| {
                     own.is_some()
@@ -597,7 +604,7 @@ impl KernelScaler {
                     return;
                 }
                 let growth = match layers.is_empty() {
-                    // Sums of one number, as of a norm, do not grow.
+                    // A sum of one number, such as a norm, does not grow.
                     _ if old <= 8 => 1.0,
                     true if program.has_layers => by.hidden.ratio(),
                     true => self.widths.growth_of_all(by.hidden),
@@ -673,7 +680,8 @@ impl KernelScaler {
     }
 }
 
-/// Returns whether a product sums over samples, as a gradient of weights does: both of its inputs have as many rows.
+/// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Then both inputs have
+/// the same number of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
@@ -682,7 +690,7 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) ->
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes that a kernel works on: its own, or those of the operator that launched it.
+/// Returns the shapes that a kernel works on: its own shapes, or the shapes of the operator that launched the kernel.
 fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
     let mut callers = program.callers(node);
     let stated = callers.find(|&caller| {
@@ -725,7 +733,7 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.is_in_delay(node) {
         true => profiler,
-        // The profiler's part is of the delay first.
+        // The profiler's part is subtracted from the delay first.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

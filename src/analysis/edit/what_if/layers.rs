@@ -1,12 +1,12 @@
-//! Layers: parts of a step that are repeated as often in the forward as in the backward pass.
+//! Changes the number of layers: parts of a step that the forward pass and the backward pass repeat equally often.
 //!
-//! A part is found by its structure: a sequence of operators, with the shapes that they work on, that follows on itself. The
-//! longest such sequence of the forward pass says how many layers there are; the backward pass has to have as many, and the
-//! optimizer may. New layers are copies of one between others; as many are removed. Reductions of gradients are put into
-//! buckets anew.
+//! A repeated part is found by its structure: a sequence of operators with their shapes that immediately repeats. The
+//! longest such repetition of the forward pass gives the number of layers. The backward pass must have the same
+//! number of repetitions; the optimizer may have. New layers are copies of an inner layer, and removed layers are
+//! inner layers. Reductions of gradients are divided into new buckets.
 //!
-//! Work on parameters that is not repeated so, a fused optimizer or the copies out of buckets, takes its time in proportion to
-//! the parameters.
+//! Work on parameters without such a repetition, such as a fused optimizer or copies out of buckets, takes time in
+//! proportion to the parameters.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions, TransferRates};
@@ -30,16 +30,16 @@ pub(super) use labels::shift_labels;
 use passes::{PassItems, StepPasses, find_runs, layers_of};
 use repetition::{RepeatedPart, longest_repetition};
 
-/// Layers of a job: of the parts of the model that its stages have.
+/// Repeated layers of all ranks of a job. A stage may have several parts of the model, each with its own layers.
 #[derive(Debug, Default)]
 pub(super) struct JobLayers {
-    /// Stages of a pipeline, times the parts that each has.
+    /// Number of pipeline stages, times the number of parts per stage.
     parts: u64,
     labels: LayerLabels,
 }
 
 impl JobLayers {
-    /// Adds a rank of a job of `stages` stages.
+    /// Learns the layers of a rank, in a job of `stages` stages.
     pub fn learn(
         &mut self,
         program: &RankProgram<'_>,
@@ -66,7 +66,7 @@ impl JobLayers {
         Ok(())
     }
 
-    /// Returns by how many layers each part of `old` ones grows.
+    /// Returns the number of layers to add to a part of `old` layers.
     fn growth(&self, old: u64, change: LayerChange) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {
@@ -86,12 +86,13 @@ impl JobLayers {
     }
 }
 
-/// Returns the layers of the forward passes of a step, with all runs of as many.
+/// Returns the layers of the forward passes of a step, and all runs (with the index of the pass) with the same period
+/// and number.
 fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered())?;
     let runs = find_runs(&passes.forward, layers.period, layers.times);
-    // A few operators that are repeated, as within one layer, are no layers.
+    // A repetition of a few operators, as within one layer, does not count as layers.
     let covered: usize = runs.iter().map(|(_, found)| found.covered()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
     let all: usize = passed
@@ -101,7 +102,7 @@ fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, Repeat
     (covered * 5 >= all * 2).then_some((layers, runs))
 }
 
-/// Changes the number of layers, and returns by how many in the whole job, with the counts.
+/// Changes the number of layers of a rank; returns the counts, and the number of layers added in the whole job.
 pub(super) fn change(
     program: &mut RankProgram<'_>,
     change: LayerChange,
@@ -129,7 +130,7 @@ pub(super) fn change(
     Ok((counts, changed))
 }
 
-/// What an edit of layers did: by how many there are more in the whole job, and its buckets of gradients.
+/// Result of an edit of layers: the number of layers added in the whole job, and the bucket sizes of gradients.
 pub(super) struct ChangedLayers {
     pub by: i64,
     pub buckets: Option<BucketSizes>,
@@ -161,7 +162,8 @@ fn change_step(
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
     };
-    // The last or the first layer of a backward pass may differ, as nothing is fetched ahead of it.
+    // The last or the first layer of a backward pass may differ from the others, because no parameters are gathered
+    // ahead for it.
     let fewer = Some(layers.times - 1).filter(|&times| times > 1);
     let mut backward = Vec::new();
     let mut unlike = Vec::new();
@@ -238,7 +240,8 @@ fn change_step(
     let buckets =
         GradientBuckets::find(program, step, &reductions, &passes, &repeated, layer_bytes)?;
     if !blocks.is_empty() {
-        // Transfers start late on some ranks, so that their places differ; ranks issue them in one order.
+        // On some ranks transfers start late, so their places in the trace differ. Sorting by launch gives all ranks
+        // the same order.
         program.issue_in_order(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));
@@ -296,7 +299,8 @@ fn change_step(
     Ok(Some((by, buckets.sizes())))
 }
 
-/// Returns the layers of a pass. The one that is copied is between others and equal to the one that runs before it, where there is one.
+/// Returns the layers of a pass and chooses the template to copy: an inner layer that is equal to its neighbour, if
+/// there is one.
 fn run_of(
     program: &RankProgram<'_>,
     pass: &PassItems,
@@ -313,7 +317,8 @@ fn run_of(
     let left = (times as i64 + by.min(0)).max(1) as usize;
     let template = match backward {
         true => (2..times).find(|&at| is_alike(at)).map_or(1, |at| at - 1),
-        // As far from the end as it is in the job with so many layers.
+        // The template has the same distance from the end before and after an edit, so that an inverse edit removes
+        // the copies.
         false => {
             let last = (1..times.saturating_sub(1)).rev().find(|&at| is_alike(at));
             let from_end = last.map_or(2, |at| times - at);

@@ -1,8 +1,8 @@
-//! A rank's trace as a program whose parts can be repeated, dropped and changed.
+//! A rank's trace as a program (an ordered list of items) whose parts an edit can repeat, drop and change.
 //!
-//! An item is a node, or a copy of one. Items have an order, which is that of the program. A dependency on the item that is
-//! directly in front in the same thread or stream only says that they run in turn, so it follows the order; all others
-//! stay with the item that they name.
+//! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the item
+//! directly before in the same thread or stream only keeps these two in order, so after an edit it names the item
+//! that is directly before then. Every other dependency continues to name the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 /// Part of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepPhase {
-    /// Outside the iteration: barriers between steps, evaluation of nothing known.
+    /// Outside the training iteration: for example barriers between steps, and other work of unknown purpose.
     Outside,
-    /// The forward pass, input included.
+    /// The forward pass, including the loading of input.
     Forward,
     /// The backward pass.
     Backward,
@@ -32,7 +32,7 @@ pub enum StepPhase {
 }
 
 impl StepPhase {
-    /// Returns its name in edits.
+    /// Returns the name of the phase in the text of edits.
     pub fn name(self) -> &'static str {
         match self {
             Self::Outside => "outside",
@@ -43,14 +43,14 @@ impl StepPhase {
         }
     }
 
-    /// Returns the phase of this name that edits may name.
+    /// Returns the phase with this name, if edits accept the phase (forward, backward or optimizer).
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Forward, Self::Backward, Self::Optimizer];
         all.into_iter().find(|phase| phase.name() == name)
     }
 }
 
-/// Keeps whole views of nodes.
+/// Makes [`RawTrace`] keep the whole view of each node.
 #[derive(Debug, Default)]
 pub(super) struct WholeViews;
 
@@ -66,7 +66,7 @@ impl<'a> NodeRetention<'a> for WholeViews {
     }
 }
 
-/// New value of an attribute.
+/// New value of an attribute in an edited record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttributeChange {
     Count(u64),
@@ -74,53 +74,55 @@ pub(super) enum AttributeChange {
     Removed,
 }
 
-/// What a record says beside its view.
+/// Facts about a node in addition to its view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFacts<'a> {
     pub phase: StepPhase,
-    /// Number of the step, from 0 in order of the program; nodes outside steps belong to none.
+    /// Number of the step, from 0 in program order; `None` for nodes outside all steps.
     pub step: Option<u32>,
-    /// The node around it, or that launched it.
+    /// Node that encloses or launched this node.
     pub caller: Option<u32>,
     pub inputs: &'a str,
-    /// Types of the inputs.
+    /// Types of the inputs, as text.
     pub types: &'a str,
     pub outputs: &'a str,
     pub micro_batch: Option<u32>,
     pub layer: Option<u32>,
-    /// Number of an operator, and of the function that finds its gradient.
+    /// Autograd's sequence number, which an operator shares with the function that computes its gradient.
     pub sequence: Option<u64>,
-    /// Values before earlier edits.
+    /// Values that earlier edits replaced, as text.
     pub unedited: Option<&'a str>,
 }
 
-/// Dependency of an item.
+/// Dependency of an item on another item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
-    /// Whether it names whatever is directly in front in the same thread.
+    /// Whether the dependency only expresses the order in one thread: after an edit, it is on the item directly
+    /// before in that thread.
     pub in_turn: bool,
 }
 
-/// A node, or a copy of one.
+/// A node or a copy of a node.
 #[derive(Clone, Debug)]
 pub(super) struct ProgramItem {
     pub node: u32,
-    /// The item around it, or that launched it.
+    /// Item that encloses or launched this item.
     pub caller: Option<u32>,
     pub deps: Vec<ItemDependency>,
     pub changes: BTreeMap<&'static str, AttributeChange>,
     pub name: Option<String>,
-    /// Record of an item that no node is, in place of that of `node`.
+    /// Record of an inserted item, which replaces the record of `node`.
     pub made: Option<Vec<u8>>,
 }
 
-/// Attribute of nodes with the values that edits replaced.
+/// Attribute of nodes that contains the values that edits replaced.
 pub(super) const UNEDITED: &str = "unedited";
-/// Attribute of the metadata record with the factors by which kernels were scaled.
+/// Attribute of the metadata record that lists all edits of the trace.
 const EDITS: &str = "edits";
-/// Attributes of the metadata record that hold for the job as it was captured, with their names in edited ones.
+/// Attributes of the metadata record that describe the captured job, each with its name in the trace of an edited
+/// job.
 const HIDDEN: [(&str, &str); 2] = [
     ("captured_ns", "unedited_captured_ns"),
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
@@ -130,29 +132,29 @@ pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, WholeViews>,
     pub facts: Vec<NodeFacts<'a>>,
-    /// Items; those before the number of nodes are the nodes themselves.
+    /// Items; items with an index below the number of nodes are the nodes themselves.
     pub items: Vec<ProgramItem>,
-    /// The program.
+    /// Indices of the items, in program order.
     pub order: Vec<u32>,
-    /// Factors by which earlier edits scaled kernels.
+    /// Earlier edits, as text.
     pub earlier: Option<String>,
-    /// The same, after this edit.
+    /// Earlier edits and this edit together, as text.
     pub scaled: Option<String>,
-    /// Records that earlier edits replaced.
+    /// Records that earlier edits replaced, as text.
     kept: Option<String>,
-    /// Records that this edit replaced.
+    /// Records that this edit replaced, as text.
     pub keeps: Option<String>,
     /// Number of steps.
     pub steps: u32,
-    /// Whether nodes say the layer that they belong to, as those of generated jobs do.
+    /// Whether nodes state their layer, as in generated jobs.
     pub has_layers: bool,
 }
 
-/// Thread or stream on which a node runs.
+/// Thread or stream on which a node runs: whether it is on the host, and the lane.
 pub(super) type Thread = (bool, Option<i64>);
 
 impl<'a> RankProgram<'a> {
-    /// Reads a trace. Fails on what a replay would refuse.
+    /// Reads a trace. Fails on traces that a replay would reject.
     pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw: RawTrace<'a, WholeViews> = RawTrace::read_retaining(contents);
         if !raw.faults.is_empty() {
@@ -162,7 +164,7 @@ impl<'a> RankProgram<'a> {
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
             let mut fact = facts_of(raw.nodes[at].record)?;
-            // Edits together are of the kernel before all of them.
+            // Edits are combined and applied to the kernel shape before the first edit.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
                 parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
@@ -226,7 +228,7 @@ impl<'a> RankProgram<'a> {
         &self.raw.nodes[node as usize].view
     }
 
-    /// Returns the view of the node that an item is, or is a copy of.
+    /// Returns the view of an item's node; for a copy, of the node that was copied.
     pub fn view_of(&self, item: u32) -> &NodeView<'a> {
         self.view(self.items[item as usize].node)
     }
@@ -235,7 +237,7 @@ impl<'a> RankProgram<'a> {
         &self.facts[self.items[item as usize].node as usize]
     }
 
-    /// Returns whether operators on the host are what computes.
+    /// Returns whether the kernels ran on the host.
     pub fn computes_on_host(&self) -> bool {
         self.raw.metadata.kernels_on_cpu
     }
@@ -250,18 +252,18 @@ impl<'a> RankProgram<'a> {
         (on_host, view.lane)
     }
 
-    /// Returns the callers of a node, innermost first, itself included.
+    /// Returns the node itself and then its callers, innermost first.
     pub fn callers(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
-            // A file may say that a node calls itself.
+            // Limits the loop, because a file may state that a node calls itself.
             left = left.checked_sub(1)?;
             self.facts[node as usize].caller
         })
         .take(256)
     }
 
-    /// Numbers steps by the marks of the profiler; without marks the whole trace is one.
+    /// Numbers steps by the marks of the profiler; without marks the whole trace is one step.
     fn find_steps(&mut self) {
         let mut numbers: BTreeMap<u64, u32> = BTreeMap::new();
         for node in &self.raw.nodes {
@@ -284,7 +286,8 @@ impl<'a> RankProgram<'a> {
                 steps.find_map(|step| step).map(|step| numbers[&step])
             })
             .collect();
-        // Threads that no mark covers, such as that of a backward pass, follow the program.
+        // Nodes of threads without marks, such as the thread of a backward pass, get the step of the previous node in
+        // program order.
         let mut current = None;
         for (fact, step) in self.facts.iter_mut().zip(of_callers) {
             current = step.or(current);
@@ -299,7 +302,7 @@ impl<'a> RankProgram<'a> {
             .all()
             .map(|i| self.callers(i).find_map(|node| own[node as usize]))
             .collect();
-        // What is around the optimizer, or else around the backward pass, is the iteration.
+        // The range that encloses the optimizer, or else the backward pass, is the training iteration.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
         for phase in [StepPhase::Backward, StepPhase::Optimizer] {
             for i in self.raw.all() {
@@ -320,7 +323,8 @@ impl<'a> RankProgram<'a> {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
-                // An optimizer's step ends an iteration, which a capture may begin with.
+                // Only an optimizer's step after a backward pass counts, because a capture may begin with the end of
+                // an iteration.
                 Some(StepPhase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
                 _ => {}
             }
@@ -357,8 +361,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns which nodes are of forward passes behind the first backward pass, of further micro-batches: what runs between
-    /// functions that find gradients, with operators whose gradients later functions find.
+    /// Returns, per node, whether it belongs to the forward pass of a later micro-batch, which runs after the first
+    /// backward pass. Such a pass runs between functions that compute gradients, and contains an operator whose
+    /// gradient a later function computes.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.all() {
@@ -390,7 +395,7 @@ impl<'a> RankProgram<'a> {
         forward
     }
 
-    /// Puts transfers of a step that a host launches directly behind what launches them.
+    /// Moves each transfer of `step` that a host launches directly after the launching item.
     pub fn issue_in_order(&mut self, step: u32) {
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -414,7 +419,7 @@ impl<'a> RankProgram<'a> {
         self.order.extend(behind.into_values().flatten());
     }
 
-    /// Returns where items stand in the program.
+    /// Returns the position of each item in program order; `u32::MAX` for items that are not in the program.
     pub fn places(&self) -> Vec<u32> {
         let mut places = vec![u32::MAX; self.items.len()];
         for (place, &item) in (0..).zip(&self.order) {
@@ -423,8 +428,9 @@ impl<'a> RankProgram<'a> {
         places
     }
 
-    /// Copies `items`, whose dependencies and callers among them lead to the copies; `left_out` lists items on which copies do
-    /// not wait. Returns the copies, in the same order, which are not in the program yet.
+    /// Copies `items`. Dependencies and callers among `items` become dependencies and callers among the copies.
+    /// Copies do not wait for items for which `left_out` returns true. Returns the copies in the order of `items`;
+    /// the caller must insert them into the program order.
     pub fn copy(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
@@ -442,7 +448,8 @@ impl<'a> RankProgram<'a> {
         (first..first + items.len() as u32).collect()
     }
 
-    /// Makes an item of a record, which waits for `after` and is in its step.
+    /// Creates an item from a record. The item waits for `after` and belongs to the same step; the caller must insert
+    /// it into the program order.
     pub fn make(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(ProgramItem {
@@ -460,7 +467,8 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Takes items for which `gone` holds out of the program. Those that wait for one wait for what it waits for.
+    /// Removes the items for which `gone` returns true. Items that wait for a removed item wait for that item's
+    /// dependencies instead.
     pub fn remove(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -493,7 +501,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns the trace. One in which nothing changed is what was read, byte for byte.
+    /// Encodes the trace. An unchanged program gives the bytes that were read.
     pub fn write(&self) -> Result<Vec<u8>, TraceError> {
         let count = self.raw.nodes.len() as u32;
         let moved = !self.order.iter().copied().eq(0..count);
@@ -529,7 +537,7 @@ impl<'a> RankProgram<'a> {
             for dep in &own.deps {
                 let on = match dep.in_turn {
                     true => fronts[at],
-                    // What a part took from behind its place, an instant of a thread at most, does not move with it.
+                    // After a move, a dependency may be on an item that is now later; such a dependency is dropped.
                     false => Some(dep.on).filter(|&on| {
                         let id = ids[on as usize];
                         id > 0 && (!moved || id < ids[at])
@@ -542,7 +550,7 @@ impl<'a> RankProgram<'a> {
                     list.push(ids[on as usize]);
                 }
             }
-            // Converters and generators write them in order.
+            // Converters and generators write dependencies in ascending order.
             control.sort_unstable();
             data.sort_unstable();
             let same = !moved && own.deps == self.unchanged_deps(own.node);
@@ -612,7 +620,7 @@ impl<'a> RankProgram<'a> {
         deps.collect()
     }
 
-    /// Returns the item directly in front of each in its thread.
+    /// Returns, for each item, the previous item on its thread.
     fn fronts(&self) -> Vec<Option<u32>> {
         let mut fronts = vec![None; self.items.len()];
         let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
@@ -630,8 +638,8 @@ impl<'a> RankProgram<'a> {
         fronts
     }
 
-    /// Writes the metadata record. What an edited job was captured at, and what work a count of it found, is no fact of the
-    /// edited one: such attributes get other names, in place, and their own again when no edit is left.
+    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. So
+    /// these attributes are renamed in place, and get their own names back when no edit is left.
     fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let moved = !self
             .order
@@ -673,14 +681,15 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Time of a node's own work: its duration, or, where its caller's wait took the duration in, its delay.
+    /// Returns whether the time of a node's own work is its delay instead of its duration, because a wait of its
+    /// caller includes the duration.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view(node);
         self.computes_on_host() && view.recorded == Span::ZERO
     }
 }
 
-/// Returns the phase that a node's own name or label says.
+/// Returns the phase stated by a node's own name or label.
 fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
@@ -716,8 +725,8 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// Returns the micro-batch of a pass that a mark of `torch.distributed.pipelining` begins, and whether it is the backward
-/// one.
+/// Returns the micro-batch and direction (true for backward) of the pass that a mark of
+/// `torch.distributed.pipelining` begins.
 pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (
@@ -730,7 +739,7 @@ pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     }
 }
 
-/// Reads what a view leaves out.
+/// Reads the facts of a record that a view does not contain.
 fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
     let mut facts = NodeFacts {
         phase: StepPhase::Outside,
@@ -792,7 +801,7 @@ fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, Tr
     Ok(found)
 }
 
-/// Returns the message of an attribute with another name.
+/// Returns an attribute's message with another name.
 fn with_name(message: &[u8], at: usize, name: &str) -> Result<MessageEncoder, TraceError> {
     let mut out = MessageEncoder::default();
     let mut fields = WireCursor::new(message, at);

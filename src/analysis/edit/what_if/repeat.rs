@@ -10,8 +10,9 @@ use super::program::{
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Runs forward and backward passes `times` times before each optimizer step. Only the last reduces gradients; from the
-/// second on, each parameter adds its gradient, which takes as long as copying it into its bucket does.
+/// Runs forward and backward passes `times` times before each optimizer step. Only the last backward pass reduces
+/// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum, which is
+/// assumed to take as long as copying the gradient into its bucket.
 pub(super) fn accumulate(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -19,7 +20,7 @@ pub(super) fn accumulate(
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let found = GradientReductions::find(program, step);
-        // Shards of gradients are reduced in each pass, others once.
+        // Sharded gradients are reduced in each pass, other gradients only once.
         let each = found.are_of_each_pass(program);
         let ends = if each {
             found.collectives.clone()
@@ -99,7 +100,7 @@ pub(super) fn accumulate(
         for pair in passes.windows(2) {
             begin_after(program, &pair[0], &pair[1], &starts);
         }
-        // The last pass both adds a gradient and copies the sum into its bucket.
+        // The last pass adds a gradient and also copies the sum into its bucket.
         let fills: Vec<u32> = body
             .iter()
             .copied()
@@ -142,8 +143,8 @@ pub(super) fn accumulate(
     Ok(counts)
 }
 
-/// Has what waits for one of `starts`, which are in front of the step, or for nothing, in a pass wait for the last kernel of the
-/// pass before.
+/// Makes a pass begin after the last kernel of the pass `before`. Items of the pass that wait for one of `starts`
+/// (marks before the step) wait for that kernel instead, and so does the first item if it has no dependency.
 fn begin_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -179,10 +180,10 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
 }
 
-/// A pass of a micro-batch: its number, and whether it is the backward one.
+/// A pass of a micro-batch: the number of the micro-batch, and whether the pass is the backward pass.
 type Pass = (u32, bool);
 
-/// Passes of micro-batches in a step, in order, with their items.
+/// Returns the passes of micro-batches in a step, in program order, each with its items.
 fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
     let mut found: Vec<(Pass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
@@ -195,7 +196,8 @@ fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
         let labelled = facts.micro_batch.and_then(|number| match facts.phase {
             StepPhase::Forward => Some((number, false)),
             StepPhase::Backward => Some((number, true)),
-            // Parameters that a generated pass gathers, and gradients if each pass reduces its own.
+            // In generated jobs, gathers of parameters belong to the pass that needs them, and so do reductions of
+            // gradients if each pass reduces its own gradients.
             StepPhase::Parameters => {
                 let name = program.view_of(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
@@ -211,7 +213,8 @@ fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
         let inside = program
             .callers(node)
             .find_map(|c| pass_of_mark(program.view(c).name));
-        // What follows a forward pass on the last stage, its loss, is of it; what follows the last backward pass is not.
+        // On the last stage, work after a forward pass (the loss) belongs to that pass. Optimizer and parameter work
+        // after the last backward pass belongs to no pass.
         let follows = match facts.phase {
             StepPhase::Optimizer | StepPhase::Parameters => None,
             _ => last_named,
@@ -227,7 +230,8 @@ fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
     found
 }
 
-/// Cuts each micro-batch of a pipeline into `times`, which pass in its place in the order of the schedule.
+/// Cuts each micro-batch of a pipeline into `times` smaller ones. The schedule keeps its order (GPipe or 1F1B) with
+/// more micro-batches.
 pub(super) fn cut_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -267,7 +271,8 @@ pub(super) fn cut_micro_batches(
             ..SizeScaling::NONE
         };
         scaler.scale(program, part, &|item| all.contains(&item));
-        // Copies of all passes together, so that what a backward pass takes from its forward pass is of its own part.
+        // All passes are copied together, so that a copied backward pass depends on the copied forward pass of the
+        // same part.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {
@@ -275,7 +280,7 @@ pub(super) fn cut_micro_batches(
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
-        // The last part is what the reductions of gradients wait for.
+        // The last part keeps the original items, because the reductions of gradients wait for these.
         parts.push(items.iter().map(|&item| (item, item)).collect());
         let of_pass: BTreeMap<Pass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
@@ -308,8 +313,9 @@ pub(super) fn cut_micro_batches(
     Ok(counts)
 }
 
-/// Returns the number of micro-batches of the first step that has several, and of forward passes before the first backward
-/// one, `Some(None)` if they pass in the order of neither GPipe nor 1F1B; `None` where no step has several.
+/// For the first step with several micro-batches, returns the number of micro-batches and the number of forward
+/// passes before the first backward pass. Returns `Some(None)` if their order is neither GPipe nor 1F1B, and `None`
+/// if no step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<Pass> = passes(program, step)
@@ -323,12 +329,12 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
     })
 }
 
-/// Ranks to which each sends in forward passes: those of the next stage.
+/// For each rank, the rank of the next stage, to which it sends in forward passes.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages(BTreeMap<u32, u32>);
 
 impl PipelineStages {
-    /// Adds a rank.
+    /// Adds the next stage of `rank`, if the rank sends messages in forward passes.
     pub fn learn(&mut self, rank: u32, program: &RankProgram<'_>) {
         let next = program.raw.all().find_map(|i| match program.view(i).op {
             Op::Message {
@@ -343,7 +349,7 @@ impl PipelineStages {
         }
     }
 
-    /// Returns the number of stages from that of `rank` on, its own included.
+    /// Returns the number of stages from the stage of `rank` to the last, including both.
     pub fn count_from(&self, rank: u32) -> u32 {
         let (mut at, mut count) = (rank, 1);
         while let Some(&next) = self.0.get(&at)
@@ -355,7 +361,8 @@ impl PipelineStages {
     }
 }
 
-/// Has the passes of micro-batches run in another order; `stages` counts those from the rank's own on.
+/// Changes the order of the passes of micro-batches. `stages` is the number of stages from the rank's own to the
+/// last.
 pub(super) fn reorder(
     program: &mut RankProgram<'_>,
     order: PassOrder,
@@ -423,12 +430,12 @@ pub(super) fn reorder(
     Ok(counts)
 }
 
-/// Where passes end: for each but the last, the item that the next pass begins after.
+/// Ends of passes: for each pass except the last, the item after which the next pass begins.
 #[derive(Debug, Default)]
 struct PassEnds {
-    /// Ends, by pass.
+    /// End item of each pass.
     ends: BTreeMap<Pass, u32>,
-    /// The end of the pass before, by pass.
+    /// For each pass, the end item of the previous pass.
     before: BTreeMap<Pass, u32>,
 }
 
@@ -451,9 +458,10 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds
     found
 }
 
-/// Returns the items of passes in a new order. What a pass takes from the forward pass of its micro-batch it takes from its
-/// own; other dependencies between passes only keep their order, and are on what is in front now: on the end of the pass
-/// before if they were on an end, which may run on another lane, else on the last item of their thread.
+/// Returns the items of passes in a new order, and updates their dependencies. A dependency on the forward pass of
+/// the same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
+/// previous pass becomes a dependency on the end of the pass that is now before (which may run on another lane); any
+/// other becomes a dependency on the last item of its thread.
 fn arrange(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<Pass, &Vec<u32>>,
@@ -477,7 +485,7 @@ fn arrange(
             .into_iter()
             .flat_map(|items| items.iter());
         let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
-        // The end that the pass began after, in any of the parts.
+        // Whether `on` is the end after which the pass began, in any of the parts.
         let was_front = |on: u32| {
             let before = ends.before.get(&pass);
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
@@ -490,7 +498,8 @@ fn arrange(
                 let of = pass_of.get(&dep.on).copied();
                 let own = of.is_none_or(|of| of == pass || of == (number, false));
                 if let Some(front) = front.filter(|_| was_front(dep.on)) {
-                    // Threads keep their own turn; an end on another one has to be waited for.
+                    // Items of one thread run in order anyway, but an end on another thread needs an explicit
+                    // dependency.
                     let in_turn =
                         dep.in_turn && program.thread(program.items[front as usize].node) == thread;
                     let on_front = ItemDependency {
@@ -528,8 +537,8 @@ fn arrange(
     ordered
 }
 
-/// Puts `ordered` in the place of the first of `old`, which are taken out. What is between them, such as reductions of
-/// gradients, stays behind the item that it follows.
+/// Removes the items `old` from the program order, and inserts `ordered` at the position of the first of them. An
+/// item between old items, such as a reduction of gradients, stays after the old item that it followed.
 fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -555,7 +564,8 @@ fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered:
     program.order = order;
 }
 
-/// Returns the passes of `micro_batches`: `warm_up` forward ones, then one backward and one forward in turn, then the rest.
+/// Returns the passes of `micro_batches` micro-batches: `warm_up` forward passes, then one backward and one forward
+/// pass in turn, then the remaining backward passes.
 fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
     let mut passes: Vec<Pass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {
@@ -567,7 +577,8 @@ fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
     passes
 }
 
-/// Returns the number of forward passes before the first backward one if the rest is as [`schedule`] says.
+/// Returns the number of forward passes before the first backward pass; `None` if the order differs from
+/// [`schedule`].
 fn warm_up_of(sequence: &[Pass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;

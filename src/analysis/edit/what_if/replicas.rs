@@ -1,8 +1,9 @@
-//! Other numbers of replicas, with the reductions of gradients that keep them together.
+//! Changes the number of data-parallel replicas, with the reductions of gradients between them.
 //!
-//! Replicas are the ranks that reduce gradients together. [`JobScaling`] gives the job more of them, or fewer. A job that
-//! reduces no gradients gets the reductions that DistributedDataParallel would issue, where the hooks of its parameters are
-//! captured: in buckets of [`DEFAULT_BUCKET`], each behind the hook that fills it, and before the optimizer.
+//! Replicas are the ranks that reduce gradients together. [`JobScaling`] adds or removes replicas. A job that reduces
+//! no gradients gets the reductions that DistributedDataParallel would issue, if the hooks of its parameters were
+//! captured. The reductions are in buckets of [`DEFAULT_BUCKET`], each after the hook that fills the bucket, and the
+//! optimizer waits for them.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 /// Size at which DistributedDataParallel reduces a bucket by default, bytes.
 const DEFAULT_BUCKET: u64 = 25 << 20;
 
-/// Scales a job to `replicas`.
+/// Scales a job to `replicas` replicas.
 pub(super) fn scale(
     traces: Traces,
     groups: &DeclaredGroups,
@@ -45,7 +46,7 @@ pub(super) fn scale(
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
-        // Replicas of each rank are a group of their own, of the rank alone so far.
+        // Each rank gets a group for its future replicas, which contains only this rank so far.
         for (rank, trace) in &mut traces {
             let mut program = RankProgram::read(trace)?;
             let group = format!("replicas-{rank}");
@@ -110,8 +111,8 @@ pub(super) fn scale(
     Ok((new, scaling.groups()))
 }
 
-/// Gives an optimizer that steps shards of the parameters shards of `ratio` times the size, and says what a rank holds of them.
-/// Returns whether there are shards.
+/// If the job has sharded optimizers, multiplies the shards' work and memory by `ratio`. Returns whether there are
+/// shards.
 fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_reduction(program, item)
@@ -151,14 +152,14 @@ fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     true
 }
 
-/// Returns a trace that says that it was edited.
+/// Adds the edit to the list of edits in a trace.
 fn noted(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
     let mut program = RankProgram::read(trace)?;
     super::note_edit(&mut program, &JobEdit::Data(replicas));
     program.write()
 }
 
-/// Returns the ranks that reduce gradients with the first one; none if it reduces none.
+/// Returns the ranks that reduce gradients with the first rank; empty if the first rank reduces no gradients.
 fn replicas_of_first(
     program: &RankProgram<'_>,
     groups: &DeclaredGroups,
@@ -182,7 +183,7 @@ fn replicas_of_first(
         let members = name.and_then(|name| declared.get(&name).cloned());
         let members = members.filter(|members| !members.is_empty());
         let members = members.unwrap_or_else(|| (0..ranks).collect());
-        // Of several, such as embeddings that two stages share, the largest.
+        // The largest group is the replicas; smaller ones may be others, such as stages that share an embedding.
         if members.len() > found.len() {
             found = members;
         }
@@ -190,7 +191,7 @@ fn replicas_of_first(
     Ok(found)
 }
 
-/// Returns the grid of ranks of which `members` are one line.
+/// Returns the grid of ranks in which `members` are a line along one dimension.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refused(
@@ -219,7 +220,7 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     ))
 }
 
-/// Inserts all-reduces of gradients into each step, and returns their number.
+/// Inserts all-reduces of gradients into each step; returns the number of all-reduces.
 fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {

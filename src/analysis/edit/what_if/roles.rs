@@ -1,15 +1,19 @@
-//! Ranks without a trace, made of ranks that have the same role.
+//! Creates traces for ranks without a trace from captured ranks with the same role.
 //!
-//! Ranks lie in a grid: along the *stages* of a pipeline, as far apart as forward passes send, along *replicas*, as far
-//! apart as the ranks that reduce gradients together, and at other positions, such as shards of tensors. With the coordinates
-//! of ranks, an absent rank m does what its model t does, a rank of the same stage, if possible at the same other
-//! positions; a middle stage may be modelled by another, whose passes of 1F1B are put into the order of the stage. Then:
+//! Ranks form a grid. One dimension is the *stages* of a pipeline; the distance of neighbours is the distance of
+//! forward messages. Another is the *replicas*; the distance of neighbours is the distance of ranks that reduce
+//! gradients together. The remaining dimension has other positions, such as shards of tensors. An absent rank m
+//! copies a captured rank t, its model: a rank of the same stage, if possible at the same other position. The model
+//! of a middle stage may be of another middle stage; then its 1F1B passes are reordered for the stage of m. The trace
+//! of t changes as follows:
 //!
-//! - a message from t goes to the rank as far from m as it went from t, with the tag that grows from stage to stage as t's do;
-//! - a group of t has, along each dimension, the same coordinates if they are those of m too, and else those of the part
-//!   of the grid in which m is: the one coordinate, or the block of as many.
+//! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
+//!   changes from stage to stage as the tags of t do;
+//! - along each dimension, a group of t keeps its coordinates if they include the coordinate of m; otherwise it takes
+//!   the coordinate of m, or the block of the same size that contains m.
 //!
-//! The completed job is checked: what one rank sends another receives, and members of a group call as often.
+//! The completed job is checked: every send must have a receive, and all members of a group must make the same number
+//! of calls.
 
 use super::EditCounts;
 use super::gradients;
@@ -36,15 +40,15 @@ use rank_writer::{RoleWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Captured rank of its role that an absent rank does as.
+/// Which captured rank of the same role an absent rank copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
-    /// The one whose place is nearest to its own.
+    /// The rank with the nearest place in the grid.
     #[default]
     Nearest,
-    /// The one whose kernels take least.
+    /// The rank whose kernels take the least time.
     Fastest,
-    /// The one whose kernels take most.
+    /// The rank whose kernels take the most time.
     Slowest,
 }
 
@@ -80,18 +84,18 @@ impl StagePlace {
     }
 }
 
-/// Rank with a trace.
+/// A rank with a trace.
 struct CapturedRank {
     rank: u32,
-    /// Groups that its trace declares.
+    /// Groups that the rank's trace declares.
     own: DeclaredGroups,
     place: StagePlace,
-    /// Rank of the next stage, and all ranks with which it exchanges messages.
+    /// Peer in the next stage, if any.
     next: Option<u32>,
     peers: BTreeSet<u32>,
-    /// Groups in which it reduces gradients, as (distance, members).
+    /// Groups in which the rank reduces gradients, as (distance of members, number of members).
     reductions: BTreeSet<(u32, u32)>,
-    /// Time of its kernels, ps.
+    /// Total time of the rank's kernels, ps.
     kernels: u64,
     world: Option<u32>,
 }
@@ -110,7 +114,7 @@ impl CapturedRank {
         let world = program.raw.metadata.world_size;
         for i in program.raw.all() {
             match program.view(i).op {
-                // Stages send forward to higher ranks, and backward to lower ones.
+                // Stages send forward to higher ranks, and backward to lower ranks.
                 Op::Message { peer, .. } => {
                     peers.insert(peer);
                 }
@@ -156,7 +160,7 @@ fn missing(place: StagePlace) -> TraceError {
     )
 }
 
-/// Adds the ranks without a trace to `traces`, of `world` in all, or of as many as traces and groups show.
+/// Adds traces for the ranks without one, up to `world` ranks; `None` means the number that traces and groups show.
 pub(super) fn complete(
     traces: Traces,
     groups: &DeclaredGroups,
@@ -207,7 +211,7 @@ pub(super) fn complete(
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
-    // The last stage alone tells 1F1B from GPipe, whatever the number of micro-batches.
+    // Only the last stage distinguishes 1F1B from GPipe for every number of micro-batches.
     let last = captured
         .iter()
         .position(|one| one.place == StagePlace::Last);
@@ -318,7 +322,8 @@ fn share_equal_traces(traces: &mut Traces) {
     }
 }
 
-/// Checks that `count` traces as large as the largest of `traces` fit into memory; `fewer` is the way out that the error names.
+/// Checks that `count` traces as large as the largest of `traces` fit into memory; `fewer` is the remedy in the
+/// error.
 fn check_memory(traces: &Traces, count: u32, what: &str, fewer: &str) -> Result<(), TraceError> {
     let largest = traces.iter().map(|(_, trace)| trace.len() as u64).max();
     let bytes = largest.unwrap_or(0).saturating_mul(u64::from(count));
@@ -326,7 +331,8 @@ fn check_memory(traces: &Traces, count: u32, what: &str, fewer: &str) -> Result<
         .map_err(|error| super::refused(error.to_string(), fewer))
 }
 
-/// Notes how far kernels of captured ranks of one role differ, which is what those of absent ranks may.
+/// Notes how much the kernel times of captured ranks of one role differ, because times of absent ranks may be wrong
+/// by as much.
 fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

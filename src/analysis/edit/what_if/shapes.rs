@@ -1,10 +1,10 @@
-//! Shapes of tensors, as records state them: nested lists of sizes.
+//! Parses shapes of tensors from records, which state them as nested lists of sizes.
 
 /// Shape of a tensor.
 pub(super) type Shape = Vec<u64>;
 
-/// Returns the shapes in `text`, those of lists of tensors one by one: `[[8, 64], [[256], [256]], []]`. Scalars and other
-/// arguments have none.
+/// Returns the shapes in a text such as `[[8, 64], [[256], [256]], []]`. Shapes in lists of tensors are returned one
+/// by one; scalars and other arguments have no shape.
 pub(super) fn parse_shapes(text: &str) -> Vec<Shape> {
     let mut shapes = Vec::new();
     let mut sizes = Shape::new();
@@ -29,7 +29,8 @@ pub(super) fn parse_shapes(text: &str) -> Vec<Shape> {
     shapes
 }
 
-/// Returns the arguments of a call, each with its shape, empty for what has none.
+/// Returns the shape of each argument of a call; the shape is empty for arguments without one. For a list of tensors,
+/// returns the first shape.
 pub(super) fn arguments(text: &str) -> Vec<Shape> {
     let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
     for (at, byte) in text.bytes().enumerate() {
@@ -53,12 +54,12 @@ pub(super) fn arguments(text: &str) -> Vec<Shape> {
     found
 }
 
-/// Returns the number of elements.
+/// Returns the number of elements of a tensor.
 pub(super) fn elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |all, &size| all.saturating_mul(size))
 }
 
-/// Returns the sizes without ones, in ascending order: the same for a matrix and its transpose.
+/// Returns the sizes except ones, in ascending order; a matrix and its transpose have the same normal form.
 pub(super) fn normal_form(shape: &[u64]) -> Shape {
     let mut sizes: Shape = shape.iter().copied().filter(|&size| size != 1).collect();
     sizes.sort_unstable();

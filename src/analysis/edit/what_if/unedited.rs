@@ -1,13 +1,13 @@
-//! Values of attributes before edits, which nodes keep so that inverses restore them.
+//! Values of attributes before edits. Nodes keep these values so that inverse edits can restore them.
 
 use super::program::AttributeChange;
 
-/// Returns the value of an attribute before edits, if they replaced it.
+/// Returns the value of an attribute before edits; `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
     UneditedValues::parse(unedited).count(name)
 }
 
-/// Values that edits replaced: `duration_ns=12;num_ops=-`, with `-` where there was none.
+/// Values that edits replaced, as in `duration_ns=12;num_ops=-`; `-` means that the attribute had no value.
 pub(super) struct UneditedValues<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> UneditedValues<'t> {

@@ -1,9 +1,10 @@
-//! Widths of a model: which sizes of tensors grow with its hidden size, and how.
+//! Finds the sizes of tensors (widths) that grow with a model's hidden size, and how they grow.
 //!
-//! The sizes of weights of products are widths, but for the vocabulary, which only the embedding and the loss have. A tensor of
-//! activations has a width behind its samples and tokens: of one size, or of two, heads times the width of a head. So
-//! products of weights grow with the square of the hidden size, other work with the hidden size itself. Attention gets more
-//! heads of the same width where that is a whole number, else wider ones.
+//! The sizes of weights in matrix multiplications are widths, except the vocabulary size, which occurs only in the
+//! embedding and the loss. A tensor of activations has a width after its samples and tokens: one size, or two sizes
+//! (heads times the width of a head). So multiplications with weights grow with the square of the hidden size, and
+//! other work with the hidden size itself. Attention gets more heads of the same width if their number is whole;
+//! otherwise the heads become wider.
 
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};
@@ -17,25 +18,27 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sizes of a model that grow with its hidden size.
 #[derive(Debug, Default)]
 pub(super) struct ModelWidths {
-    /// Sizes of weights, and among them the hidden size.
+    /// Sizes of weights that grow with the hidden size.
     widths: BTreeSet<u64>,
     hidden: Option<u64>,
-    /// Sizes of the vocabulary, or of the shards of it.
+    /// Sizes of the vocabulary or of its shards.
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
-    /// Samples, tokens of a sequence, and rows of products.
+    /// Number of samples, number of tokens in a sequence, and rows of matrix multiplications.
     leading: BTreeSet<u64>,
-    /// Elements of the weights of products, of each layer of a generated job and of all: with one, and with both sizes widths.
+    /// Number of elements of weights, for each layer of a generated job and (`None`) for all layers: of weights with
+    /// one width, and of weights with two.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
-    /// Bytes of all weights and gradients that a generated job says it holds.
+    /// Bytes of all weights and of all gradients, as a generated job states them.
     stated: [u64; 2],
-    /// Bytes of an element of weights, by the format of products.
+    /// Bytes per element of weights, from the number format of matrix multiplications.
     element: u64,
 }
 
 impl ModelWidths {
-    /// Learns the widths from the products of a program; `samples` are the samples and tokens that it shows.
+    /// Learns the widths from the matrix multiplications of a program; `samples` has the numbers of samples and of
+    /// tokens, if known.
     pub fn learn(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {
             leading: samples.into_iter().flatten().collect(),
@@ -102,7 +105,7 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // A size of one product of many is the vocabulary's where no loss tells it.
+        // If no loss shows the vocabulary size, a size that occurs in few of the multiplications is taken for it.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
         this.vocabulary.extend(rare);
@@ -120,7 +123,7 @@ impl ModelWidths {
         this
     }
 
-    /// Counts the weights of the products of one forward pass.
+    /// Counts the elements of the weights that one forward pass multiplies by.
     fn learn_weights(&mut self, program: &RankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
         for i in program.raw.all() {
@@ -145,7 +148,7 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the factor that a change of the hidden size comes to.
+    /// Converts a change of the hidden size to a factor.
     pub fn factor_of(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
         let unknown = || {
             super::refused(
@@ -172,19 +175,19 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size by which a weight grows.
+    /// Returns the power of the hidden size with which the size of a weight grows: 0, 1 or 2.
     pub fn power_of_weight(&self, shape: &[u64]) -> i32 {
         let sizes = shape.iter().filter(|size| self.widths.contains(size));
         sizes.count().min(2) as i32
     }
 
-    /// Returns the power of the hidden size by which activations grow.
+    /// Returns the power of the hidden size with which the size of activations grows: 0 or 1.
     pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: Shape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
             return 0;
         }
-        // Samples and tokens: the first size, and others that are known as such, one by one.
+        // Removes the sizes of samples and tokens: first the first size, then known ones, one by one.
         if rest.len() > 1 {
             rest.remove(0);
         }
@@ -202,7 +205,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power by which the FLOPs of a product grow: of a weight, or the sum of what both sides grow by.
+    /// Returns the power of the hidden size with which the FLOPs of a multiplication grow: the power of the weight,
+    /// or, without a weight, from the powers of both inputs.
     pub fn power_of_product(&self, inputs: &[Shape], is_parameter: &dyn Fn(&[u64]) -> bool) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let weight = matrices.clone().find(|shape| is_parameter(shape));
@@ -220,7 +224,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the shape of a kernel of a wider model.
+    /// Returns the shape of a kernel after the hidden size grew by the factor `by`. `samples` marks sizes of a
+    /// multiplication that count samples.
     pub fn widened(&self, kernel: KernelShape, by: ScaleFactor, samples: [bool; 3]) -> KernelShape {
         let mut wider = kernel;
         match &mut wider {
@@ -249,8 +254,9 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the factor by which parameters of `layers` of a generated job grow, of which a rank has `bytes`, or of gradients; of all
-    /// layers where none is given. What products do not show, biases and norms, grows as the hidden size.
+    /// Returns the factor by which the parameters (or, if `gradients`, the gradients) of `layers` of a generated job
+    /// grow; an empty set means all layers. `bytes` are the bytes of these parameters on a rank. Parameters that no
+    /// multiplication shows (biases and norms) grow in proportion to the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,
@@ -288,20 +294,20 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the growth of the parameters of one layer, of which there are `bytes`.
+    /// Returns the factor by which the parameters of one layer grow, which have `bytes` bytes.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)
     }
 
-    /// Returns the growth of all parameters that a rank has.
+    /// Returns the factor by which all parameters of a rank grow.
     pub fn growth_of_all(&self, by: ScaleFactor) -> f64 {
         let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
         self.growth_of_weights(&BTreeSet::new(), stated, false, by)
     }
 }
 
-/// Returns the layers of a generated job whose gradients a reduction takes, or whose parameters a gather brings.
+/// Returns the layers of a generated job whose gradients the transfer `item` reduces, or whose parameters it gathers.
 pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
     let own = program.facts_of(item).layer;
     if program.has_layers && own.is_none() {
@@ -324,7 +330,7 @@ pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeS
     layers
 }
 
-/// Returns whether a shape is one of `parameters`, in normal form.
+/// Returns whether the normal form of a shape is in `parameters`.
 pub(super) fn is_among(parameters: &BTreeSet<Shape>, shape: &[u64]) -> bool {
     parameters.contains(&normal_form(shape))
 }

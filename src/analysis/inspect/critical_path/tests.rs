@@ -1,4 +1,4 @@
-//! Critical paths, compared with handwritten ones, and checked on small random graphs.
+//! Compares critical paths with handwritten ones, and checks them on small random graphs.
 
 use super::*;
 use crate::inspect::{InspectedTrace, TimeBasis};
@@ -7,10 +7,10 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node: true for a collective; delay, wait and length in ns; lane; and dependencies.
+/// A node: whether it is a collective; delay, wait and duration in ns; lane; and dependencies.
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
-/// A trace of these nodes, with ids from 1.
+/// Builds a trace of these nodes, with ids from 1.
 fn track(rank: u32, lines: &[Line]) -> PathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
@@ -47,8 +47,8 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
     PathInput::new(trace).unwrap()
 }
 
-/// Rank 0 computes until 50 ns, waits for rank 1 until 100, and all-reduces until 120. Rank 1 starts late, at 10,
-/// computes until 100, and also all-reduces until 120.
+/// Rank 0 computes until 50 ns, waits for rank 1 until 100, and all-reduces until 120. Rank 1 starts at 10, computes
+/// until 100, and also all-reduces until 120.
 fn two() -> [PathInput; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
@@ -62,9 +62,9 @@ fn two() -> [PathInput; 2] {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    // Both ranks end at 120, so the path ends on rank 0, whose all-reduce waited from 50 for rank 1, which arrived at
-    // 100: 20 of transfer. Then on rank 1 there are its own call, which is an instant there, 90 of compute and 10 of
-    // delay. 20 + 90 + 10 = 120.
+    // Both ranks end at 120, so the path ends on rank 0. The all-reduce of rank 0 waited from 50 for rank 1, which
+    // arrived at 100, so 20 ns are transfer. On rank 1 the path has its call (an instant), 90 ns of compute and 10 ns
+    // of delay: 20 + 90 + 10 = 120.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
@@ -89,7 +89,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.length())), (1, 120));
-    // Compute has 100 of the time, more than the other kind, so it comes first.
+    // Compute takes 100 ns including the delay, more than the other kind, so it comes first.
     let spent = spent_by(&path, |piece| piece.class(&tracks));
     let all: Vec<_> = spent
         .iter()
@@ -106,7 +106,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
 
 #[test]
 fn a_rank_by_itself_keeps_its_waiting() {
-    // 50 of compute, 50 of waiting, 20 of transfer.
+    // The path has 50 ns of compute, 50 ns of waiting and 20 ns of transfer.
     let tracks = two();
     let path = critical_path(&tracks[..1], true).unwrap();
     let last = path.pieces.last().unwrap();
@@ -115,7 +115,7 @@ fn a_rank_by_itself_keeps_its_waiting() {
         (Span::from_ns(50), Span::from_ns(20))
     );
     assert_eq!((path.length(), path.changes), (Span::from_ns(120), 0));
-    // Ranks with different clocks are not joined either.
+    // With `joined` false, the path must not change ranks.
     assert_eq!(critical_path(&tracks, false).unwrap(), path);
 }
 
@@ -125,7 +125,7 @@ fn a_trace_without_nodes_has_no_path() {
     assert_eq!(critical_path(&[], true), None);
 }
 
-/// The nodes of a rank, each with dependencies on earlier nodes.
+/// Generates the nodes of a rank, each with dependencies on earlier nodes.
 fn lines() -> impl Strategy<Value = Vec<Line>> {
     let node = (
         any::<bool>(),
@@ -146,8 +146,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    /// The path has no gap and ends with the last rank, for any behaviour of the ranks. A part that stays on its rank
-    /// is as long as its node.
+    /// The path has no gap and ends with the last rank, for random ranks. A part that stays on its rank has the
+    /// length of its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
         let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();

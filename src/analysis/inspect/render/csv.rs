@@ -1,11 +1,11 @@
-//! A table of the summary as comma-separated values, with times in whole picoseconds.
+//! Renders a table of the summary as comma-separated values, with times in whole picoseconds.
 
 use super::InspectTable;
 use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
-/// Columns common to all tables of sums.
+/// Columns that all tables of sums have.
 const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,min_ps,min_rank,\
                     max_ps,max_rank";
 

@@ -1,6 +1,6 @@
-//! The summary as one JSON document, with times in whole picoseconds.
+//! Renders the summary as one JSON document, with times in whole picoseconds.
 //!
-//! Fields may be added under the same schema, but never changed.
+//! New fields may be added under the same schema version, but existing fields never change.
 
 use crate::inspect::{
     CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Version of the documents.
 const SCHEMA: &str = "chakram.inspection.1";
 
-/// A view of traces: its name, then its contents.
+/// JSON form of a view of traces: the name of the view, then the contents.
 #[derive(Debug, Serialize)]
 pub struct ViewDocument<T> {
     view: &'static str,
@@ -21,12 +21,12 @@ pub struct ViewDocument<T> {
     body: T,
 }
 
-/// Returns the document of `view`.
+/// Returns the JSON document of the view named `view`.
 pub fn document<T: Serialize>(view: &'static str, body: T) -> VersionedDocument<ViewDocument<T>> {
     VersionedDocument::new(SCHEMA, ViewDocument { view, body })
 }
 
-/// Options of a filter as given, by name.
+/// Options of a filter as the user gave them, by name.
 #[derive(Debug)]
 struct FilterOptions(Vec<(&'static str, Vec<String>)>);
 
@@ -165,7 +165,7 @@ struct OperatorKey<'j> {
     r#type: String,
 }
 
-/// Sums over the nodes with one key, and the ranks at both extremes.
+/// Sums over the nodes with one key, and the ranks with the minimum and the maximum.
 #[derive(Debug, Serialize)]
 struct SumsDocument<'j, K> {
     #[serde(flatten)]

@@ -1,10 +1,10 @@
-//! Text fragments shared by several views of traces.
+//! Text fragments that several views of traces share.
 
 use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;
 use chakram_report::summary::thousands;
 
-/// Formats a count with a unit prefix: `1.2 G`.
+/// Formats a count with a unit prefix, such as `1.2 G`.
 pub fn short(count: u64) -> String {
     let value = count as f64;
     match count {
@@ -41,7 +41,8 @@ pub fn complaints<'a>(
     )
 }
 
-/// Formats the source of a rank's times; the rank ended at `end`, and its capture at `captured`.
+/// Formats the source of a rank's times; `end` is the end of the rank, and `captured` the end that its capture
+/// states.
 pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
     match (basis, captured) {
         (TimeBasis::Given, _) => {

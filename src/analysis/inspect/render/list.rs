@@ -1,4 +1,4 @@
-//! Lists of nodes, written as they are read.
+//! Renders lists of nodes, one row at a time, as the traces are read.
 
 use super::json::document;
 use crate::inspect::NodeRow;
@@ -14,7 +14,7 @@ use serde::Serialize;
 pub enum NodeList {
     /// Text in lines of limited width.
     Text {
-        /// Maximum columns per line.
+        /// Maximum number of columns per line.
         width: usize,
     },
     /// One JSON document.
@@ -38,7 +38,8 @@ impl NodeList {
         }
     }
 
-    /// Renders `rows`, one per line. Returns the lines and the end of each; in JSON they end with a comma.
+    /// Renders `rows`, one per line. Returns the text, and the end of each line in it; in JSON every line ends with a
+    /// comma.
     pub fn lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {
@@ -66,13 +67,13 @@ impl NodeList {
         (lines, ends)
     }
 
-    /// Returns the end of a JSON list of `selected` nodes.
+    /// Returns the end of the JSON document of a list of `selected` nodes.
     pub fn json_end(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }
 }
 
-/// Body of a document whose nodes are written after it.
+/// Empty body of a JSON document; the nodes are written after it.
 #[derive(Serialize)]
 struct NoNodes {}
 
@@ -142,7 +143,8 @@ fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
     ]);
 }
 
-/// The list as text; a row is written as it is read, so column widths are fixed.
+/// Returns the table for a list in text form. Column widths are fixed, because each row is written as soon as it is
+/// read.
 fn table(width: usize) -> TextTable<'static> {
     let columns = [
         right("rank", 5),
@@ -157,7 +159,7 @@ fn table(width: usize) -> TextTable<'static> {
     TextTable::new(columns).indented(0).named(style(width))
 }
 
-/// Returns the style for lines of this width; with the maximum width, names are never shortened.
+/// Returns the style for lines of this width; the maximum width means that names are never shortened.
 fn style(width: usize) -> TextStyle {
     TextStyle {
         width,
@@ -187,7 +189,7 @@ fn text(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -> String {
     )
 }
 
-/// Formats the group or peer of a node: `, all ranks`, `, rank 3 tag 1`.
+/// Formats the group or peer of a node, such as `, all ranks` or `, rank 3 tag 1`.
 pub(super) fn with(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
         (Some(group), _) => format!(", {}", escape(group)),

@@ -1,4 +1,4 @@
-//! One node with all fields and its neighbourhood.
+//! Renders one node with all fields and its neighbourhood.
 
 use super::RenderHints;
 use super::json::{ViewDocument, document};
@@ -13,7 +13,7 @@ use chakram_trace::format::escape;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
-/// Maximum length of a value in text; JSON has the whole value.
+/// Maximum length of a value in text; JSON always has the whole value.
 const VALUE: usize = 72;
 
 /// Renders the neighbourhood of a node of `trace` as text.
@@ -198,7 +198,7 @@ struct EdgeDocument {
     control_only: bool,
 }
 
-/// Returns the document of the neighbourhood.
+/// Returns the JSON document of the neighbourhood.
 pub fn json<'n>(
     trace: &InspectedTrace<'_>,
     near: &'n NodeNeighbourhood<'_>,

@@ -1,4 +1,4 @@
-//! Rendering of the critical path, or of one path per rank.
+//! Renders the critical path, or of one path per rank.
 
 use super::RenderHints;
 use super::json::{ViewDocument, document};
@@ -34,7 +34,7 @@ pub struct TrackPath<'a> {
     pub path: CriticalPath,
 }
 
-/// Returns the paths to show: one if the times of all ranks count from one start, otherwise one for each rank.
+/// Returns the paths to show: one path if the times of all ranks count from one start, otherwise one for each rank.
 pub fn paths(
     tracks: &[PathInput],
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
@@ -64,15 +64,15 @@ fn one_clock(tracks: &[PathInput]) -> bool {
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
-/// Rendering of paths.
+/// Data for rendering paths.
 pub struct PathReport<'a> {
     /// Title of the job.
     pub title: &'a str,
     /// Tracks of the ranks.
     pub tracks: &'a [PathInput],
-    /// Maximum number of listed nodes of a path; `None` for no list.
+    /// Maximum number of listed nodes of a path; `None` shows no list.
     pub list: Option<usize>,
-    /// How to see the parts that a text leaves out.
+    /// Hints on how to see the parts that the text omits.
     pub hints: RenderHints,
 }
 
@@ -130,7 +130,7 @@ impl PathReport<'_> {
         Ok(())
     }
 
-    /// Returns the document of `paths`.
+    /// Returns the JSON document of `paths`.
     pub fn json<'p>(
         &self,
         paths: &'p [TrackPath<'_>],
@@ -183,7 +183,7 @@ impl TrackPath<'_> {
         })
     }
 
-    /// Returns whether both paths have the same parts on one rank, with the same times and names.
+    /// Returns whether both paths stay on one rank and have the same parts, with the same times and names.
     fn is_like(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
@@ -192,7 +192,7 @@ impl TrackPath<'_> {
             && parts().all(|(a, b)| self.track(a).name(a.node) == other.track(b).name(b.node))
     }
 
-    /// Renders a path as text; `others` are ranks with the same path.
+    /// Renders a path as text; `others` are the other ranks with the same path.
     fn text(
         &self,
         out: &mut String,
@@ -410,7 +410,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Total time of a path's parts with one key.
+/// Total time of all parts of a path with one key.
 #[derive(Debug, Serialize)]
 struct SpentTime {
     nodes: u64,

@@ -1,4 +1,4 @@
-//! The summary as text of at most 100 columns.
+//! Renders the summary as text of at most 100 columns.
 
 use super::labels::{basis, complaints};
 use super::{InspectTable, RenderHints};
@@ -14,12 +14,12 @@ use std::fmt::{Display, Result, Write as _};
 
 mod tables;
 
-/// Maximum number of rows of a table; JSON and CSV have all.
+/// Maximum number of rows of a table; JSON and CSV have all rows.
 const ROWS: usize = 16;
-/// Maximum number of faults and notes.
+/// Maximum number of faults and of notes shown.
 const FAULT_ROWS: usize = 8;
 
-/// Renders `job`, called `title`, for nodes that match `filter`.
+/// Renders `job`, with the title `title`, for nodes that match `filter`.
 pub fn render(
     job: &JobInspection,
     title: &str,
@@ -108,7 +108,7 @@ impl SummaryWriter<'_> {
         self.metadata()
     }
 
-    /// Formats the range of a count over ranks: `7`, or `7 to 9` if ranks differ.
+    /// Formats the range of a count over ranks as `7`, or as `7 to 9` if ranks differ.
     fn range(&self, of: fn(&RankOverview) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
@@ -268,7 +268,7 @@ impl SummaryWriter<'_> {
             right("end", 15),
         ]);
         table.heading(&mut self.out, self.style)?;
-        // Neighbouring ranks with equal rows share a line.
+        // Consecutive ranks with equal rows share a line.
         let facts =
             |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
         let runs: Vec<_> = self

@@ -1,5 +1,5 @@
-//! Differences of two traces: none if only numbers and order differ; every single change is found with its kind and
-//! place.
+//! Tests differences of two traces: there are none if only ids and order differ, and every single change is found
+//! with its kind and place.
 
 mod changes;
 mod same;

@@ -1,4 +1,4 @@
-//! The body of the fuzz target for differences, shared with this file, run on every seed.
+//! Body of the fuzz target for differences. The fuzz crate uses the same code; these tests run it on every seed file.
 
 mod diff;
 

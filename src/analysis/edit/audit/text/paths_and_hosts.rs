@@ -1,8 +1,8 @@
-//! Search for paths and host names.
+//! Searches a text for paths and host names.
 
 use super::{LeakKind, TextLeak, before, is_word};
 
-/// First components that identify a path on their own.
+/// First components of paths that alone identify a text as a path.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",
@@ -75,7 +75,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
             "." | ".." => lettered(&one),
             _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
         };
-        // A path does not begin inside `://`, which is part of an address.
+        // The slashes of `://` begin no path, because they are part of an address.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
             add(LeakKind::Path, &rest[..first.len() + length]);
@@ -89,7 +89,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
-    // A drive is a single letter, so no further letter may precede it.
+    // A drive is a single letter, so no letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });
@@ -117,7 +117,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Top-level domains with which no dotted name in a program ends.
+/// Top-level domains that never end a dotted name in a program.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -130,14 +130,14 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains with which a dotted name in a program may end: a host name must then have three labels, and a
-/// digit or hyphen.
+/// Top-level domains that may also end a dotted name in a program. So a host name with such an ending must have three
+/// labels, and a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",
 ];
 
-/// Words before the number in machine names.
+/// Words that precede the number in machine names.
 const MACHINES: [&str; 17] = [
     "node", "host", "worker", "gpu", "dgx", "hgx", "srv", "server", "compute", "rack", "login",
     "head", "pod", "hpc", "blade", "vm", "instance",

@@ -1,17 +1,17 @@
-//! Search for keys, tokens and hashes.
+//! Searches a text for keys, tokens and hashes.
 //!
 //! Random text differs from names in the frequency of each letter and in the alternation of character classes. Each
 //! letter, and each step from one letter or digit to the next, adds the logarithm of the ratio of its frequency in
-//! random text to its frequency in names, in quarters of a bit; names score far below zero, random text far above.
-//! Letter frequencies in names are English ones: `log2((1/26) / frequency)`, at most 13/4. Steps of random letters
-//! have probability 1/4 each. In names the probability is 4/5 from lower to lower case, 1/16 to a capital, and 1/8
-//! after a capital.
+//! random text to its frequency in names, in quarters of a bit. Names score far below zero, and random text far above
+//! zero. Letter frequencies in names are assumed to be the English ones: `log2((1/26) / frequency)`, at most 13/4.
+//! Steps of random letters have probability 1/4 each. In names the probability is 4/5 from lower to lower case, 1/16
+//! to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 
 /// Minimum length for distinguishing random text from names.
 const SHORTEST: usize = 32;
-/// Minimum score of random text: 3.6 standard deviations below its mean at 40 characters.
+/// Minimum score of random text: 3.6 standard deviations below the mean score of 40 random characters.
 const THRESHOLD: i32 = -20;
 
 /// Scores of `a` to `z`, in quarters of a bit.
@@ -19,8 +19,8 @@ const LETTERS: [i32; 26] = [
     -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
 ];
 
-/// Prefixes of keys, other allowed characters besides letters and digits, and the minimum number of following
-/// characters.
+/// For each kind of key: its prefix, the allowed characters besides letters and digits, and the minimum number of
+/// characters after the prefix.
 const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("AKIA", "", 16),
     ("ASIA", "", 16),

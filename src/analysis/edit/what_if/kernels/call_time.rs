@@ -1,21 +1,22 @@
-//! How much time a kernel takes whatever it works on.
+//! Estimates the fixed time of a kernel call, which does not depend on the kernel's work.
 
-/// Line of time over work of the kernels of a name.
+/// Fixed time of the kernels of one name, ns, and whether it comes from a line of time over work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTime {
     pub fixed: f64,
     pub by_line: bool,
 }
 
-/// Returns the time of no work on the line through `points` of work and time, by least squares of relative errors: at least 0,
-/// and at most nine tenths of the shortest. `None` where the works do not differ twice.
+/// Fits a line through `points` of work and time, by least squares of relative errors, and returns its time at zero
+/// work. The result is at least 0 and at most nine tenths of the shortest time; `None` if the largest work is less
+/// than twice the smallest.
 pub(super) fn intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));
     if points.len() < 2 || most < 2.0 * least {
         return None;
     }
-    // Weights 1/t^2: sums of w, wx, wy, wxx, wxy with y = t.
+    // The sums of w, wx, wy, wxx and wxy, with y = t and the weight w = 1/t^2.
     let mut sums = [0.0; 5];
     for &(x, y) in points {
         let weight = 1.0 / (y * y);
@@ -34,7 +35,7 @@ pub(super) fn intercept(points: &[(f64, f64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// t = 10 + 2 w: 14 at 2, 18 at 4, 30 at 10.
+    /// The points are on the line t = 10 + 2 w: 14 at 2, 18 at 4, 30 at 10.
     #[test]
     fn a_line_through_exact_points_has_their_intercept() {
         let fixed = intercept(&[(2.0, 14.0), (4.0, 18.0), (10.0, 30.0)]).unwrap();
@@ -44,7 +45,7 @@ mod tests {
             None,
             "works differ too little"
         );
-        // Falling times have no negative slope to take: the intercept is at most 0.9 of the shortest.
+        // If times fall with work, the intercept is limited to 0.9 of the shortest time.
         let falling = intercept(&[(1.0, 20.0), (4.0, 10.0)]).unwrap();
         assert!((falling - 9.0).abs() < 1e-9, "{falling}");
     }

@@ -1,12 +1,12 @@
-//! New values of transfers and kernels, with the values before all edits beside them.
+//! Sets new values of transfers and kernels, and stores the values before all edits.
 
 use super::super::program::{AttributeChange, RankProgram, UNEDITED};
 use super::super::unedited::UneditedValues;
 use super::SizeScaling;
 use std::collections::BTreeMap;
 
-/// Gives a message or a collective `growth` times the bytes, but for parts of what it makes room for or frees that grow by a
-/// factor of their own. Transfers as recorded take longer in proportion.
+/// Multiplies the bytes of a message or a collective by `growth`. `parts` lists parts of its temporary memory
+/// (attribute, bytes, factor) that grow by a factor of their own. Recorded transfer times grow in proportion.
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,
@@ -25,7 +25,7 @@ pub(super) fn scale_transfer(
         AttributeChange::Count(times(old("comm_size", bytes))),
     )];
     let mut sides = Vec::new();
-    // Records are sound: they were read.
+    // This cannot fail, because the record was decoded before.
     let _ = crate::edit::attributes(program.raw.nodes[node as usize].record, |attr| {
         for name in ["in_bytes", "out_bytes"] {
             if attr.name == name.as_bytes() {
@@ -56,7 +56,8 @@ pub(super) fn scale_transfer(
     change_values(program, item, new, by == SizeScaling::NONE);
 }
 
-/// Changes attributes of an item, and notes what they were; where all edits together change nothing, they become that again.
+/// Changes attributes of an item and stores the old values. If `restores` (all edits cancel one another), sets the
+/// old values again.
 pub(super) fn change_values(
     program: &mut RankProgram<'_>,
     item: u32,
@@ -79,7 +80,7 @@ pub(super) fn change_values(
         let mut text = kept.unwrap_or_default().to_owned();
         if kept.is_none() {
             let mut values: BTreeMap<&str, String> = BTreeMap::new();
-            // Records are sound: they were read.
+            // This cannot fail, because the record was decoded before.
             let _ = crate::edit::attributes(program.raw.nodes[node as usize].record, |attr| {
                 if let Some((name, _)) = new.iter().find(|(name, _)| name.as_bytes() == attr.name) {
                     let count = attr.as_u64().map(|count| count.to_string());

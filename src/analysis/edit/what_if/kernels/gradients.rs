@@ -1,12 +1,12 @@
-//! Whole gradients that wait for their reduction.
+//! Finds the memory of whole gradients that wait for their reduction.
 
 use super::super::program::{RankProgram, StepPhase};
 use super::super::unedited::UneditedValues;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
-/// Returns bytes of gradients by the kernel of a backward pass that makes room for them. A reduction frees as many as the
-/// kernels since the last one together.
+/// For each kernel of a backward pass that allocates whole gradients, returns the bytes. A reduction frees the bytes
+/// that the kernels since the previous reduction allocated together.
 pub(super) fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();

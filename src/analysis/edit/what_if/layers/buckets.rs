@@ -1,4 +1,4 @@
-//! Reductions of gradients, put into buckets anew where there are more or fewer layers.
+//! Divides the reductions of gradients into new buckets after the number of layers changed.
 
 use super::super::EditCounts;
 use super::super::gradients::{self, GradientReductions, TransferRates};
@@ -10,36 +10,37 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// How the reductions of a step were bucketed.
+/// Buckets in which a step reduced its gradients.
 pub(super) enum GradientBuckets {
-    /// There are none. The elements of the parameters, if hooks say them.
+    /// The step reduces no gradients. `elements` is the number of elements of the parameters, 0 if no hooks show it.
     None { elements: u64 },
-    /// Of hooks of parameters: the limit, the bytes of an element, and the elements.
+    /// Buckets of a captured job with hooks of parameters: bucket limit in bytes, bytes per element, and total number
+    /// of elements.
     Hooks {
         limit: u64,
         each: u64,
         elements: u64,
     },
-    /// Of layers of a generated job.
+    /// Buckets of a generated job, which states layers.
     Layers(LayerBuckets),
 }
 
 /// Buckets of layers of a generated job.
 pub(super) struct LayerBuckets {
     limit: u64,
-    /// Bytes of the gradients of a repeated layer, where a bucket shows them.
+    /// Bytes of the gradients of a repeated layer, if a bucket shows them.
     layer: Option<u64>,
     /// Bytes of the gradients of each layer, by its label before the edit.
     sizes: BTreeMap<u32, u64>,
-    /// Items that make gradients.
+    /// Nodes that compute gradients.
     producers: BTreeSet<u32>,
-    /// Reductions of each backward pass that has some, with the items of the pass.
+    /// For each backward pass with reductions: the reductions, and the items of the pass.
     passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
-    /// Bytes of all.
+    /// Bytes of all gradients.
     bytes: u64,
-    /// Whether they are reduced after the backward pass.
+    /// Whether gradients are reduced after the backward pass.
     at_end: bool,
-    /// Gathers of the parameters that the optimizer stepped, and the bytes of one for one byte of its bucket.
+    /// Gathers of the parameters that the optimizer updated.
     gathers: Vec<u32>,
     shard: f64,
 }
@@ -53,8 +54,8 @@ fn unknown() -> TraceError {
 }
 
 impl GradientBuckets {
-    /// Finds those of a step, whose layers with the labels `repeated` are alike; `layer_bytes` are those of weights that their
-    /// products show.
+    /// Finds the buckets of a step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` are the
+    /// bytes of a layer's weights in matrix multiplications, if known.
     pub fn find(
         program: &RankProgram<'_>,
         step: u32,
@@ -85,7 +86,7 @@ impl GradientBuckets {
         found.map(Self::Layers)
     }
 
-    /// Returns what fewer layers may not show.
+    /// Returns the bucket sizes, which the trace may no longer show after layers are removed.
     pub fn sizes(&self) -> Option<BucketSizes> {
         match self {
             Self::None { .. } => None,
@@ -100,7 +101,7 @@ impl GradientBuckets {
         }
     }
 
-    /// Puts the gradients of the edited step into buckets.
+    /// Divides the gradients of the edited step into buckets.
     pub fn regroup(
         &self,
         program: &mut RankProgram<'_>,
@@ -120,7 +121,8 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns by how much the parameters of a step have grown, and the last hook, if there is one.
+    /// Returns the factor by which the parameters of a step grew, and the last hook (if there is one); `None` if
+    /// unknown.
     pub fn growth(&self, program: &RankProgram<'_>, step: u32) -> Option<(f64, Option<u32>)> {
         let now = GradientReductions::find(program, step).of_buckets(program);
         let hook = now.hooks.last().map(|hook| hook.0);
@@ -138,10 +140,10 @@ impl GradientBuckets {
     }
 }
 
-/// Word among the edits of a trace with what fewer layers do not show of buckets.
+/// Prefix of the word that stores [`BucketSizes`] in a trace's list of edits.
 pub(in super::super) const BUCKETS: &str = "buckets=";
 
-/// Limit of buckets, and the bytes of the gradients of a repeated layer, if known.
+/// Bucket limit in bytes, and the bytes of the gradients of a repeated layer, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct BucketSizes {
     limit: u64,
@@ -149,7 +151,7 @@ pub(in super::super) struct BucketSizes {
 }
 
 impl BucketSizes {
-    /// Reads what an earlier edit of layers noted.
+    /// Parses the sizes that an earlier edit of layers stored.
     fn noted(edits: Option<&str>) -> Option<Self> {
         let mut words = edits.unwrap_or_default().split_ascii_whitespace();
         let word = words.find_map(|word| word.strip_prefix(BUCKETS))?;
@@ -195,7 +197,7 @@ impl LayerBuckets {
         for (index, pass) in passes.backward.iter().enumerate() {
             pass_of.extend(pass.items.iter().map(|&item| (item, index)));
         }
-        // The gradients of each bucket: its pass, its bytes, and the layers.
+        // For each pass, the buckets: the reduction, the bytes, and the layers.
         let mut of_pass: BTreeMap<usize, Vec<(u32, u64, BTreeSet<u32>)>> = BTreeMap::new();
         for &item in &reductions.collectives {
             let bytes = gradients::bytes_of(program, item);
@@ -207,7 +209,7 @@ impl LayerBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // What copies gradients together knows them.
+                // If a node copies gradients together first, its dependencies compute them.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {
@@ -291,7 +293,7 @@ impl LayerBuckets {
         Ok(this)
     }
 
-    /// Finds the gathers of parameters behind the optimizer.
+    /// Finds the gathers of parameters after the optimizer.
     fn find_gathers(&mut self, program: &RankProgram<'_>, step: u32) -> Result<(), TraceError> {
         let is_gather = |item: u32| {
             let facts = program.facts_of(item);
@@ -359,7 +361,7 @@ impl LayerBuckets {
                 launches: vec![Vec::new(); collectives.len()],
                 ..GradientReductions::default()
             };
-            // The hook of a layer is the last of its nodes in the pass whose gradients are reduced.
+            // The last kernel of a layer in the pass takes the role of the layer's hook.
             let mut ends: Vec<(u32, u32)> = Vec::new();
             for &item in program.order.iter().filter(|&&item| of_pass(item)) {
                 let computes = matches!(program.view_of(item).op, Op::Compute { .. });
@@ -399,7 +401,7 @@ impl LayerBuckets {
         Ok(())
     }
 
-    /// Gathers the stepped parameters of new buckets.
+    /// Replaces the gathers of updated parameters by one for each new bucket.
     fn place_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
         let Some(&template) = self.gathers.first() else {
             return;

@@ -1,9 +1,10 @@
-//! Copies and removals of layers in all passes of a step.
+//! Copies or removes layers in all passes of a step.
 //!
-//! A layer run is a pass with its layers in the order in which they run. Copies go behind one of them, the template, and
-//! as many behind it are removed. What an item waits for in its pass, so many layers before its own, it waits for as many
-//! layers before its own afterwards; from other passes it takes what belongs to its own layer. So parameters that are
-//! gathered ahead stay as far ahead.
+//! A layer run is a pass with its layers in execution order. New layers are copies of one layer of the run, the
+//! template, and are inserted after it; removed layers are the ones after the template. If an item waits for an item
+//! `n` layers earlier in the same pass, it still waits for an item `n` layers earlier after the edit. A dependency on
+//! another pass follows the item's own layer. So parameters that were gathered some layers ahead are gathered as many
+//! layers ahead.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -12,21 +13,21 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What items of different layers have in common if they are the same part of a layer: the name without numbers, how many layers
-/// ahead of the layer that runs they are of, and which of those it is.
+/// Key that is equal for the same part of different layers: hash of the name without numbers, number of layers by
+/// which the item is ahead of the running layer, and index among the items with these two values.
 type ItemKey = (u64, i64, u32);
 
-/// Layers of a pass.
+/// A pass with its layers.
 pub(super) struct LayerRun {
-    /// Whether they are of a backward pass, in which the last layer runs first.
+    /// Whether this is a backward pass, in which the last layer runs first.
     pub backward: bool,
-    /// Items of each layer.
+    /// Items of each layer, in execution order of the layers.
     pub layers: Vec<Vec<u32>>,
-    /// Position of the layer that is copied.
+    /// Position in `layers` of the template, which is copied.
     pub template: usize,
 }
 
-/// Place of an item that is in a layer: its run, the position of its layer, and what part of the layer it is.
+/// Place of an item in a layer: the run, the position of the layer in the run, and the part of the layer.
 #[derive(Clone, Copy)]
 struct LayerPlace {
     run: usize,
@@ -34,7 +35,7 @@ struct LayerPlace {
     key: ItemKey,
 }
 
-/// Position of an item's layer in its run, before the edit and after it; copies were the template.
+/// Position of an item's layer in its run before and after the edit; a copy has the template's position before.
 #[derive(Clone, Copy)]
 pub(super) struct LayerMove {
     pub run: usize,
@@ -42,18 +43,18 @@ pub(super) struct LayerMove {
     pub new: i64,
 }
 
-/// Runs of a step before and after `by` layers were added to each.
+/// Changes the runs of a step by `by` layers each; negative removes layers.
 pub(super) struct LayerEditor {
     runs: Vec<LayerRun>,
     by: i64,
-    /// Items of each layer of each run by their keys.
+    /// Items by key, for each layer of each run.
     keyed: Vec<Vec<BTreeMap<ItemKey, u32>>>,
     places: BTreeMap<u32, LayerPlace>,
-    /// Items to copy, where they are not all of the template.
+    /// Items to copy, by run, if they are only a part of the template's items.
     template_items: BTreeMap<usize, Vec<u32>>,
-    /// Copies of each run, in the order of its template's items.
+    /// For each run and each new layer, the copied items in the order of the template's items.
     copies: Vec<Vec<Vec<u32>>>,
-    /// Items that are in a layer after the edit.
+    /// Layer positions of all items that are in a layer after the edit.
     pub moves: BTreeMap<u32, LayerMove>,
 }
 
@@ -105,7 +106,7 @@ impl LayerEditor {
         self.runs[run].template as i64
     }
 
-    /// Returns the position after the edit of the layer that was at `old`; `None` if it is removed.
+    /// Returns the new position of the layer at the old position `old`; `None` if the edit removes the layer.
     fn new_position(&self, run: usize, old: i64) -> Option<i64> {
         let template = self.template(run);
         if old <= template {
@@ -117,7 +118,8 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the layer of an old or new position, counted from the end of a backward pass, whose first layers may be missing.
+    /// Returns the number of the layer at a position in a run of `count` layers. A backward pass is counted from its
+    /// end, because its first layers may be missing.
     fn layer(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,
@@ -125,7 +127,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the item of a layer that is at `position` after the edit.
+    /// Returns the item with this key in the layer that is at `position` after the edit.
     fn item_at(&self, run: usize, position: i64, key: ItemKey) -> Option<u32> {
         let template = self.template(run);
         let old = match position {
@@ -143,7 +145,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// Returns what an item of the layer at `new` in `run` takes in place of `target`, which one at `old` took.
+    /// Returns the dependency of an item in the layer at the new position `new` of `run` that corresponds to the
+    /// dependency on `target` of an item at the old position `old`.
     fn moved(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -169,7 +172,8 @@ impl LayerEditor {
         self.item_at(of.run, position, of.key)
     }
 
-    /// Leaves gathers out of a template that is the first layer, in front of which those of all that are fetched ahead run.
+    /// If the template is the first layer, excludes all gathers of parameters but the last from the copies, because
+    /// the gathers of several layers run before the first layer.
     fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template(run) > 0 || self.by <= 0 {
             return;
@@ -188,7 +192,7 @@ impl LayerEditor {
         }
     }
 
-    /// Carries the edit out.
+    /// Applies the edit to `program`.
     pub fn apply(&mut self, program: &mut RankProgram<'_>, counts: &mut EditCounts) {
         let mut gone = BTreeSet::new();
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -237,8 +241,9 @@ impl LayerEditor {
         program.order = order;
     }
 
-    /// Returns the layers whose times copies take: all that are equal to the template as often, then those nearest to their
-    /// mean, so that as many layers again take as long again.
+    /// Returns, for each copy, the layer whose recorded times the copy takes. Layers equal to the template are used
+    /// equally often, and the remainder is taken from the layers nearest to the mean, so that twice the layers take
+    /// twice the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -270,7 +275,8 @@ impl LayerEditor {
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template(run);
-            // The first layer waits for what no layer is; the second shows what one takes from the one before.
+            // The first layer waits for items outside layers. The second layer shows the dependencies of a layer on
+            // the previous one.
             let model = match self.count(run) {
                 0 | 1 => template,
                 _ => template.max(1),
@@ -331,7 +337,8 @@ impl LayerEditor {
         }
     }
 
-    /// Has items outside layers wait for the last layer as before, and those that wait for every layer for new ones too.
+    /// Updates the dependencies of items outside layers: an item that waited for the last layer waits for the new
+    /// last layer, and an item that waited for every layer also waits for the new layers.
     fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
@@ -365,7 +372,7 @@ impl LayerEditor {
                     else {
                         continue;
                     };
-                    // As far from the end as before.
+                    // The new dependency has the same distance from the end of the run.
                     let moved = self.item_at(run, of.position + self.by, key);
                     dep.on = moved.unwrap_or(dep.on);
                 }
@@ -380,19 +387,20 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the runs, after the edit.
+    /// Returns the runs of the step, with the layers before the edit.
     pub fn runs(&self) -> &[LayerRun] {
         &self.runs
     }
 }
 
-/// Returns the label of a layer in a generated job.
+/// Returns the number of a layer that a generated job states.
 pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
     let computes = |item: &&u32| matches!(program.view_of(**item).op, Op::Compute { .. });
     program.facts_of(*layer.iter().find(computes)?).layer
 }
 
-/// Returns a hash of the name of a part of a layer; in a generated job of what follows the layer's own.
+/// Returns a hash of the name of a part of a layer; in a generated job, only of the end of the name, after the
+/// layer's own name.
 fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of(item).name;
     match program.facts_of(item).layer {
@@ -404,7 +412,7 @@ fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Returns a hash of a name without its numbers, which modules, layers and micro-batches have.
+/// Returns a hash of a name without its digits, because modules, layers and micro-batches are numbered.
 pub(super) fn hash_name(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let parts = name.split(|c: char| c.is_ascii_digit());
@@ -427,8 +435,8 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
         })
 }
 
-/// Returns the items of the layers that begin with `parts` of a pass: with the transfers that they launch, or that no host
-/// launches between them, in the order of the program.
+/// Returns the items of each layer in program order: the items of its entry in `parts`, the transfers that these
+/// launch, and transfers without a launching host item that run between them.
 pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
@@ -436,7 +444,7 @@ pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<V
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // Transfers in front of a layer, behind the last item of the layer before, are fetched for it or for later ones.
+    // Gathers between two layers fetch parameters for the second or for later layers.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

@@ -1,26 +1,26 @@
-//! Labels of layers in generated jobs, which number all layers of the model.
+//! Renumbers the labels of layers in generated jobs, which number all layers of the model.
 
 use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};
 use std::collections::BTreeMap;
 
-/// Layers of a job that are repeated: of each part of the model that a stage has, the first and the last label, and by how
-/// many layers it grows.
+/// Repeated layers of a job. For each part of the model on a stage: the first and the last label, and the number of
+/// layers added.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 
 impl LayerLabels {
-    /// Returns by how much labels from `label` on grow for what is added below.
+    /// Returns the number of layers that are added before the layer `label`.
     fn shift(&self, label: u32) -> i64 {
         let below = self.0.iter().filter(|((_, last), _)| *last < label);
         below.map(|(_, by)| by).sum()
     }
 
-    /// Numbers the layers of a step anew.
+    /// Renumbers the layers of a step.
     pub fn relabel(&self, program: &mut RankProgram<'_>, step: u32, editor: &LayerEditor, by: i64) {
         let base = |run: usize| label_of(program, editor.runs()[run].layers.first()?);
         let bases: Vec<Option<u32>> = (0..editor.runs().len()).map(base).collect();
-        // What is fetched for a layer in front of all of them is of the layer that waits for it.
+        // A gather before all layers belongs to the layer that waits for it.
         let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
         for (&item, moved) in &editor.moves {
             for dep in &program.items[item as usize].deps {
@@ -61,7 +61,7 @@ impl LayerLabels {
     }
 }
 
-/// Numbers all layers `by` higher.
+/// Adds `by` to the numbers of all layers.
 pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
     if by == 0 {
         return;
@@ -78,7 +78,7 @@ pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
     }
 }
 
-/// Returns a name of a generated job, `mb0/layer11/fwd/norm1`, with the number of another layer.
+/// Returns a name of a generated job, such as `mb0/layer11/fwd/norm1`, with `by` added to the layer's number.
 fn renamed(name: &str, by: i64) -> Option<String> {
     let (before, after) = match name.strip_prefix("layer") {
         Some(after) => ("layer", after),
@@ -92,7 +92,7 @@ fn renamed(name: &str, by: i64) -> Option<String> {
     Some(format!("{before}{}{}", number + by, &after[end..]))
 }
 
-/// Returns the layer that an item says, as edited.
+/// Returns the layer label of an item after the edit.
 pub(super) fn edited_label(program: &RankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
         Some(AttributeChange::Count(layer)) => u32::try_from(*layer).ok(),

@@ -1,4 +1,4 @@
-//! Work on parameters, and what a rank holds of them, where there are more or fewer.
+//! Scales work on parameters, and a rank's memory for them, after the number of parameters changed.
 
 use super::super::EditCounts;
 use super::super::program::{AttributeChange, RankProgram, StepPhase};
@@ -8,7 +8,8 @@ use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns the bytes of weights that a generated job says it holds, and those of a layer by the gradients of its products.
+/// Returns the bytes of all weights that a generated job states, and the bytes of one layer's weights, which follow
+/// from the multiplications that compute their gradients.
 pub(super) fn stated_weights(
     program: &RankProgram<'_>,
     passes: &StepPasses,
@@ -47,7 +48,7 @@ pub(super) fn stated_weights(
     (all > 0 && layer > 0).then_some((all, layer))
 }
 
-/// Grows what a generated job holds of weights, gradients and states.
+/// Multiplies the memory for weights, gradients and optimizer states that a generated job states by `ratio`.
 pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of(item);
@@ -63,7 +64,8 @@ pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     }
 }
 
-/// Gives work on parameters behind the backward pass its time in proportion to the parameters.
+/// Multiplies the times and sizes of work on parameters after the backward pass by `ratio`, the growth of the
+/// parameters.
 pub(super) fn stretch_parameters(
     program: &mut RankProgram<'_>,
     step: u32,

@@ -1,4 +1,4 @@
-//! Passes of a step with the operators of each.
+//! Finds the passes of a step, each with its operators.
 
 use super::super::gradients::GradientReductions;
 use super::super::program::{RankProgram, StepPhase, pass_of_mark};
@@ -7,7 +7,7 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Items of a pass, with their signatures; transfers and what only launches reductions follow their launch.
+/// Items of a pass with their signatures. Transfers, and items that only launch reductions, are left out.
 #[derive(Default)]
 pub(super) struct PassItems {
     pub items: Vec<u32>,
@@ -18,7 +18,7 @@ impl PassItems {
     fn push(&mut self, program: &RankProgram<'_>, item: u32) {
         let (view, facts) = (program.view_of(item), program.facts_of(item));
         let mut hasher = DefaultHasher::new();
-        // Names of modules and layers have their numbers.
+        // Digits are skipped, because names of modules and layers contain their numbers.
         for part in view
             .name
             .split(|c: char| c.is_ascii_digit())
@@ -38,7 +38,7 @@ impl PassItems {
     }
 }
 
-/// Passes of a step, in order: each forward or backward pass of a micro-batch by itself, and the optimizer.
+/// Passes of a step, in order: one entry for each forward or backward pass of a micro-batch, and the optimizer.
 pub(super) struct StepPasses {
     pub forward: Vec<PassItems>,
     pub backward: Vec<PassItems>,
@@ -76,7 +76,7 @@ impl StepPasses {
                 let pass = match facts.phase {
                     StepPhase::Forward => Some((false, micro_batch)),
                     StepPhase::Backward => Some((true, micro_batch)),
-                    // Gathers and hooks are of the pass that they are in.
+                    // Gathers and hooks belong to the pass in which they run.
                     StepPhase::Parameters if !ended => {
                         Some(current.unwrap_or((false, micro_batch)))
                     }
@@ -115,12 +115,12 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
 }
 
-/// Layers of backward passes that are not alike node by node, such as those ahead of which parameters are fetched: of each
-/// pass, the items of each layer in the order in which they run.
+/// Layers of a backward pass that differ in single nodes, for example because parameters are gathered ahead for some:
+/// the items of each layer, in execution order.
 type LayerBlocks = Vec<Vec<u32>>;
 
-/// Returns the layers of a forward pass: the longest repetition, or, where that is of whole passes over the same layers, as of
-/// tokens that are decoded one by one, the one inside.
+/// Returns the layers of a forward pass: the longest repetition. If that repeats whole passes over the same layers
+/// (as when tokens are decoded one by one), returns the repetition inside one of them.
 pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
@@ -133,7 +133,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     }
 }
 
-/// Returns all repetitions of this period and number in passes, with the indices of these.
+/// Returns all repetitions with this period and number in `passes`, each with the index of its pass.
 pub(super) fn find_runs(
     passes: &[PassItems],
     period: usize,
@@ -166,8 +166,8 @@ pub(super) fn find_runs(
 }
 
 impl StepPasses {
-    /// Finds the layers of backward passes by the numbers that autograd gives to operators and to the functions that find their
-    /// gradients. `None` if a pass shows not all layers.
+    /// Finds the layers of backward passes by autograd's sequence numbers, which an operator shares with the function
+    /// that computes its gradient. Returns `None` if a pass does not show all layers.
     pub fn blocks_by_links(
         &self,
         program: &RankProgram<'_>,
@@ -187,7 +187,8 @@ impl StepPasses {
         let times = forward.first()?.1.times;
         let mut blocks = Vec::new();
         for pass in of.iter().map(|&index| &self.backward[index]) {
-            // Each item is of the function around it, or of what ran before.
+            // Each item belongs to the layer of the enclosing autograd function, or otherwise to the layer of the
+            // previous item.
             let functions = pass.items.iter().filter_map(|&item| {
                 let number = program.facts_of(item).sequence?;
                 let layer = layer_of.get(&number)?;
@@ -215,7 +216,7 @@ impl StepPasses {
             for &item in &pass.items {
                 let mut callers = program.callers(program.items[item as usize].node);
                 let own = callers.find_map(|caller| of_function.get(&caller).copied());
-                // The functions of what is in front of the layers, an embedding, have none.
+                // Functions of operators before the first layer, such as an embedding, belong to no layer.
                 let other = own.is_none() && program.facts_of(item).phase == StepPhase::Backward;
                 let seen_all = current == Some(0) && other;
                 current = if seen_all { None } else { own.or(current) };

@@ -1,11 +1,11 @@
-//! Parts of passes that are repeated, by the structure of their operators.
+//! Finds parts of passes that repeat, by the structure of their operators.
 
 use std::collections::BTreeMap;
 
-/// Most distances between equal nodes that are tried as the length of a layer.
+/// Maximum number of distances between equal nodes that are tried as the length of a layer.
 const MAX_PERIODS: usize = 64;
 
-/// A part that is repeated: where it begins, its length and the number of its repetitions, in a list of items.
+/// A part of a list of items that repeats: its start, its length and the number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RepeatedPart {
     pub start: usize,
@@ -19,8 +19,8 @@ impl RepeatedPart {
     }
 }
 
-/// Returns the repetition that covers most of `signatures`, of those with `times` repetitions if that is known; the shortest
-/// period of several.
+/// Returns the repetition that covers most of `signatures`; if `times` is given, only repetitions with that number
+/// count. Among equal ones, the shortest period is taken.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
     for period in periods(signatures) {
@@ -46,7 +46,7 @@ pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Op
     best
 }
 
-/// Returns distances at which equal signatures follow one another, shortest first: the most frequent of them.
+/// Returns the distances between equal signatures that explain most of the list, shortest first.
 fn periods(signatures: &[u64]) -> Vec<usize> {
     let mut last: BTreeMap<u64, usize> = BTreeMap::new();
     let mut distances: BTreeMap<usize, usize> = BTreeMap::new();
@@ -56,7 +56,8 @@ fn periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // What a distance explains is its frequency times itself, of long ones that are rare as of short ones that are not.
+    // A distance explains its frequency times its length, so that long rare distances count as much as short frequent
+    // ones.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)
     });
@@ -73,7 +74,7 @@ fn periods(signatures: &[u64]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// x a b c a b c a b c y: three times three, from the second on.
+    /// The list is x a b c a b c a b c y: three repetitions of length three, from index 1.
     #[test]
     fn the_longest_repetition_is_found_with_its_shortest_period() {
         let found = longest_repetition(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8], None);
@@ -83,7 +84,7 @@ mod tests {
             times: 3,
         };
         assert_eq!(found, Some(expected));
-        // a a b a a b: a pair of pairs covers less than two threes.
+        // In a a b a a b, repetitions of a a cover less than two repetitions of a a b.
         let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
         assert_eq!(
             found,

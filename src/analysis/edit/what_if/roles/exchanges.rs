@@ -1,4 +1,4 @@
-//! What ranks exchange: whether a completed job fits together.
+//! Checks that the messages and collectives of a completed job match.
 
 use super::Traces;
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
@@ -7,7 +7,7 @@ use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::format::{Op, TraceError, escape};
 use std::collections::BTreeMap;
 
-/// Fails where a rank would send what another does not receive, or members of a group call unequally often.
+/// Fails if a send has no receive, a receive has no send, or members of a group make different numbers of calls.
 pub(super) fn check_exchanges(
     traces: &Traces,
     declared: &DeclaredGroups,

@@ -1,10 +1,10 @@
-//! Grid of ranks, and what moves along it: peers and groups.
+//! Grid of ranks, used to find the peers and groups of a rank from those of its model.
 
 use super::{CapturedRank, StagePlace, missing};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Dimension of the grid: distance of neighbours, and size.
+/// Dimension of the grid: distance between neighbouring ranks, and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GridDimension {
     stride: u32,
@@ -21,12 +21,12 @@ impl GridDimension {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoleGrid {
     dimensions: Vec<GridDimension>,
-    /// Indices of the dimensions along which stages and replicas lie.
+    /// Index of the dimension of stages, if there is one.
     stages: Option<usize>,
     replicas: Option<usize>,
 }
 
-/// Returns the distance of the members of an even list, and their number.
+/// Returns the distance between members and their number, if the members are equally spaced.
 pub(super) fn progression(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
@@ -37,7 +37,7 @@ pub(super) fn progression(members: &[u32]) -> Option<(u32, u32)> {
 }
 
 impl RoleGrid {
-    /// Finds the grid of `world` ranks by what the captured ones exchange.
+    /// Finds the grid of `world` ranks from the messages and reductions of the captured ranks.
     pub(super) fn find(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
         let unknown = |why: &str| {
             crate::edit::what_if::refused(
@@ -53,12 +53,13 @@ impl RoleGrid {
                 Some(shared) => shared.intersection(&one.reductions).copied().collect(),
             });
         }
-        // Of several, such as embeddings that two stages share, the largest.
+        // The largest group is the replicas; smaller ones may be others, such as stages that share an embedding.
         let largest = shared
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // Weights that the first and the last stage share are no replicas: other stages reduce nothing then.
+        // A group of only the first and the last stage, which share weights, is no group of replicas; in such a job
+        // other stages reduce nothing.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "they reduce gradients in groups of different forms",
@@ -164,7 +165,8 @@ impl RoleGrid {
         StagePlace::of(self.stage(rank), self.stage_count())
     }
 
-    /// Returns the grid with another number of stages; `None` without stages, and where its ranks would be too many.
+    /// Returns the grid with another number of stages; `None` if there are no stages, or if the number of ranks
+    /// overflows.
     pub(super) fn with_stages(&self, stages: u32) -> Option<Self> {
         let at = self.stages?;
         let mut dimensions = self.dimensions.clone();
@@ -185,7 +187,7 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank of stage `stage` that is at the other coordinates of `rank` of `other`.
+    /// Returns the rank in stage `stage` whose other coordinates are the coordinates of `rank` in the grid `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {
@@ -198,7 +200,7 @@ impl RoleGrid {
         offsets.sum()
     }
 
-    /// Returns whether two ranks differ in their stage and replica alone.
+    /// Returns whether two ranks differ at most in stage and replica.
     pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
         self.dimensions.iter().enumerate().all(|(at, dimension)| {
             [self.stages, self.replicas].contains(&Some(at))
@@ -206,7 +208,8 @@ impl RoleGrid {
         })
     }
 
-    /// Returns the rank of `target` as far from its rank `to` as `peer` is from `from`; `None` beyond the ends of a pipeline.
+    /// Returns the rank of the grid `target` at the same distance from `to` as `peer` has from `from`; `None` beyond
+    /// the ends of a pipeline.
     pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
@@ -223,7 +226,8 @@ impl RoleGrid {
         Some(moved)
     }
 
-    /// Returns the group that rank `to` of `target` has where `from` has one of `members`.
+    /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`;
+    /// `None` if there is none.
     pub(super) fn moved_group(
         &self,
         members: &[u32],
@@ -253,7 +257,7 @@ impl RoleGrid {
                 let x = dimension.coordinate(member);
                 let x = match all[..] {
                     [_] => new,
-                    // Weights that the first and the last stage share.
+                    // The first and the last stage share weights, and so form a group.
                     _ if is_restaged => match x {
                         _ if all != [first, last] => return None,
                         0 => 0,
@@ -274,7 +278,7 @@ mod tests {
     use super::*;
 
     fn grid() -> RoleGrid {
-        // rank = 8 stage + 4 replica + shard: 4 stages of 2 replicas of 4 shards.
+        // 4 stages of 2 replicas of 4 shards, so rank = 8 stage + 4 replica + shard.
         RoleGrid {
             dimensions: [(1, 4), (4, 2), (8, 4)]
                 .map(|(stride, size)| GridDimension { stride, size })
@@ -287,30 +291,31 @@ mod tests {
     #[test]
     fn groups_and_peers_move_with_their_rank() {
         let grid = grid();
-        // Replicas of shard 1 in stage 1 are 9 and 13; those of shard 2 in stage 3 are 26 and 30.
+        // Replicas of shard 1 in stage 1 are 9 and 13; replicas of shard 2 in stage 3 are 26 and 30.
         assert_eq!(grid.moved_group(&[9, 13], 9, 26, &grid), Some(vec![26, 30]));
-        // Shards keep the order of the group.
+        // The members keep the order of the group.
         assert_eq!(
             grid.moved_group(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])
         );
-        // Half of the shards: 0 and 1, or 2 and 3.
+        // A group of half of the shards: 0 and 1, or 2 and 3.
         assert_eq!(grid.moved_group(&[0, 1], 0, 7, &grid), Some(vec![6, 7]));
-        // The first and the last stage, of which a middle one is no part.
+        // A group of the first and the last stage; a middle stage has no such group.
         assert_eq!(grid.moved_group(&[0, 24], 0, 6, &grid), Some(vec![6, 30]));
         assert_eq!(grid.moved_group(&[0, 24], 0, 8, &grid), None);
         assert_eq!(grid.moved_peer(8, 0, 6, &grid), Some(14));
         assert_eq!(grid.moved_peer(16, 8, 24, &grid), None);
-        // Shard 3 sends around the ring to shard 0.
+        // Shard 3 sends to shard 0, around the ring.
         assert_eq!(grid.moved_peer(1, 0, 3, &grid), Some(0));
     }
 
-    /// Six stages in place of four: rank = 8 stage + 4 replica + shard still, and ranks of the last stage are from 40 on.
+    /// Six stages instead of four: again rank = 8 stage + 4 replica + shard, and the ranks of the last stage begin at
+    /// 40.
     #[test]
     fn more_stages_keep_the_other_coordinates() {
         let (grid, more) = (grid(), grid().with_stages(6).unwrap());
         assert_eq!((more.rank_count(), more.stage(47)), (48, 5));
-        // Rank 47 is shard 3 of replica 1 of the last stage, as 31 is.
+        // Rank 47 is shard 3 of replica 1 of the last stage, as rank 31 is with four stages.
         assert_eq!(grid.rank_at(3, &more, 47), 31);
         assert_eq!(grid.moved_peer(23, 31, 47, &more), Some(39));
         assert_eq!(grid.moved_peer(16, 8, 40, &more), None);
@@ -318,9 +323,9 @@ mod tests {
             grid.moved_group(&[27, 31], 31, 47, &more),
             Some(vec![43, 47])
         );
-        // What the first and the last stage share.
+        // The group of the first and the last stage, which share weights.
         assert_eq!(grid.moved_group(&[0, 24], 0, 6, &more), Some(vec![6, 46]));
-        // Of all stages, the group would have more members.
+        // A group of all stages would get more members, so the result is `None`.
         assert_eq!(grid.moved_group(&[0, 8, 16, 24], 0, 0, &more), None);
     }
 }

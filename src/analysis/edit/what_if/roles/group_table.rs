@@ -1,4 +1,4 @@
-//! Names of groups, and of those that absent ranks add.
+//! Names of groups, including groups that absent ranks add.
 
 use super::CapturedRank;
 use super::grid::RoleGrid;
@@ -7,13 +7,13 @@ use chakram_trace::format::{TraceError, escape};
 use chakram_trace::workload::shortened;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of groups, and of those that absent ranks add.
+/// Names of groups, including groups that absent ranks add.
 pub(super) struct GroupTable<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,
     /// Names of groups by their members.
     names: BTreeMap<Vec<u32>, BTreeSet<String>>,
-    /// Names that mean different ranks in different traces.
+    /// Names of groups with different members in different traces.
     ambiguous: BTreeSet<String>,
     added: BTreeMap<(Vec<u32>, usize), String>,
     next: u64,
@@ -52,8 +52,8 @@ impl<'g> GroupTable<'g> {
         this
     }
 
-    /// Returns the name and the members of the group that `to` of the second grid has where the captured `from` of the first has
-    /// `name`.
+    /// Returns the name and the members of the group of rank `to` (in the second grid) that corresponds to the group
+    /// `name` of the captured rank `from` (in the first grid).
     pub(super) fn moved(
         &mut self,
         [grid, target]: [&RoleGrid; 2],
@@ -103,7 +103,8 @@ impl<'g> GroupTable<'g> {
         Ok((new.clone(), moved))
     }
 
-    /// Returns the members of the group that a captured rank calls `name`, and whether they are declared beside traces.
+    /// Returns the members of the group that a captured rank calls `name`, and whether the group is declared outside
+    /// the traces.
     pub(super) fn members(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
         if let Some(members) = self.declared.get(name) {
             return Some((members.clone(), true));

@@ -1,4 +1,4 @@
-//! The trace of an absent rank, from that of its model.
+//! Writes the trace of an absent rank from the trace of its model.
 
 use super::grid::RoleGrid;
 use super::group_table::GroupTable;
@@ -12,7 +12,7 @@ use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Op, TraceError, escape, roles, work_amounts};
 
-/// Returns whether a metadata record says how many ranks there are.
+/// Returns whether a metadata record states the number of ranks.
 fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
@@ -25,14 +25,14 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(false)
 }
 
-/// Returns by how much tags of messages down and up the pipeline grow from one stage to the next, where each stage has
-/// tags of its own.
+/// Returns the difference of message tags between neighbouring stages, for messages down and up the pipeline. It is 0
+/// if all stages use the same tags, or if the difference is unknown.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
     contents: &[u8],
 ) -> Result<[i64; 2], TraceError> {
-    // Smallest tag of the messages down and up, of those with the stage before and with the one behind.
+    // Smallest tags of the messages down and up the pipeline, exchanged with the previous and with the next stage.
     let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
     let own = grid.stage(rank);
     let mut frames = FrameCursor::new(contents);
@@ -60,14 +60,14 @@ pub(super) fn tag_steps(
 /// Writer of the trace of an absent rank.
 pub(super) struct RoleWriter<'w, 'g> {
     pub(super) grid: &'w RoleGrid,
-    /// Grid of the job that the rank is made for.
+    /// Grid of the new job.
     pub(super) target: &'w RoleGrid,
     pub(super) table: &'w mut GroupTable<'g>,
-    /// Index of the captured rank that it is made of.
+    /// Index of the captured rank that is copied.
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,
-    /// By how much tags of messages down and up the pipeline grow from one stage to the next.
+    /// Difference of message tags between neighbouring stages, for messages down and up the pipeline.
     pub(super) tag_steps: [i64; 2],
 }
 
@@ -82,7 +82,7 @@ impl RoleWriter<'_, '_> {
                 let ranks = self.target.rank_count();
                 let mut sets = vec![("rank", AttributeEdit::Remove)];
                 if ranks != self.grid.rank_count() {
-                    // More ranks may do other work, and groups that are added have no roles.
+                    // With more ranks, the amounts of work may differ, and new groups have no roles.
                     sets.push((work_amounts::ATTRIBUTE, AttributeEdit::Remove));
                     sets.push((roles::ATTRIBUTE, AttributeEdit::Remove));
                     if states_world(record)? {

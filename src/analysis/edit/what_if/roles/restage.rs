@@ -1,8 +1,8 @@
-//! Pipelines of other numbers of stages.
+//! Changes the number of stages of a pipeline.
 //!
-//! Each stage copies a captured stage of its role: the first stage, the last stage, or the captured middle stages in turn. So a
-//! pipeline with more stages has more layers, and each stage has as many as before. Peers, groups and tags are moved in the same way
-//! as for absent ranks, passes of 1F1B get the order of the new stage, and labels of layers are renumbered.
+//! Each stage copies a captured stage of its role: the first stage, the last stage, or the captured middle stages in
+//! turn. So a pipeline with more stages has more layers, and each stage keeps its number of layers. Peers, groups and
+//! tags change as for absent ranks, 1F1B passes get the order of the new stage, and labels of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
@@ -18,7 +18,7 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Returns the captured stage that stage `stage` of `stages` does as, of `captured` ones.
+/// Returns which of `captured` stages is copied for stage `stage` of a pipeline with `stages` stages.
 fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
     match StagePlace::of(stage, stages) {
         StagePlace::Only | StagePlace::First => 0,
@@ -27,7 +27,7 @@ fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
     }
 }
 
-/// Gives the pipeline of a job `stages` stages.
+/// Changes the pipeline of a job to `stages` stages.
 pub(in super::super) fn change_stages(
     traces: Traces,
     groups: &DeclaredGroups,
@@ -77,7 +77,7 @@ pub(in super::super) fn change_stages(
         return Ok((traces, groups));
     }
     check_memory(&traces, ranks, "traces", "fewer stages")?;
-    // The last stage alone tells 1F1B from GPipe, whatever the number of micro-batches.
+    // Only the last stage distinguishes 1F1B from GPipe for every number of micro-batches.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::warm_up_of_passes(&RankProgram::read(&traces[last].1)?);
     let reorders = match order {
@@ -88,7 +88,7 @@ pub(in super::super) fn change_stages(
         Some(None) => return Err(unknown_order(stages)),
         _ => false,
     };
-    // A stage between others exchanges messages with both sides.
+    // Tags are taken from a middle stage, because only a middle stage exchanges messages with both sides.
     let middle = captured.iter().find(|one| one.place == StagePlace::Middle);
     let tags = match middle {
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
@@ -154,7 +154,7 @@ fn unknown_order(stages: u32) -> TraceError {
     )
 }
 
-/// Returns the number of labels of layers that the ranks of each stage have.
+/// Returns, for each stage, the number of different layer labels on its ranks.
 fn labels_of_stages(grid: &RoleGrid, traces: &Traces) -> Result<Vec<i64>, TraceError> {
     let mut labels = vec![BTreeSet::new(); grid.stage_count() as usize];
     for (rank, trace) in traces {

@@ -1,4 +1,4 @@
-//! The tables of the summary.
+//! Renders the tables of the summary.
 
 use super::{ROWS, SummaryWriter};
 use crate::inspect::render::InspectTable;
@@ -15,7 +15,7 @@ use std::fmt::{Display, Result, Write as _};
 
 const OPERATOR_ROWS: usize = 12;
 
-/// An operator by name and class, and the time of its nodes.
+/// An operator by name and class, and the sums over its nodes.
 type OperatorRow<'j> = (&'j (String, NodeClass), &'j SpreadRow);
 
 impl SummaryWriter<'_> {
@@ -216,7 +216,7 @@ impl SummaryWriter<'_> {
         self.operators_of("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators with the most time, with shares of the time of all operators.
+    /// Writes the operators with the most time, with their shares of the total time of operators.
     fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left(title, 33),
@@ -281,7 +281,7 @@ fn brief(time: Span) -> String {
     }
 }
 
-/// Formats a count in at most six columns: `1.2G`.
+/// Formats a count in at most six columns, such as `1.2G`.
 fn tight(count: u64) -> String {
     short(count).replace(' ', "")
 }

@@ -1,7 +1,6 @@
-//! Single changes, each tested a thousand times: the comparison finds exactly the change.
+//! Tests each kind of single change a thousand times: the comparison must find exactly this change.
 //!
-//! Changes that follow from an added or removed node are not reported separately: its dependencies, and dependencies of
-//! other nodes on it.
+//! The dependencies of an added or removed node, and dependencies of other nodes on it, are not reported separately.
 
 use super::traces::{
     Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
@@ -18,7 +17,7 @@ enum Expected {
     Removed,
     Added,
     Fields(Vec<String>),
-    /// True if added, the node waited for, and true for control.
+    /// Whether the dependency was added, the id of the node waited for, and whether it is a control dependency.
     Edge(bool, u64, bool),
 }
 
@@ -67,7 +66,7 @@ fn check(what: &str, change: Change) {
     }
 }
 
-/// A random node that satisfies `fits`.
+/// Returns a random node that satisfies `fits`.
 fn one<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -80,7 +79,7 @@ fn one<'n>(
     }
 }
 
-/// The attribute called `name` of a random node with it, and the node's id.
+/// Returns the attribute called `name` of a random node that has it, and the node's id.
 fn of<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -120,7 +119,7 @@ fn nodes_that_are_added() {
         let what = *random.pick(&super::traces::WHATS);
         let mut new = node(random, id, what);
         let at = random.below(nodes.len() + 1);
-        // It waits for some earlier nodes, and some later nodes wait for it.
+        // The new node waits for some earlier nodes, and some later nodes wait for the new node.
         for node in &mut nodes[..at] {
             if random.below(8) == 0 {
                 new.data_deps.push(node.id);
@@ -144,7 +143,7 @@ fn fields_that_change() {
         Some((node.id, field("name")))
     });
     check("another type", |random, nodes| {
-        // A kernel becomes a load, which has bytes too but no operations.
+        // A kernel becomes a load, which also has bytes but no operations.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = one(random, nodes, compute)?;
         node.r#type = 2;
@@ -187,7 +186,7 @@ fn fields_that_change() {
     });
 }
 
-/// Integer attributes, each with the field that is read from it.
+/// Integer attributes, each with the node field that is read from the attribute.
 const NUMBERS: [(&str, &str); 11] = [
     ("duration_ns", "duration"),
     ("delay_ns", "delay"),
@@ -256,7 +255,7 @@ fn inputs_and_outputs_that_change() {
     });
 }
 
-/// Every kind of value: added to a node, removed, changed, or converted to another kind.
+/// Tests attributes with every kind of value, which are added, removed, changed, or converted to another kind.
 fn attributes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {
@@ -360,7 +359,8 @@ fn dependencies_that_are_added() {
 
 #[test]
 fn a_change_among_nodes_that_are_alike_is_one_change() {
-    // 6 chains of 5 equal nodes: the changed one cannot be identified, but exactly one change is reported.
+    // The graph has 6 chains of 5 equal nodes. The changed node cannot be identified, but exactly one change is
+    // reported.
     let edges: Vec<_> = (0..6_u64)
         .flat_map(|c| (0..4).map(move |i| (5 * c + i, 5 * c + i + 1)))
         .collect();

@@ -1,4 +1,4 @@
-//! A trace compared with a renumbered and reordered copy: there is no difference.
+//! Compares a trace with a renumbered and reordered copy; there must be no difference.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
 
 #[test]
 fn chains_side_by_side_are_the_same() {
-    // 7 chains of 9 nodes, then also with a common start and end.
+    // The graph has 7 chains of 9 nodes, then also a common start and end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
     assert_same(&edges, 63);
@@ -27,7 +27,8 @@ fn chains_side_by_side_are_the_same() {
 
 #[test]
 fn butterflies_are_the_same() {
-    // Level l of 2^k nodes: i waits for i and for i with bit l - 1 flipped.
+    // Each level l has 2^k nodes: node i waits for node i and for node i with bit l - 1 flipped, both of the previous
+    // level.
     for k in 1..5_u64 {
         let n = 1 << k;
         let level = |l: u64| {
@@ -42,8 +43,8 @@ fn butterflies_are_the_same() {
 
 #[test]
 fn rings_of_neighbours_are_the_same() {
-    // Level l of n nodes: i waits for i - 1, i and i + 1 around a ring, as in a halo exchange; and then only for i and
-    // i + 1.
+    // Each level has n nodes in a ring: node i waits for i - 1, i and i + 1 of the previous level, as in a halo
+    // exchange. A second graph has only i and i + 1.
     for n in [3, 4, 5, 6, 8, 11_u64] {
         let three = |l: u64| {
             (0..n).flat_map(move |i| [n - 1, 0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
@@ -66,14 +67,14 @@ fn grids_and_complete_layers_are_the_same() {
     assert_same(&grid.collect::<Vec<_>>(), 36);
     let layers = (0..3_u64).flat_map(|l| (0..36).map(move |i| (6 * l + i / 6, 6 * l + 6 + i % 6)));
     assert_same(&layers.collect::<Vec<_>>(), 24);
-    // Two roots each, joined in pairs: a wrong choice for one root is also wrong for the other.
+    // Pairs of roots with a common successor: a wrong partner for one root is also wrong for the other.
     let joined = (0..20_u64).flat_map(|i| [(i, 40 + i), (20 + i, 40 + i)]);
     assert_same(&joined.collect::<Vec<_>>(), 60);
 }
 
 #[test]
 fn cycles_and_what_is_behind_them_are_the_same() {
-    // Two circles of 5 with tails, and one of 7 without.
+    // The graph has two cycles of 5 nodes with tails, and one cycle of 7 nodes without.
     let circle = |from: u64, n: u64| (0..n).map(move |i| (from + i, from + (i + 1) % n));
     let mut edges: Vec<_> = circle(0, 5)
         .chain(circle(5, 5))
@@ -97,7 +98,7 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Random graphs of nodes of one or a few kinds, sparse or dense, with a part that occurs twice.
+    /// Tests random graphs of nodes of one or a few kinds, sparse or dense, with a part that occurs twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(
         count in 1..40_u64,

@@ -47,7 +47,7 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
 /// Number of kinds of values that an attribute can have.
 pub const KINDS: usize = 30;
 
-/// A value of kind number `kind`; values differ for each `seed` below 100.
+/// Returns a value of kind number `kind`; the values of one kind differ for different `seed` below 100.
 pub fn value(kind: usize, seed: u8) -> Value {
     let (real, text) = (f64::from(seed) + 0.5, format!("v{seed}"));
     let (n, u) = (i32::from(seed) - 50, u32::from(seed));
@@ -127,7 +127,7 @@ pub fn int(name: &str, value: u64) -> AttributeProto {
     attribute(name, Value::Uint64Val(value))
 }
 
-/// A node with many properties; there are few different names.
+/// Builds a node with many random properties and one of few names.
 pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     let mut number = |bound: u64| random.next() % bound;
     let mut attr = vec![int("duration_ns", 1000 + number(1 << 30))];
@@ -183,7 +183,7 @@ pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     }
 }
 
-/// A trace in which most nodes have a property that no other node has.
+/// Builds a trace in which most nodes have a property that no other node has.
 pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
@@ -206,7 +206,7 @@ pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
         .collect()
 }
 
-/// A trace of nodes that differ only in their dependencies, if at all.
+/// Builds a trace of nodes that differ only in their dependencies, if at all.
 pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..count)
         .map(|id| Node {
@@ -222,7 +222,8 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// The same trace with other ids, and with records and dependencies in another order. Returns the new id of each node.
+/// Returns the same trace with other ids, and with records and dependencies in another order; also returns the new id
+/// of each node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
         .iter()
@@ -254,14 +255,15 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-/// Result of a comparison, by ids; nodes and edges are sorted.
+/// Result of a comparison, in terms of ids; nodes and edges are sorted.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub removed: Vec<u64>,
     pub added: Vec<u64>,
-    /// The ids in both traces, and the fields.
+    /// Changed nodes: the ids in both traces, and the changed fields.
     pub changed: Vec<(u64, u64, Vec<String>)>,
-    /// True if added, the node, the node it waits for (ids of the first trace), and true for control.
+    /// Changed dependencies: whether added, the node, the node it waits for (ids of the first trace), and whether it
+    /// is a control dependency.
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }
 

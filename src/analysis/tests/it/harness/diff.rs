@@ -1,5 +1,5 @@
-//! Arbitrary bytes as two traces: the differences account for every node and dependency of both, are reproducible, and
-//! are empty between a trace and itself.
+//! Compares arbitrary bytes as two traces. The differences must account for every node and dependency of both traces,
+//! be reproducible, and be empty between a trace and itself.
 
 use chakram_analysis::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
         let titles = DiffRenderOptions {
             names: ["a", "b"],
             show: None,
-            // As on a terminal, where long names are shortened.
+            // The style of a terminal, on which long names are shortened.
             style: TextStyle {
                 width: 100,
                 ..TextStyle::default()
@@ -43,8 +43,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));
 }
 
-/// Every node is paired, removed or added; and the dependencies between pairs, minus the removed and plus the added
-/// ones, are the dependencies of the second trace.
+/// Checks that every node is paired, removed or added, and that the first trace's dependencies between pairs, minus
+/// the removed and plus the added ones, are the dependencies of the second trace.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.all() {
@@ -70,7 +70,7 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
         let Some(partner) = found.pairs.of(0, node) else {
             continue;
         };
-        // In terms of the first trace; `None` for a missing node.
+        // Dependencies in terms of nodes of the first trace; `None` for a missing node.
         let mut before: Vec<(Option<u32>, bool)> = Vec::new();
         for dep in a.deps(node) {
             match dep.target() {
