@@ -25,10 +25,14 @@ impl CommKernels {
         let (part, kind) = text
             .rsplit_once('=')
             .filter(|(part, _)| !part.is_empty())
-            .ok_or_else(|| format!("`{text}` is not PART=KIND, with a kind of {}", kinds()))?;
+            .ok_or_else(|| format!("`{text}` is not PART=KIND; KIND is one of {}", kinds()))?;
         let known = kind_named(kind);
-        let kind =
-            known.ok_or_else(|| format!("`{kind}` is no kind of collective: {}", kinds()))?;
+        let kind = known.ok_or_else(|| {
+            format!(
+                "`{kind}` is not a kind of collective; expected one of {}",
+                kinds()
+            )
+        })?;
         self.added.push((part.to_owned(), kind));
         Ok(())
     }

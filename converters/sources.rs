@@ -162,12 +162,12 @@ impl TraceSource {
             match first {
                 Some((other, of)) if of != source => {
                     let found = format!(
-                        "this is of the source {}, and {} of {}",
+                        "this file is of source {}, but {} is of source {}",
                         source.word(),
                         other.display(),
                         of.word()
                     );
-                    let hint = "inputs of one source at a time";
+                    let hint = "files of one source per command";
                     return Err(TraceError::refused_in(path, found, hint));
                 }
                 _ => first = Some((path, source)),
@@ -261,7 +261,9 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
     match text_form(head) {
         Some(Ok(_)) => return Ok(TraceSource::Trace),
-        Some(Err(_)) => return Err("JSON without the keys of a trace or a capture".to_owned()),
+        Some(Err(_)) => {
+            return Err("JSON that has neither the keys of a trace nor of a capture".to_owned());
+        }
         None => {}
     }
     match FrameCursor::new(head).next_record() {
@@ -296,7 +298,7 @@ fn described(head: &[u8]) -> String {
         None => {
             let bytes = head.iter().take(8).map(|byte| format!("{byte:02x}"));
             let bytes = bytes.collect::<Vec<_>>().join(" ");
-            format!("binary data that begin with the bytes {bytes}")
+            format!("binary data that begins with the bytes {bytes}")
         }
     }
 }
@@ -324,7 +326,10 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     }
     Err(refused(
         path,
-        format!("a folder whose {} files are of no source", files.len()),
+        format!(
+            "a folder with {} files, none of a known source",
+            files.len()
+        ),
     ))
 }
 
@@ -377,7 +382,7 @@ mod tests {
         for (text, found) in [
             (&b""[..], "an empty file"),
             (b"DATABASE\n", "text that begins with `DATABASE`"),
-            (b"{\"a\": 1}", "JSON without the keys"),
+            (b"{\"a\": 1}", "JSON that has neither the keys"),
             (
                 b"\x7fELF\x02\x01\x01\0",
                 "the bytes 7f 45 4c 46 02 01 01 00",

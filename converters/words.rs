@@ -18,8 +18,8 @@ pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, T
         return Err(refused(
             number_of,
             line.len() + 1,
-            format!("a layer of {} words", words.len()),
-            "a name, -1, three times a time with a collective and its bytes, and an update time",
+            format!("a layer line of {} words", words.len()),
+            "a name, -1, three triples of a time, a collective and its bytes, and an update time",
         ));
     }
     Ok(words)

@@ -145,8 +145,8 @@ impl<'a> XplaneJob<'a> {
             let days = (end - base) / (86_400 * 1_000_000_000_000);
             return Err(TraceError::refused_at(
                 TraceLocation::default(),
-                format!("the first event and the end of the last are {days} days apart"),
-                "profiles of one run",
+                format!("the first event begins {days} days before the last one ends"),
+                "profiles of a single run",
             ));
         }
         let calls = CollectiveCalls::new(&devices, &modules);

@@ -107,10 +107,10 @@ impl GoalProgram {
         Err(refused(
             operation.line,
             format!(
-                "operations of rank {rank} require one another in a circle, `{}` among them",
+                "the dependencies of rank {rank} form a cycle, which contains operation `{}`",
                 operation.label
             ),
-            "dependencies on operations that come before",
+            "dependencies without a cycle",
         ))
     }
 }

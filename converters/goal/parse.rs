@@ -111,17 +111,17 @@ impl GoalSchedule {
             let rank = parser.number("the rank", u64::from(ranks).saturating_sub(1))?;
             let line = parser.line;
             parser.lines();
-            parser.take("{", "`{` behind the rank")?;
+            parser.take("{", "`{` after the rank")?;
             let Some(slot) = programs.get_mut(rank as usize) else {
-                let found = format!("a block for rank {rank}, where `num_ranks` is 0");
+                let found = format!("a block for rank {rank}, but `num_ranks` is 0");
                 return Err(refused(
                     line,
                     found,
-                    "the number of ranks on the first line",
+                    "the number of rank blocks as `num_ranks` on the first line",
                 ));
             };
             if slot.is_some() {
-                let found = format!("rank {rank} has a block already");
+                let found = format!("a second block for rank {rank}");
                 return Err(refused(line, found, "one block for each rank"));
             }
             *slot = Some(parser.program(rank as u32, ranks)?);
@@ -213,13 +213,17 @@ impl<'t> GoalParser<'t> {
                     dependencies.push(self.dependency(line, word, begins)?);
                     continue;
                 }
-                self.take(":", "`:`, `requires` or `irequires` behind the label")?;
+                self.take(":", "`:`, `requires` or `irequires` after the label")?;
                 label = word;
             }
             let place = program.operations.len() as u32;
             if !label.is_empty() && labels.insert(label, place).is_some() {
-                let found = format!("the label `{}` is there already", escape(label));
-                return Err(refused(line, found, "labels that a rank has once"));
+                let found = format!("a second operation with the label `{}`", escape(label));
+                return Err(refused(
+                    line,
+                    found,
+                    "a label of its own for each operation of a rank",
+                ));
             }
             let (kind, cpu) = self.operation(rank, ranks)?;
             program.operations.push(GoalOperation {
@@ -379,8 +383,8 @@ impl<'t> GoalParser<'t> {
         match self.words.peek() {
             Some(&(line, "-1")) => Err(refused(
                 line,
-                format!("it receives from any {what}, so what it matches depends on the run"),
-                format!("a {what} for every receive, as the run that was traced had it"),
+                format!("the receive accepts any {what} (-1), so the matching send is unknown"),
+                format!("the {what} that the receive matched in the traced run"),
             )),
             _ => Ok(()),
         }
@@ -455,9 +459,9 @@ mod tests {
                 "a rank, a whole number from 0 to 1",
             ),
             (with("b: send 1b to 0"), "with itself"),
-            (with("b: recv 1b from -1"), "from any rank"),
-            (with("b: recv 1b from 1 tag -1"), "from any tag"),
-            (with("a: calc 2"), "the label `a` is there already"),
+            (with("b: recv 1b from -1"), "accepts any rank"),
+            (with("b: recv 1b from 1 tag -1"), "accepts any tag"),
+            (with("a: calc 2"), "the label `a`"),
             (with("a requires c"), "rank 0 has no operation `c`"),
             (with("a needs a"), "`:`, `requires` or `irequires`"),
             (
@@ -466,7 +470,7 @@ mod tests {
             ),
             (
                 "num_ranks 1\nrank 0 {\n}\nrank 0 {\n}\n".to_owned(),
-                "has a block already",
+                "a second block for rank 0",
             ),
             (
                 "num_ranks 1\nrank 0 {\ncalc 1\n".to_owned(),
@@ -475,7 +479,7 @@ mod tests {
             ("num_ranks 99999999".to_owned(), "the number of ranks"),
             (
                 "num_ranks 0\nrank 0 {\n}\n".to_owned(),
-                "a block for rank 0, where `num_ranks` is 0",
+                "a block for rank 0, but `num_ranks` is 0",
             ),
             ("rank 0 {\n}".to_owned(), "`num_ranks N`"),
             (String::new(), "the text ends"),

@@ -107,13 +107,13 @@ fn operation(
     };
     match graph.kind(node) {
         NodeKind::Collective => refused(
-            "is a collective, of which GOAL knows nothing",
-            "traces of messages; `chakram convert goal` reads what other tools make of collectives",
+            "is a collective, which GOAL cannot express",
+            "traces that have only messages; other tools turn collectives into GOAL, and `chakram convert goal` reads their output",
         ),
         NodeKind::Send | NodeKind::Receive => {
             let message = graph.messages()[graph.message_index(node)];
             if message.tag < 0 {
-                return refused("has a tag below 0", "tags from 0 on");
+                return refused("has a negative tag", "tags of 0 or more");
             }
             Ok(GoalOperationKind::Message {
                 receive: message.receive,
@@ -126,7 +126,7 @@ fn operation(
             if graph.recorded(node) == Span::ZERO && graph.flops(node) + graph.bytes(node) > 0 =>
         {
             refused(
-                "has no recorded time, and GOAL has nothing but times",
+                "has FLOPs or bytes but no recorded time, and GOAL can express only times",
                 &format!(
                     "traces of a job that ran, or `chakram replay … {:#}` for what a machine makes of it",
                     SettingKey::Timeline

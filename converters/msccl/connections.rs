@@ -44,10 +44,10 @@ impl MscclAlgorithm {
                         return Err(refused(
                             block.line,
                             format!(
-                                "thread blocks {other} and {id} of GPU {own} share the connection from {from} to {to} \
-                                 in channel {channel}"
+                                "thread blocks {other} and {id} of GPU {own} share the connection \
+                                 from GPU {from} to GPU {to} in channel {channel}"
                             ),
-                            "a channel of its own for each",
+                            "a channel of its own for each thread block",
                         ));
                     }
                     end.steps = steps;
@@ -78,7 +78,7 @@ impl MscclAlgorithm {
                 return Err(refused(
                     receive.line,
                     format!(
-                        "GPU {to} receives {} chunks where GPU {from} sends {} chunks in channel {channel}",
+                        "in channel {channel} GPU {to} receives {} chunks, but GPU {from} sends {} chunks",
                         receive.count, send.count
                     ),
                     "the same `cnt` at both ends, message by message",
@@ -89,15 +89,15 @@ impl MscclAlgorithm {
         if let Some(&extra) = sender.steps.get(paired) {
             return Err(refused(
                 step(from, sender, extra).line,
-                format!("GPU {to} does not receive what this sends in channel {channel}"),
-                "a step that receives for each that sends",
+                format!("GPU {to} has no receive for this send in channel {channel}"),
+                "a receive step for each send step",
             ));
         }
         if let Some(&extra) = receiver.steps.get(paired) {
             return Err(refused(
                 step(to, receiver, extra).line,
-                format!("GPU {from} does not send what this receives in channel {channel}"),
-                "a step that sends for each that receives",
+                format!("GPU {from} has no send for this receive in channel {channel}"),
+                "a send step for each receive step",
             ));
         }
         let chunks = sender.steps.iter();

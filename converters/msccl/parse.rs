@@ -77,8 +77,9 @@ impl<'d> Element<'d> {
         inner.sort_by_key(|(number, _)| *number);
         for (place, (number, element)) in (0..).zip(&inner) {
             if *number != place {
-                let found = format!("`{key}` {number} of <{name}> where {place} is next");
-                let hint = format!("each {key} from 0 on, once");
+                let found =
+                    format!("<{name}> with `{key}` {number}, but the next `{key}` is {place}");
+                let hint = format!("each {key} from 0 on exactly once");
                 return Err(refused(element.line(), found, hint));
             }
         }
@@ -102,13 +103,13 @@ impl MscclAlgorithm {
             };
             TraceError::refused_at(
                 place,
-                format!("no sound XML: {error}"),
-                "a file of msccl-tools",
+                format!("the file is not valid XML: {error}"),
+                "an algorithm file that msccl-tools wrote",
             )
         })?;
         let algo = Element(document.root_element());
         if algo.name() != "algo" {
-            let found = format!("the root is <{}>", escape(algo.name()));
+            let found = format!("the root element is <{}>", escape(algo.name()));
             return Err(refused(
                 algo.line(),
                 found,
@@ -124,11 +125,11 @@ impl MscclAlgorithm {
         let gpus = algo.inner("gpu", "id")?;
         let stated = algo.number("ngpus", MOST)?;
         if gpus.len() as u64 != stated || stated < 2 {
-            let found = format!("{} GPUs, and `ngpus` is {stated}", gpus.len());
+            let found = format!("{} <gpu> elements, but `ngpus` is {stated}", gpus.len());
             return Err(refused(
                 algo.line(),
                 found,
-                "as many as it says, and two at least",
+                "`ngpus` equal to the number of <gpu> elements, and at least 2",
             ));
         }
         let chunks = algo.number("nchunksperloop", MOST)?;
@@ -136,7 +137,7 @@ impl MscclAlgorithm {
             return Err(refused(
                 algo.line(),
                 "`nchunksperloop` is 0",
-                "one chunk at least",
+                "at least 1 chunk",
             ));
         }
         let range = match (algo.0.attribute("minBytes"), algo.0.attribute("maxBytes")) {
@@ -176,9 +177,9 @@ impl MscclAlgorithm {
                     return Err(refused(
                         step.line,
                         format!(
-                            "a step waits for step {wanted} of thread block {block}, which is not there"
+                            "a step waits for step {wanted} of thread block {block}, which does not exist"
                         ),
-                        "`depid` and `deps` are a thread block of the same GPU and a step of it",
+                        "a thread block of the same GPU in `depid`, and one of its steps in `deps`",
                     ));
                 }
             }
@@ -199,7 +200,7 @@ fn block_of(block: &Element<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, Tra
     let peer = |key| {
         let peer = block.optional(key, gpus - 1)?.map(|peer| peer as u32);
         if peer == Some(own) {
-            let found = format!("`{key}` of a thread block of GPU {own} is {own}");
+            let found = format!("`{key}` of a thread block of GPU {own} is {own}, the GPU itself");
             return Err(refused(block.line(), found, "another GPU, or -1"));
         }
         Ok(peer)
@@ -244,11 +245,13 @@ fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
         (Some(block), Some(step)) => Some((block as u32, step as u32)),
         (None, _) => None,
         (Some(block), None) => {
-            let found = format!("a step waits for thread block {block}, and for no step of it");
+            let found = format!(
+                "a step has `depid` {block} for a thread block, but no `deps` for one of its steps"
+            );
             return Err(refused(
                 step.line(),
                 found,
-                "`deps` with the number of the step",
+                "`deps` with the index of the step",
             ));
         }
     };
@@ -332,15 +335,21 @@ mod tests {
         let sound = two(&send, &receive);
         MscclAlgorithm::parse(&sound).unwrap();
         for (text, parts) in [
-            (two(&send, ""), &["line 5", "GPU 1", "does not receive"][..]),
-            (two("", &receive), &["GPU 0", "does not send"]),
+            (
+                two(&send, ""),
+                &["line 5", "GPU 1", "has no receive for this send"][..],
+            ),
+            (
+                two("", &receive),
+                &["GPU 0", "has no send for this receive"],
+            ),
             (
                 two(&step(0, "x", 0, FREE), ""),
                 &["line 5, column 1", "\"x\"", "rrcs"],
             ),
             (
                 two(&step(1, "nop", 0, FREE), ""),
-                &["`s` 1 of <step> where 0"],
+                &["<step> with `s` 1, but the next `s` is 0"],
             ),
             (
                 two(&step(0, "nop", 0, "depid=\"0\" deps=\"7\""), ""),
@@ -348,7 +357,7 @@ mod tests {
             ),
             (
                 two(&step(0, "nop", 0, "depid=\"0\" deps=\"-1\""), ""),
-                &["no step of it"],
+                &["but no `deps`"],
             ),
             (
                 two(&step(0, "s", 0, "depid=\"-1\""), ""),
@@ -360,7 +369,7 @@ mod tests {
             ),
             (
                 sound.replace("ngpus=\"2\"", "ngpus=\"3\""),
-                &["2 GPUs, and `ngpus` is 3"],
+                &["2 <gpu> elements, but `ngpus` is 3"],
             ),
             (
                 sound.replace("send=\"1\"", "send=\"0\""),
@@ -374,8 +383,11 @@ mod tests {
                 sound.replace("send=\"1\"", "send=\"2\""),
                 &["\"2\"", "0 to 1"],
             ),
-            (sound.replace("</algo>", ""), &["no sound XML"]),
-            (sound.replace("algo", "alga"), &["the root is <alga>"]),
+            (sound.replace("</algo>", ""), &["not valid XML"]),
+            (
+                sound.replace("algo", "alga"),
+                &["the root element is <alga>"],
+            ),
             (
                 sound.replacen("cnt=\"1\"", "cnt=\"2\"", 1),
                 &["2 chunks", "1"],

@@ -118,7 +118,7 @@ pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapt
     if !WORK.iter().any(|name| database.table(name).is_some()) {
         let known = database.table("StringIds").is_some();
         let what = match known {
-            true => "an export of Nsight Systems without work of devices",
+            true => "an export of Nsight Systems without device work",
             false => "a database that Nsight Systems did not export",
         };
         let found = format!("{what}: it has none of the tables {}", WORK.join(", "));
@@ -439,7 +439,7 @@ impl<'d> ReportReader<'d> {
             let own = global.integer().map(|id| id.cast_unsigned() >> 24);
             if !this.has_processes && *process.get_or_insert(own) != own {
                 let found =
-                    "it is of several processes, and its kernels do not say of which they are";
+                    "the export covers several processes, but its kernels do not state their process";
                 let hint = "export with a newer Nsight Systems, whose kernels have `globalPid`";
                 return Err(TraceError::refused_in(this.path, found, hint));
             }
@@ -506,7 +506,7 @@ impl<'d> ReportReader<'d> {
             // Ranges that end on another thread do not nest, and marks have no end.
             let kind = row[3].integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
-                let what = "NVTX marks, and ranges that nest in nothing".to_owned();
+                let what = "NVTX marks, and ranges across threads".to_owned();
                 *this.process(global).left_out.entry(what).or_default() += 1;
                 return Ok(());
             }
@@ -670,7 +670,7 @@ impl<'d> ReportReader<'d> {
         let mut processes = std::mem::take(&mut self.processes);
         processes.retain(|_, process| !process.devices.is_empty());
         if processes.is_empty() {
-            let found = "its tables of work on devices are empty";
+            let found = "the tables of device work are empty";
             return Err(TraceError::refused_in(self.path, found, TRACE_CUDA));
         }
         let count = processes.len() as u64;
@@ -709,7 +709,7 @@ fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
 fn too_many(path: &Path) -> TraceError {
     TraceError::refused_in(
         path,
-        "more events or names than fit",
+        "more events or names than 32-bit indices can address",
         "profile a shorter part of the run",
     )
 }

@@ -186,12 +186,15 @@ impl SqliteDatabase {
         let refuse = |found: &str, hint: &str| TraceError::refused_in(path, found, hint);
         let no_export = "pass what `nsys export -t sqlite` wrote";
         if bytes < HEADER as u64 {
-            return Err(refuse("it is shorter than the header of SQLite", no_export));
+            return Err(refuse(
+                "the file is shorter than the header of a SQLite database",
+                no_export,
+            ));
         }
         let mut header = Vec::new();
         this.read(0, HEADER, &mut header)?;
         if !header.starts_with(MAGIC) {
-            return Err(refuse("it is no database of SQLite", no_export));
+            return Err(refuse("the file is not a SQLite database", no_export));
         }
         let page = match u16::from_be_bytes([header[16], header[17]]) {
             1 => 1 << 16,
@@ -199,7 +202,9 @@ impl SqliteDatabase {
         };
         let usable = page.saturating_sub(usize::from(header[20]));
         if !page.is_power_of_two() || page < 512 || usable < 480 {
-            let found = format!("its header says pages of {page} bytes, {usable} of them usable");
+            let found = format!(
+                "its header states pages of {page} bytes, of which {usable} are usable; expected a power of two from 512, with at least 480 usable"
+            );
             return Err(refuse(&found, DAMAGED));
         }
         this.encoding = match read_u32(&header, 56) {
@@ -213,7 +218,7 @@ impl SqliteDatabase {
         let stated = read_u32(&header, 28).filter(|_| header[24..28] == header[92..96]);
         if let Some(stated) = stated.filter(|stated| *stated > this.pages) {
             let found = format!(
-                "its header says {stated} pages of {page} bytes, and the file has {}: it was cut off",
+                "its header states {stated} pages of {page} bytes, but the file has {}: it was cut off",
                 this.pages
             );
             return Err(refuse(&found, DAMAGED));
@@ -235,10 +240,10 @@ impl SqliteDatabase {
         Err(TraceError::refused_in(
             &self.path,
             format!(
-                "its newest pages are in the log {} beside it, which is not read",
+                "its newest pages are in the write-ahead log {}, which is not read",
                 log.display()
             ),
-            "write them into the file: sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'; or export again",
+            "write the log into the file: sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'; or export again",
         ))
     }
 
@@ -326,7 +331,9 @@ impl SqliteDatabase {
                 let found = start
                     .checked_add(length)
                     .and_then(|end| bytes.get(start..end));
-                into.extend_from_slice(found.ok_or_else(|| self.damaged(offset, "it ends here"))?);
+                into.extend_from_slice(
+                    found.ok_or_else(|| self.damaged(offset, "the file ends here"))?,
+                );
                 Ok(())
             }
             DatabaseBytes::File(file) => {
@@ -344,7 +351,10 @@ impl SqliteDatabase {
     /// Reads page `number` into `into`.
     fn read_page(&self, number: u32, into: &mut Vec<u8>) -> Result<(), TraceError> {
         if number == 0 || number > self.pages {
-            let found = format!("a reference to page {number}, and it has {}", self.pages);
+            let found = format!(
+                "a reference to page {number}, but the file has {} pages",
+                self.pages
+            );
             return Err(self.damaged(0, &found));
         }
         self.read(self.offset(number), self.page, into)
@@ -405,10 +415,14 @@ impl TableWalk<'_> {
                     bytes: std::mem::take(&mut leaf),
                     next: 0,
                 }),
-                5 => return Err(self.damaged(number, "inner pages that lead deeper and deeper")),
+                5 => {
+                    let found = format!("more than {DEEPEST} levels of inner pages");
+                    return Err(self.damaged(number, &found));
+                }
                 13 => self.leaf(number, &leaf, take)?,
                 kind => {
-                    let found = format!("page {number} is of kind {kind}, expected 5 or 13");
+                    let found =
+                        format!("page {number} has type {kind}, expected 5 (inner) or 13 (leaf)");
                     return Err(self.damaged(number, &found));
                 }
             }
@@ -435,7 +449,7 @@ impl TableWalk<'_> {
             let child = read_u32(bytes, at);
             return match child {
                 Some(child) => Ok(Some(child)),
-                None => Err(self.damaged(number, "a cell that begins behind its page")),
+                None => Err(self.damaged(number, "a cell that begins after the end of its page")),
             };
         }
         Ok(None)
@@ -470,13 +484,15 @@ impl TableWalk<'_> {
         at: usize,
         row: &mut Vec<u8>,
     ) -> Result<i64, TraceError> {
-        let cut = || self.damaged(number, "a row that goes on behind its page");
+        let cut = || self.damaged(number, "a row that extends beyond the end of its page");
         let mut rest = page.get(at..self.database.usable).ok_or_else(cut)?;
         let length = varint(&mut rest).ok_or_else(cut)? as u64;
         let row_id = varint(&mut rest).ok_or_else(cut)?;
         let usable = self.database.usable as u64;
         if length > LONGEST_ROW || length > self.database.bytes {
-            let found = format!("a row of {length} bytes");
+            let found = format!(
+                "a row of {length} bytes, expected at most {LONGEST_ROW} and at most the file's size"
+            );
             return Err(self.damaged(number, &found));
         }
         // Rule of the file format: a row that exceeds a page keeps a prefix in the page, sized so that the rest fills
@@ -557,7 +573,7 @@ impl TableWalk<'_> {
             Some(left) => self.left = left,
             None => {
                 let found = format!(
-                    "pages of table {} that lead back to one another",
+                    "the pages of table {} form a cycle",
                     escape(&self.table.name)
                 );
                 return Err(self.damaged(number, &found));

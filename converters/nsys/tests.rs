@@ -112,16 +112,16 @@ fn damage_ends_in_an_error() {
     let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
     // The tree has 400 rows; a cycle of pages would return rows again and again.
     for (file, expected) in [
-        (last_child(root as u32), "lead back to one another"),
+        (last_child(root as u32), "form a cycle"),
         (last_child(9999), "a reference to page 9999"),
         (last_child(0), "a reference to page 0"),
-        (with(at, &[2]), "of kind 2, expected 5 or 13"),
+        (with(at, &[2]), "has type 2, expected 5 (inner) or 13 (leaf)"),
         (with(at + 3, &[255, 255]), "a reference to page"),
         (with(16, &[0, 3]), "pages of 3 bytes"),
         (with(28, &[0, 0, 255, 0]), "it was cut off"),
         (file[..file.len() - 512].to_vec(), "it was cut off"),
         (file[..90].to_vec(), "shorter than the header"),
-        (with(0, b"no"), "no database"),
+        (with(0, b"no"), "not a SQLite database"),
     ] {
         let error = said(file);
         assert!(error.contains(expected), "{expected}: {error}");
@@ -351,7 +351,7 @@ fn what_says_nothing_of_devices_is_refused() {
     let said = |file: &[u8]| converted(folder.path(), file).unwrap_err().to_string();
     let error = said(&writer.file(1024));
     for part in [
-        "without work of devices",
+        "without device work",
         "CUPTI_ACTIVITY_KIND_KERNEL",
         "nsys profile -t cuda,nvtx",
     ] {
@@ -369,5 +369,8 @@ fn what_says_nothing_of_devices_is_refused() {
     assert!(converted(folder.path(), &file).is_ok());
     std::fs::write(folder.path().join("report.sqlite-wal"), b"pages").unwrap();
     let error = said(&file);
-    assert!(error.contains("newest pages are in the log"), "{error}");
+    assert!(
+        error.contains("newest pages are in the write-ahead log"),
+        "{error}"
+    );
 }

@@ -129,7 +129,7 @@ pub fn matching(
 }
 
 /// Reason given for unmatched calls whose partner's kernel is missing.
-const PARTNER_DROPPED: &str = "of partners whose kernels the profiler dropped";
+const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped";
 
 /// Returns the calls of a rank in program order with their indices; dropped calls are indexed after all others.
 fn in_order(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
@@ -206,7 +206,7 @@ impl<'a> CapturedCalls<'a> {
                 .iter()
                 .enumerate()
                 .filter(|(i, _)| !within.contains(i));
-            alone.extend(outside.map(|(_, at)| (at, "outside the window of other ranks")));
+            alone.extend(outside.map(|(_, at)| (at, "outside the profiled window of other ranks")));
             let within = member.calls.get(within).unwrap_or_default();
             member.calls = within.to_vec().into();
         }
@@ -322,7 +322,7 @@ impl<'a> CapturedCalls<'a> {
             let alone = found.alone().0.iter();
             matches
                 .unmatched
-                .extend(alone.map(|half| (half.at, "without its other end")));
+                .extend(alone.map(|half| (half.at, "without a matching send or receive")));
         }
     }
 

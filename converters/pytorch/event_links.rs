@@ -160,7 +160,7 @@ impl HostNodeLinks {
                     host.node_id(pair[0].1),
                     host.node_id(pair[1].1)
                 ),
-                hint: "capture anew; one file holds one window of one process",
+                hint: "capture again; a file contains one window of one process",
                 offset: None,
             });
         }
@@ -240,16 +240,16 @@ impl HostNodeLinks {
         let rows: Vec<String> = rows.collect();
         if rows.is_empty() {
             return Err(EventLinkError {
-                found: "the host trace beside it has no operators".to_owned(),
+                found: "the host trace of this rank has no operators".to_owned(),
                 hint: "convert the Kineto trace alone",
                 offset: None,
             });
         }
         Err(EventLinkError {
             found: format!(
-                "no record function ids join it to the host trace, and by their order operators of that \
-                 are its own with a confidence of {confidence:.3}, expected at least {MIN_CONFIDENCE} \
-                 ({})",
+                "no record function ids link this file to the host trace, and by order the operators \
+                 of both match with a confidence of {confidence:.3}, expected at least \
+                 {MIN_CONFIDENCE} ({})",
                 rows.join("; ")
             ),
             hint: "pair the two files of one run, rank by rank; or convert the Kineto trace alone",
@@ -258,15 +258,15 @@ impl HostNodeLinks {
     }
 
     fn check(&self, nodes: u64) -> Result<(), EventLinkError> {
-        const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; both \
-                            are started together by profile(execution_trace_observer=…)";
+        const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; \
+                            profile(execution_trace_observer=…) starts both together";
         if self.renamed as f64 > self.linked as f64 * MAX_RENAMED {
             let (id, host, kineto, offset) = self.first_renamed.clone().unwrap_or_default();
             return Err(EventLinkError {
                 found: format!(
-                    "it belongs to another run than the host trace: of {} operators with equal \
-                     record function ids {} have other names, first id {id}, `{host}` in the host \
-                     trace and `{kineto}` here",
+                    "this file and the host trace are of different runs: of {} operators with equal \
+                     record function ids {} have different names, first id {id}, `{host}` in the \
+                     host trace and `{kineto}` here",
                     self.linked, self.renamed
                 ),
                 hint: HINT,

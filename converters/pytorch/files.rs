@@ -222,20 +222,20 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             return Err(TraceError::refused_in(
                 pair.named(),
                 format!(
-                    "there is no {missing} of rank {} beside it, but {} is neither, it may be empty \
-                     or cut short",
+                    "rank {} has no {missing}, but the same folder has {}, which is neither kind of \
+                     trace; it may be empty or cut short",
                     pair.rank,
                     damaged.display()
                 ),
-                "copy that file again, or take it out of the folder to convert without it",
+                "copy that file again, or remove it from the folder to convert without it",
             ));
         }
         if pair.kineto.is_none() && timed > 0 {
             return Err(TraceError::refused_in(
                 pair.named(),
                 format!(
-                    "there is no Kineto trace of rank {} for this host trace, and only Kineto has times, \
-                     which other ranks have",
+                    "rank {} has this host trace but no Kineto trace; only Kineto traces have \
+                     times, and other ranks have them",
                     pair.rank
                 ),
                 "pass the file that export_chrome_trace wrote in the same run, or leave the rank out",
@@ -287,19 +287,19 @@ fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
         count if count > SHOWN => {
             let more = count - SHOWN;
             format!(
-                "a tar archive without captures: it has {} and {more} more",
+                "a tar archive without captures; it contains {} and {more} more files",
                 names.join(", ")
             )
         }
         _ => format!(
-            "a tar archive without captures: it has {}",
+            "a tar archive without captures; it contains {}",
             names.join(", ")
         ),
     };
     TraceError::refused_in(
         spoken(path),
         found,
-        "unpack it, and convert the files of another source one by one",
+        "unpack the archive, and convert files of other sources one by one",
     )
 }
 
@@ -320,7 +320,7 @@ fn others(found: &[FoundFile]) -> String {
         return format!(": {} is {what}{more}", name(first));
     }
     format!(
-        ": {} is neither a host trace (`schema` and `nodes`) nor a Kineto trace (`traceEvents`), it may be damaged{more}",
+        ": {} is neither a host trace (`schema` and `nodes`) nor a Kineto trace (`traceEvents`); it may be damaged{more}",
         name(first)
     )
 }
@@ -346,7 +346,7 @@ fn only(
             let mut keep = same.iter();
             let aside = files.iter().zip(&same).filter(|(_, same)| !**same);
             left_aside.extend(aside.map(|(file, _)| {
-                let reason = format!("of another process than {}", other.path.display());
+                let reason = format!("of a different process than {}", other.path.display());
                 (file.path.clone(), reason)
             }));
             files.retain(|_| keep.next().copied().unwrap_or(true));
@@ -397,8 +397,8 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     };
     let found: Vec<PathBuf> = glob::glob(pattern)
         .map_err(|e| {
-            let what = format!("it is neither a file nor a pattern: {e}");
-            TraceError::refused_in(path, what, "write for example 'capture/host.*.json'")
+            let what = format!("this is neither a file nor a valid pattern: {e}");
+            TraceError::refused_in(path, what, "a pattern such as 'capture/host.*.json'")
         })?
         .filter_map(Result::ok)
         .filter(|p| p.is_file())
@@ -406,7 +406,7 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     if found.is_empty() {
         Err(TraceError::refused_in(
             path,
-            "no file is called like that",
+            "no file matches this pattern",
             "give a folder with captures, or their files",
         ))
     } else {
@@ -559,7 +559,7 @@ mod tests {
         assert_eq!(names, ["host.0.json", "host.1.json"]);
         let none = matching(&folder.path().join("x*")).expect_err("there is none");
         assert!(
-            none.to_string().contains("no file is called like that"),
+            none.to_string().contains("no file matches this pattern"),
             "{none}"
         );
         assert_eq!(

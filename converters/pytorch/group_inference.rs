@@ -370,7 +370,7 @@ fn declared(
                 return Err(GroupInferenceError {
                     rank: rank.rank,
                     found: format!(
-                        "it says that group `{}` is {ranks:?}, another rank that it is {:?}",
+                        "this rank declares group `{}` with ranks {ranks:?}, but another rank declares it with {:?}",
                         group.name, groups[known].ranks
                     ),
                     hint: "convert the captures of one run together".to_owned(),
@@ -460,10 +460,10 @@ fn messages(
         None => Ok(()),
         Some(rank) => Err(GroupInferenceError {
             rank: ranks[rank].rank,
-            found: "its sends and receives fit those of the other ranks in no group".to_owned(),
+            found: "the sends and receives of this rank match the other ranks in no group".to_owned(),
             hint:
-                "convert all ranks of the run together; if all are there, the program messaged in \
-                   several groups, which a capture of a host backend does not tell apart"
+                "convert all ranks of the run together; if all are given, the program sent messages \
+                   in several groups, which a capture of a host backend cannot distinguish"
                     .to_owned(),
         }),
     }
@@ -529,13 +529,13 @@ fn undeclared(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenc
 fn unnamed(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
     let (why, hint) = if rank.untimed {
         (
-            "neither names nor sizes tell it, and a host trace does not have the threads that worked",
+            "neither names nor sizes determine the group, and a host trace does not record the worker threads",
             "convert with the Kineto traces of the run, or capture functional collectives, which name \
              their group",
         )
     } else {
         (
-            "the rank is in several groups, and their worker threads cannot be told apart",
+            "the rank is in several groups, whose worker threads cannot be distinguished",
             "capture a window in which every group is used, or functional collectives, which name \
              their group",
         )
@@ -543,7 +543,7 @@ fn unnamed(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
     GroupInferenceError {
         rank: rank.rank,
         found: format!(
-            "the group of `{}` (record function id {}) cannot be told: {why}",
+            "the group of `{}` (record function id {}) is unknown: {why}",
             rank.item_name(&rank.items[call.item as usize]),
             call.rf_id
         ),

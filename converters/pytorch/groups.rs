@@ -129,7 +129,7 @@ pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
     let json = quote_gaps(json);
     let Some(mut rest) = json.trim_start().strip_prefix('[') else {
-        return (groups, Some("it is not a list".to_owned()));
+        return (groups, Some("the text is not a list".to_owned()));
     };
     loop {
         rest = rest.trim_start();
@@ -141,13 +141,13 @@ pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
         match entries.next() {
             Some(Ok(entry)) => groups.push(entry.into()),
             Some(Err(error)) => return (groups, Some(error.to_string())),
-            None => return (groups, Some("it ends early".to_owned())),
+            None => return (groups, Some("the list is cut short".to_owned())),
         }
         rest = rest[entries.byte_offset()..].trim_start();
         match rest.as_bytes().first() {
             Some(b',') => rest = &rest[1..],
             Some(b']') => return (groups, None),
-            _ => return (groups, Some("it ends early".to_owned())),
+            _ => return (groups, Some("the list is cut short".to_owned())),
         }
     }
 }

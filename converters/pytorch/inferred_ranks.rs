@@ -57,7 +57,7 @@ impl fmt::Display for UnknownRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "rank {} cannot be inferred: no captured rank has its role; like rank {}, {}",
+            "rank {} cannot be inferred, because no captured rank has its role; treated like captured rank {}: {}",
             self.rank, self.nearest, self.found
         )
     }
@@ -189,7 +189,9 @@ impl ModelSearch<'_> {
                 let place = |ranks: &[u32], rank| ranks.iter().position(|other| *other == rank);
                 let (was, is) = (place(from, model), place(members(to), self.number));
                 let (Some(was), Some(is), Some(peer)) = (was, is, call.asked.peer) else {
-                    return Err("a message to a member that its group does not have".to_owned());
+                    return Err(
+                        "a message would go to a member that its group does not have".to_owned(),
+                    );
                 };
                 let peer = (is + from.len() + peer as usize).checked_sub(was);
                 call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
@@ -241,7 +243,7 @@ impl ModelSearch<'_> {
         });
         let Some(ranks) = moved.collect::<Option<Vec<u32>>>() else {
             return Err(format!(
-                "group `{}` is {:?}, and moved along it would leave the job",
+                "group `{}` has ranks {:?}; shifted by the distance of the two ranks, some are outside the job",
                 from.name, from.ranks
             ));
         };
@@ -249,7 +251,7 @@ impl ModelSearch<'_> {
         let captured = |rank: &&u32| self.numbers.binary_search(rank).is_ok();
         if let Some(rank) = ranks.iter().find(captured) {
             return Err(format!(
-                "group `{}` is {:?}, and moved along it would hold rank {rank}, which calls nothing in such a group",
+                "group `{}` has ranks {:?}; shifted by the distance of the two ranks, it would contain rank {rank}, which makes no calls in such a group",
                 from.name, from.ranks
             ));
         }
@@ -285,7 +287,7 @@ impl ModelSearch<'_> {
                 };
                 if count(&self.calls[other].list, group) != count(calls, group) {
                     return Err(format!(
-                        "in group `{}` rank {rank} calls other collectives",
+                        "in group `{}` rank {rank} calls different collectives",
                         known.name
                     ));
                 }
@@ -326,7 +328,7 @@ impl ModelSearch<'_> {
             if own != other {
                 let (own, other) = (own.len(), other.len());
                 return Err(format!(
-                    "it would exchange {own} messages with rank {rank}, which exchanges {other} with it, or others"
+                    "the inferred rank would exchange {own} messages with rank {rank}, whose {other} messages with it differ"
                 ));
             }
             let way = |(first, last): (Option<MessageOutline>, Option<MessageOutline>)| {
@@ -337,7 +339,7 @@ impl ModelSearch<'_> {
             };
             if way(first) != way(last) {
                 return Err(format!(
-                    "it would send to rank {rank} when that sends to it, or receive when that receives"
+                    "the inferred rank and rank {rank} would both send, or both receive, at the same time"
                 ));
             }
         }

@@ -74,7 +74,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
         ),
         (
             b"version https://git-lfs.github.com/",
-            "a pointer of Git LFS in place of the file; `git lfs pull` fetches that",
+            "a Git LFS pointer in place of the file; `git lfs pull` fetches the file",
         ),
         (b"\xff\xfe\0\0", "text in UTF-32; save it as UTF-8"),
         (b"\0\0\xfe\xff", "text in UTF-32; save it as UTF-8"),
@@ -90,7 +90,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
     let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
     let lines = || {
         let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
-        event.then_some("events one a line; put them into a JSON list")
+        event.then_some("events, one per line; put them into a JSON list")
     };
     let rocprof = || {
         let key = &b"\"rocprofiler-sdk-tool\""[..];
@@ -106,8 +106,9 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
             let head = head.get(..word.len());
             head.is_some_and(|head| head.eq_ignore_ascii_case(word))
         };
-        (begins(b"<!doctype html") || begins(b"<html"))
-            .then_some("a page of HTML, expected a capture; a link to the file itself may be on it")
+        (begins(b"<!doctype html") || begins(b"<html")).then_some(
+            "a page of HTML, expected a capture; the page may contain a link to the file itself",
+        )
     };
     // A model's configuration has these keys in any order.
     let hub = || {
@@ -116,15 +117,15 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
             && (has("\"architectures\"") || has("\"model_type\""))
             && has("\"hidden_size\""))
         .then_some(
-            "a model's configuration of Hugging Face; `chakram model list` names models, and `chakram model show` prints the \
-             file of one, in which the sizes of another can stand",
+            "a Hugging Face model configuration; `chakram model list` names models, and `chakram model show` \
+             prints a model's file, which you can copy and change",
         )
     };
     let empty = || text.is_empty().then_some("empty");
     let tar = || match is_tar(&text) {
         true => Some("a tar archive without captures; unpack it first"),
         false => (text.get(257..262) == Some(b"ustar"))
-            .then_some("a tar archive whose first entry is damaged; fetch it again"),
+            .then_some("a tar archive whose first entry is damaged; copy it again"),
     };
     foreign_magic(&text)
         .or_else(tar)

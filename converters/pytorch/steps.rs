@@ -36,8 +36,8 @@ impl MeasuredSteps {
         serde_json::from_slice(json).map_err(|error| {
             TraceError::refused_at(
                 TraceLocation::default(),
-                format!("no times of steps: {error}"),
-                "leave the file out, or copy it again from where capture.py wrote it",
+                format!("the step times cannot be read: {error}"),
+                "remove the file, or copy it again from the folder where capture.py wrote it",
             )
         })
     }

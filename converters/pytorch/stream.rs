@@ -27,7 +27,7 @@ use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
 /// Hint for files with several concatenated texts.
 const SPLIT: &str =
-    "split the file at this byte of the decompressed text, and pass the parts, or one of them";
+    "split the file at this byte of the decompressed text, and pass one or all of the parts";
 
 /// Bytes that the window must contain (unless the text ends earlier) before a value is reported as damaged.
 const ENOUGH: usize = 1 << 16;
@@ -100,7 +100,10 @@ impl JsonWalker<'_> {
             let (found, hint) = match self.0.rest().first() {
                 Some(b'{') => ("a second JSON text begins here".to_owned(), SPLIT),
                 _ => (
-                    format!("found {} after the end", excerpt(self.0.rest())),
+                    format!(
+                        "found {} after the end of the JSON text",
+                        excerpt(self.0.rest())
+                    ),
                     DAMAGED,
                 ),
             };
@@ -148,7 +151,7 @@ impl JsonWalker<'_> {
             break;
         }
         if !seen {
-            let found = format!("no `{}` in it, so this is no {}", F::ARRAY, F::WHAT);
+            let found = format!("the file has no `{}`, so it is not a {}", F::ARRAY, F::WHAT);
             let hint = "pass the file that torch.profiler wrote";
             return Err(refused(self.0.offset(), found, hint));
         }

@@ -239,13 +239,10 @@ impl RankConversion {
             ("process and threads".to_owned(), link.roots),
             ("without a Kineto event".to_owned(), link.host_only),
             (
-                "intervals of workers, for which operators stand".to_owned(),
+                "worker intervals that operators already cover".to_owned(),
                 link.carried - link.unrequested,
             ),
-            (
-                "communication nobody asked for".to_owned(),
-                link.unrequested,
-            ),
+            ("communication without a call".to_owned(), link.unrequested),
         ];
         let mut events_left_out = rank.kineto.left_out.clone();
         let on_host = rank.events.iter().filter(|event| {
@@ -259,7 +256,7 @@ impl RankConversion {
         events_left_out.push((beyond, rank.kineto.outside));
         let untimed = "without a duration, or a negative one".to_owned();
         events_left_out.push((untimed, rank.kineto.untimed));
-        events_left_out.push(("communication nobody asked for".to_owned(), calls.orphans));
+        events_left_out.push(("communication without a call".to_owned(), calls.orphans));
         host_left_out.retain(|(_, count)| *count > 0);
         events_left_out.retain(|(_, count)| *count > 0);
         let mut streams: Vec<i64> = rank.devices.iter().map(|device| device.stream).collect();
@@ -344,9 +341,9 @@ fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item 
         let first = listed.find(|repair| repair.what == *kind);
         let what = match kind {
             JsonRepairKind::Name => "a name that was not escaped",
-            JsonRepairKind::Groups => "a list of groups that was cut short",
-            JsonRepairKind::Number => "a number that JSON does not have",
-            JsonRepairKind::Comma => "a comma behind the last element",
+            JsonRepairKind::Groups => "a truncated list of groups",
+            JsonRepairKind::Number => "a number that is not valid JSON",
+            JsonRepairKind::Comma => "a comma after the last element",
         };
         let more = match count - 1 {
             0 => String::new(),

@@ -31,7 +31,7 @@ pub fn for_each_file<R: Read>(
     let mut archive = Archive::new(source);
     for (number, entry) in archive.entries()?.enumerate() {
         if number >= MAX_ENTRIES {
-            return Err(malformed("it has more entries than captures do".to_owned()));
+            return Err(malformed(format!("more than {MAX_ENTRIES} entries")));
         }
         let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
         let kind = entry.header().entry_type();

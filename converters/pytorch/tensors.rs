@@ -133,15 +133,15 @@ impl<'a> ArgCursor<'a> {
             ArgType::Tensor => match self.tensor() {
                 Some(tensor) => into.push(tensor),
                 None => {
-                    let what = "a value whose type says tensor, expected [id, storage, offset, \
+                    let what = "a value of type Tensor, expected [id, storage, offset, \
                                 elements, bytes per element, \"device\"]";
                     return self.wrong(start, what);
                 }
             },
             ArgType::List(types) => {
-                let uneven = "a list with more or fewer values than types";
+                let uneven = "a list whose number of values differs from its number of types";
                 if !self.take(b'[') {
-                    return self.wrong(start, "a value whose type says list, expected a list");
+                    return self.wrong(start, "a value of a list type, expected a list");
                 }
                 for (i, of) in types.iter().enumerate() {
                     if i > 0 && !self.take(b',') || self.peek() == b']' {
@@ -272,16 +272,12 @@ mod tests {
                 &["Tensor(float)"],
                 "expected [id, storage",
             ),
-            ("[]", &["Tensor(float)"], "more or fewer"),
-            (
-                &format!("[{tensor},1]"),
-                &["Tensor(float)"],
-                "more or fewer",
-            ),
+            ("[]", &["Tensor(float)"], "differs from"),
+            (&format!("[{tensor},1]"), &["Tensor(float)"], "differs from"),
             (
                 &format!("[{tensor}]"),
                 &["Tensor(float)", "Int"],
-                "more or fewer",
+                "differs from",
             ),
             (
                 "[\"<None>\"]",

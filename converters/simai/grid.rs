@@ -78,8 +78,8 @@ impl RankGrid {
         let asked = (u64::from(tensor) * u64::from(pipeline)).saturating_mul(expert.into());
         if npus == 0 || !u64::from(npus).is_multiple_of(asked) {
             return Err(format!(
-                "{npus} NPUs, expected a multiple of {asked}: {tensor} of a tensor-parallel group, {pipeline} stages, \
-                 {expert} of an expert-parallel group"
+                "{npus} NPUs, expected a multiple of {asked}, the product of tensor degree {tensor}, \
+                 pipeline degree {pipeline} and expert degree {expert}"
             ));
         }
         Ok(Self {

@@ -62,8 +62,8 @@ impl SimaiWorkload {
             return Err(refused(
                 end,
                 1,
-                format!("{} layers, and line 2 says {stated}", this.layers.len()),
-                "the number of the lines that follow, at least one",
+                format!("{} layers, but line 2 states {stated}", this.layers.len()),
+                "in line 2 the number of layer lines that follow, at least 1",
             ));
         }
         this.check_checkpoints()?;
@@ -78,15 +78,17 @@ impl SimaiWorkload {
                 1,
                 1,
                 format!("a checkpoint at layer {layer} of {}", self.layers.len()),
-                "indices of layers, from 0",
+                "layer indices, which count from 0",
             ));
         }
         match self.recomputing.first() {
             Some(layer) if self.checkpoints.range(..=layer).next().is_none() => Err(refused(
                 1,
                 1,
-                format!("layer {layer} initiates recomputation, and no checkpoint is before it"),
-                "a checkpoint at layer 0, say",
+                format!(
+                    "layer {layer} starts a recomputation, but no checkpoint comes before that layer"
+                ),
+                "a checkpoint at an earlier layer, for example layer 0",
             )),
             _ => Ok(()),
         }
@@ -175,7 +177,7 @@ fn stage(
             line,
             column,
             format!("the {what} collective is `{}`", escape(word)),
-            format!("one of {known}, which _EP or _DP_EP may follow"),
+            format!("one of {known}, optionally followed by _EP or _DP_EP"),
         ));
     };
     let bytes = number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
@@ -242,7 +244,7 @@ mod tests {
             ),
             (
                 format!("{word}\n2\n{LAYER}"),
-                &["1 layers, and line 2 says 2"],
+                &["1 layers, but line 2 states 2"],
             ),
             (
                 format!("{word}\n1\nl -1 1 SEND 0 2"),
@@ -253,7 +255,7 @@ mod tests {
                     "{word}\n1\n{}",
                     LAYER.replace("ALLREDUCE", "ALLREDUCEALLTOALL")
                 ),
-                &["line 3, column 26", "_DP_EP may follow"],
+                &["line 3, column 26", "followed by _EP or _DP_EP"],
             ),
             (
                 format!("{word} checkpoints: 1 0 checkpoint_initiates: 1 7\n1\n{LAYER}"),
@@ -261,7 +263,7 @@ mod tests {
             ),
             (
                 format!("{word} checkpoint_initiates: 1 0\n1\n{LAYER}"),
-                &["no checkpoint is before it"],
+                &["no checkpoint comes before that layer"],
             ),
         ] {
             let why = SimaiWorkload::parse(&text).unwrap_err().to_string();

@@ -18,7 +18,7 @@ impl TextParallelism {
             return Err(refused(
                 number_of,
                 1,
-                "no kind of parallelism",
+                "an empty first line, which should name the kind of parallelism",
                 format!("a first line such as {}", Self::PLAIN[1].1),
             ));
         };
@@ -30,8 +30,10 @@ impl TextParallelism {
                 return Err(refused(
                     number_of,
                     line.len() + 1,
-                    format!("{word} without the index of the last layer of the bottom MLP"),
-                    format!("{word} N, counting the embedding as layer 0"),
+                    format!(
+                        "{word} is not followed by the index of the last layer of the bottom MLP"
+                    ),
+                    format!("{word} N, where the embedding counts as layer 0"),
                 ));
             };
             let last = number(number_of, last, "the last bottom layer", u32::MAX.into())?;
@@ -45,7 +47,7 @@ impl TextParallelism {
             return Err(refused(
                 number_of,
                 column,
-                format!("the parallelism {word}, which is a workload of SimAI"),
+                format!("the parallelism {word}, which only workloads of SimAI have"),
                 "chakram convert simai",
             ));
         }
@@ -128,8 +130,8 @@ impl TextWorkload {
             return Err(refused(
                 end,
                 1,
-                format!("{} layers, and line 2 says {stated}", layers.len()),
-                "the number of the lines that follow, at least one",
+                format!("{} layers, but line 2 states {stated}", layers.len()),
+                "in line 2 the number of layer lines that follow, at least 1",
             ));
         }
         if let TextParallelism::Dlrm { last_bottom_layer } = parallelism {
@@ -150,10 +152,10 @@ fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceE
             1,
             1,
             format!(
-                "the last bottom layer is {last_bottom_layer} of layers 0 to {}",
+                "the last layer of the bottom MLP is {last_bottom_layer}, but the workload has layers 0 to {}",
                 layers.len() - 1
             ),
-            "the index of a layer behind the embedding, which is layer 0",
+            "the index of a layer after the embedding, which is layer 0",
         ));
     }
     if layers[0].forward.comm != LayerComm::AllToAll {
@@ -191,7 +193,13 @@ mod tests {
     #[test]
     fn what_is_wrong_has_a_line_and_a_column() {
         for (text, parts) in [
-            ("", &["line 1, column 1", "no kind of parallelism"][..]),
+            (
+                "",
+                &[
+                    "line 1, column 1",
+                    "an empty first line, which should name the kind of parallelism",
+                ][..],
+            ),
             ("data\n1\n", &["line 1", "`data`", "HYBRID_DLRM"]),
             (
                 "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8\n1\n",
@@ -200,14 +208,14 @@ mod tests {
             ("HYBRID_CUSTOMIZED\n1\n", &["defines no graph"]),
             (
                 "HYBRID_DLRM\n1\n",
-                &["line 1, column 12", "without the index"],
+                &["line 1, column 12", "not followed by the index"],
             ),
             ("HYBRID_DLRM -1\n1\n", &["line 1, column 13", "`-1`"]),
             ("DATA\nmany\n", &["line 2, column 1", "`many`"]),
             ("DATA\n0\n", &["0 layers"]),
             (
                 "DATA\n2\nl -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4\n",
-                &["1 layers, and line 2 says 2"],
+                &["1 layers, but line 2 states 2"],
             ),
             ("DATA\n1\nl -1 1 NONE 0 2\n", &["line 3", "6 words"]),
             (

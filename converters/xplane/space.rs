@@ -270,7 +270,7 @@ impl<'a> ProfileEvent<'a> {
         if duration < 0 {
             return Err(TraceError::malformed(
                 message.1,
-                format!("an event of {duration} ps; events end behind their start"),
+                format!("an event lasts {duration} ps, expected 0 or more"),
             ));
         }
         let event = |offset: i64| Self {

@@ -171,10 +171,10 @@ pub(super) fn devices<'a>(
             return Err(TraceError::refused_at(
                 TraceLocation::default(),
                 format!(
-                    "the planes {} and {} are of one device",
+                    "the planes {} and {} are of the same device",
                     other.name, plane.name
                 ),
-                "the profile of one host in each file",
+                "one file for each host, each with the profile of that host alone",
             ));
         }
         numbered.insert(u64::from(number), plane);

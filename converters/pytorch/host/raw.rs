@@ -261,7 +261,9 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
         let mut attrs = RawAttrs::default();
         while let Some(RawAttr { name, value }) = entries.next_element()? {
             if let Some(name) = attrs.put(name, value) {
-                return Err(A::Error::custom(format!("the attribute `{name}` twice")));
+                return Err(A::Error::custom(format!(
+                    "found the attribute `{name}` twice, expected it once"
+                )));
             }
         }
         Ok(attrs)

@@ -30,7 +30,7 @@ pub(super) struct HostTraceReader {
 }
 
 const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it is";
-const NOT_LINKED: &str = "pass the two files that were linked: they have launches, streams and arguments that the linker drops";
+const NOT_LINKED: &str = "pass the two files that were linked; they contain launches, streams and arguments that the linker drops";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
 /// Values, shapes and types of a node's inputs or outputs, each a JSON list.
@@ -61,7 +61,7 @@ impl<'a> OperandLists<'a> {
             }
         };
         if types.is_none() && values.as_bytes().iter().any(|b| !b"[] \n".contains(b)) {
-            let found = "values without `types`".to_owned();
+            let found = "found values without `types`".to_owned();
             return Err(at.refused("", found, OTHER_TOOL));
         }
         Ok(Self {
@@ -89,13 +89,23 @@ impl HostTraceReader {
 
     fn text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let number = self.trace.texts.intern(text);
-        number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
+        number.ok_or_else(|| {
+            at.refused(
+                "",
+                "more names than 32-bit indices can address".to_owned(),
+                HUGE,
+            )
+        })
     }
 
     /// Converts a JSON text to Python's notation; returns the index of the result.
     fn python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern(json) else {
-            return Err(at.refused("", "more shapes than fit".to_owned(), HUGE));
+            return Err(at.refused(
+                "",
+                "more shapes than 32-bit indices can address".to_owned(),
+                HUGE,
+            ));
         };
         if let Some(number) = self.python.get(known as usize) {
             return Ok(*number);
@@ -108,7 +118,11 @@ impl HostTraceReader {
     /// Returns the index of the parsed form of a list of types.
     fn meaning(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
         let Some(known) = self.types.intern(json) else {
-            return Err(at.refused("", "more types than fit".to_owned(), HUGE));
+            return Err(at.refused(
+                "",
+                "more types than 32-bit indices can address".to_owned(),
+                HUGE,
+            ));
         };
         let known = known as usize;
         if known == self.meaning.len() {
@@ -166,16 +180,16 @@ impl HostTraceReader {
 
     /// Reads the groups from the node that lists them.
     fn take_groups(&mut self, values: &str, at: &LocatedElement<'_>) -> Result<(), TraceError> {
-        let hint = "delete the node and pass the groups by other means";
+        let hint = "delete the node, and pass the groups to commands as a JSON file";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
-            let found = "process groups that are not a list of one string".to_owned();
+            let found = "the process groups of this node are not a list of JSON texts".to_owned();
             at.refused(values, found, hint)
         })?;
         for text in texts {
             let (groups, wrong) = groups::parse(&text);
             if let Some(wrong) = wrong {
                 if groups.is_empty() {
-                    let found = format!("process groups that cannot be read: {wrong}");
+                    let found = format!("the process groups of this node cannot be read: {wrong}");
                     return Err(at.refused(values, found, hint));
                 }
                 // The error shows the end of the text, where it was truncated.
@@ -218,7 +232,9 @@ impl ElementReader for HostTraceReader {
         let input = OperandLists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
         let output = OperandLists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
         let Some(parent) = integer(raw.parent, "ctrl_deps", &at)? else {
-            let found = "a node without `ctrl_deps` or `parent`, expected the id of one".to_owned();
+            let found =
+                "a node with neither `ctrl_deps` nor `parent`, expected the id of its parent node"
+                    .to_owned();
             return Err(at.refused("", found, OTHER_TOOL));
         };
         let mut args = NONE;

@@ -169,7 +169,7 @@ fn process_groups_are_taken_even_when_their_list_was_cut() {
     assert_eq!(trace.repairs.listed[0].what, JsonRepairKind::Groups);
     let error = refused(file("1.1.1", &[init("nonsense")]).as_bytes());
     assert!(
-        error.contains("process groups that cannot be read"),
+        error.contains("the process groups of this node cannot be read"),
         "{error}"
     );
 }
@@ -307,7 +307,7 @@ fn damage_is_refused_where_it_stands() {
         ("{\"nodes\": [], \"nodes\": []}".into(), "a second `nodes`"),
         (
             "{\"nodes\": []} x".into(),
-            "byte 14: found `x` after the end",
+            "byte 14: found `x` after the end of the JSON text",
         ),
         ("{\"nodes\": [],,}".into(), "expected a key"),
         ("{\"nodes\": [}".into(), "found `}`"),
@@ -318,7 +318,7 @@ fn damage_is_refused_where_it_stands() {
         ),
         (with("\"id\": 6", "\"id\": \"six\""), "`id` is \"six\""),
         (with("\"id\": 6,", ""), "missing field `id`"),
-        (with("\"ctrl_deps\": 1,", ""), "without `ctrl_deps`"),
+        (with("\"ctrl_deps\": 1,", ""), "neither `ctrl_deps`"),
         (
             with("\"value\": 2}", "\"value\": 4294967296}"),
             "`tid` is 4294967296",
@@ -337,7 +337,7 @@ fn damage_is_refused_where_it_stands() {
                 "\"values\": [], \"shapes\": [], \"types\": []",
                 "\"values\": [1]",
             ),
-            "values without `types`",
+            "found values without `types`",
         ),
     ] {
         let error = refused(text.as_bytes());
@@ -396,7 +396,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     assert_eq!(unpacked.nodes, trace.nodes);
     assert_eq!(unpacked.records, trace.records);
     let cut = refused(&packed[..packed.len() / 2]);
-    assert!(cut.contains("it cannot be decompressed"), "{cut}");
+    assert!(cut.contains("the file cannot be decompressed"), "{cut}");
 }
 
 fn zstd_of(text: &str) -> Vec<u8> {

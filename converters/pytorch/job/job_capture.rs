@@ -60,7 +60,7 @@ impl JobCapture {
             return Err(TraceError::refused_in(
                 &other.file,
                 format!(
-                    "it is of rank {} by what it says itself, and so is {}",
+                    "the file states that it is of rank {}, and so does {}",
                     other.rank.rank,
                     one.file.display()
                 ),
@@ -274,7 +274,7 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
             return Err(TraceError::refused_in(
                 &part.file,
                 format!(
-                    "it is of a job of {own} ranks, and {} of one of {}",
+                    "the file is of a job of {own} ranks, but {} is of a job of {} ranks",
                     first.file.display(),
                     said(first).unwrap_or(0)
                 ),
@@ -298,15 +298,15 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
         let file = parts.first().map_or(Path::new(""), |part| &part.file);
         return Err(TraceError::refused_in(
             file,
-            format!("it is of a job of {world} ranks, and {wanted} are to be inferred"),
-            "infer the ranks that the job had; `chakram scale` makes larger jobs of whole ones",
+            format!("the capture is of a job of {world} ranks, but {wanted} ranks were requested"),
+            "infer the ranks that the job has; `chakram scale` makes larger jobs from complete ones",
         ));
     }
     if world > LARGEST_WORLD {
         let file = first.map_or(Path::new(""), |part| &part.file);
         return Err(TraceError::refused_in(
             file,
-            format!("its job has {world} ranks, expected {LARGEST_WORLD} at most"),
+            format!("the file states a job of {world} ranks, expected at most {LARGEST_WORLD}"),
             "correct `world_size` and `rank` in its `distributedInfo`",
         ));
     }
@@ -364,7 +364,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             return Err(TraceError::refused_in(
                 &part.file,
                 format!(
-                    "it belongs to another run than {}: rank {} begins {:.3} s after rank {} ended",
+                    "the file and {} are of different runs: rank {} begins {:.3} s after rank {} ended",
                     last.file.display(),
                     part.rank.rank,
                     apart as f64 / 1e9,

@@ -70,10 +70,10 @@ impl JoinedFiles {
         {
             return Err(EventLinkError {
                 found: format!(
-                    "it belongs to another run than the host trace: it is of process {theirs}, and the \
-                     host trace of process {own}"
+                    "this file and the host trace are of different runs: this file is of process \
+                     {theirs}, the host trace of process {own}"
                 ),
-                hint: "pair the two files of one run, rank by rank; two that were swapped look like this",
+                hint: "pair the two files of one run, rank by rank; the files of two ranks may be swapped",
                 offset: None,
             });
         }
@@ -104,10 +104,10 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
         file,
         Some(event.offset),
         format!(
-            "an event {} ns after 1970 that lasts {} ns, expected times before the year 2116",
+            "an event begins {} ns after 1970 and lasts {} ns, expected times before the year 2116",
             event.start_ns, event.duration_ns
         ),
-        "capture anew; no clock goes that far",
+        "capture again with a correct system clock",
     ))
 }
 
@@ -126,7 +126,7 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     Err(TraceError::refused_in(
         file,
         format!(
-            "it has operators of the processes {one}, {other}{more}, as merged files of several ranks have"
+            "the file has operators of the processes {one}, {other}{more}; merged files of several ranks look like this"
         ),
         "pass the files that the ranks wrote, one each",
     ))
@@ -147,7 +147,7 @@ fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     Err(TraceError::refused_in(
         file,
         format!(
-            "its events of a device cannot be read: {}",
+            "the events of devices cannot be read: {}",
             unread.join(", ")
         ),
         "export with a profiler whose device events have the categories `kernel`, `gpu_memcpy` and `gpu_memset`",
@@ -200,7 +200,7 @@ impl RankCapture {
         if rank.items.is_empty() && rank.devices.is_empty() {
             return Err(TraceError::refused_in(
                 file,
-                "it has neither operators nor kernels",
+                "the capture has neither operators nor kernels",
                 "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around a step",
             ));
         }
@@ -257,7 +257,7 @@ impl RankCapture {
         if pair.unnumbered && kineto.as_ref().is_none_or(|kineto| kineto.rank.is_none()) {
             return Err(TraceError::refused_in(
                 pair.named(),
-                "nothing tells its rank: neither its name, nor `distributedInfo` inside",
+                "the rank is unknown: neither the file's name nor a `distributedInfo` states it",
                 "name the files of the ranks host.0.json, kineto.0.json, host.1.json, …",
             ));
         }
@@ -346,9 +346,9 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     }
     steps.sort_unstable();
     Err(if steps.is_empty() {
-        format!("there is no step {step}: the capture has no `{STEP}N` at all")
+        format!("the capture has no step {step}: no event is named `{STEP}N`")
     } else {
-        format!("there is no step {step}; it has {steps:?}")
+        format!("the capture has no step {step}, only {steps:?}")
     })
 }
 

@@ -97,7 +97,7 @@ impl KinetoReader {
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
             // The base may come last in the file, so it is added at the end.
             *time = time.checked_add(base).ok_or_else(|| {
-                let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
+                let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
                 TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
             })?;
         }
@@ -131,7 +131,13 @@ impl KinetoReader {
         at: &LocatedElement<'_>,
     ) -> Result<u32, TraceError> {
         let number = self.tracks.number(raw.pid, raw.tid);
-        number.ok_or_else(|| at.refused("", "more tracks than fit".to_owned(), HUGE))
+        number.ok_or_else(|| {
+            at.refused(
+                "",
+                "more tracks than 32-bit indices can address".to_owned(),
+                HUGE,
+            )
+        })
     }
 
     /// Returns whether the arguments of an event of this name are used.
@@ -171,7 +177,13 @@ impl KinetoReader {
             return Ok(());
         };
         let raw_args = &raw.args;
-        let huge = || at.refused("", "more names than fit".to_owned(), HUGE);
+        let huge = || {
+            at.refused(
+                "",
+                "more names than 32-bit indices can address".to_owned(),
+                HUGE,
+            )
+        };
         let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
         // Unused arguments are dropped, because they would take most of the memory.
@@ -266,7 +278,13 @@ impl KinetoReader {
             return Ok(());
         };
         let name = self.trace.texts.intern(&raw.name);
-        let name = name.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))?;
+        let name = name.ok_or_else(|| {
+            at.refused(
+                "",
+                "more names than 32-bit indices can address".to_owned(),
+                HUGE,
+            )
+        })?;
         let track = self.track(raw, at)?;
         self.trace.python.push(PythonEvent {
             start_ns,
@@ -311,7 +329,10 @@ impl KinetoReader {
             let json = number::text(config.get());
             let (groups, wrong) = groups::parse(&json);
             if let Some(wrong) = wrong {
-                let text = format!("{} groups were read: {wrong}", groups.len());
+                let text = format!(
+                    "{} groups were read, the rest failed: {wrong}",
+                    groups.len()
+                );
                 self.trace.repairs.push(JsonRepair {
                     offset: at.of(config.get()),
                     what: JsonRepairKind::Groups,
@@ -439,7 +460,7 @@ fn time(
     at: &LocatedElement<'_>,
 ) -> Result<i64, TraceError> {
     let Some(value) = value else {
-        let found = format!("an event without `{what}`, expected its microseconds");
+        let found = format!("an event without `{what}`, expected microseconds");
         return Err(at.refused("", found, DAMAGED));
     };
     nanoseconds(value.get()).ok_or_else(|| {
@@ -498,7 +519,13 @@ impl ElementReader for KinetoReader {
             }
             ("M", _) if raw.name == "thread_name" => {
                 let named = self.tracks.name(raw.pid, raw.tid, raw.args.name);
-                named.ok_or_else(|| at.refused("", "more tracks than fit".to_owned(), HUGE))?;
+                named.ok_or_else(|| {
+                    at.refused(
+                        "",
+                        "more tracks than 32-bit indices can address".to_owned(),
+                        HUGE,
+                    )
+                })?;
             }
             ("", _) => {
                 let found = "an event without `ph`".to_owned();

@@ -117,7 +117,7 @@ impl<'s> TextWindow<'s> {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 // An error without an OS code comes from the decoder: the compressed data is truncated or corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
-                    let found = format!("it cannot be decompressed: {e}");
+                    let found = format!("the file cannot be decompressed: {e}");
                     return Err(refused(self.base + self.end as u64, found, TRUNCATED));
                 }
                 Err(e) => return Err(TraceError::io(self.path, "read or decompress", e)),

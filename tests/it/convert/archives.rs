@@ -133,7 +133,7 @@ fn archives_that_hold_none_or_too_much_are_refused() {
     push(&mut none, "../../etc/notes.txt", b"text");
     let error = refused("none.tar", &none);
     assert!(
-        error.contains("a tar archive without captures: it has etc/notes.txt"),
+        error.contains("a tar archive without captures; it contains etc/notes.txt"),
         "{error}"
     );
     // The archive is truncated inside its second file.

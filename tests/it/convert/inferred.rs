@@ -176,7 +176,7 @@ fn only_ranks_of_the_job_are_inferred() {
         .expect("it has two");
     for part in [
         "of a job of 2 ranks",
-        "8 are to be inferred",
+        "8 ranks were requested",
         "chakram scale",
     ] {
         assert!(error.contains(part), "{error}");

@@ -102,7 +102,7 @@ fn ranks_of_different_runs_are_refused() {
         assert_eq!(found.is_err(), refused, "{apart} {hosts:?}: {found:?}");
         if let Err(text) = found {
             assert!(
-                text.contains("another run") && text.contains("rank 1 begins"),
+                text.contains("different runs") && text.contains("rank 1 begins"),
                 "{text}"
             );
         }
@@ -160,10 +160,7 @@ fn kineto_traces_of_another_run_are_left_aside() {
     for rank in 0..2 {
         std::fs::remove_file(folder.join(format!("host.{rank}.json"))).unwrap();
     }
-    refusal(
-        folder,
-        &["of rank 0 by what it says itself", "each rank once"],
-    );
+    refusal(folder, &["states that it is of rank 0", "each rank once"]);
 }
 
 /// Different call windows of one size: collectives end together, and this aligns the windows.

@@ -217,7 +217,10 @@ fn traces_without_estimates_are_refused() {
     let output = chakram(&["convert", "pytorch", &input, "-o", &format!("{input}/job")]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("steps.0.json: no times of steps"), "{error}");
+    assert!(
+        error.contains("steps.0.json: the step times cannot be read"),
+        "{error}"
+    );
 }
 
 /// The job's own step, ms: from a replay of its capture without the profiler, and as measured. The machine has no

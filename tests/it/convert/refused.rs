@@ -136,7 +136,7 @@ fn files_that_do_not_belong_together_are_refused() {
     let text = both(&file(&one, "host.0.json"), &file(&other, "kineto.0.json"));
     has(
         &text,
-        &["kineto.0.json", "another run", "byte", "try: pair"],
+        &["kineto.0.json", "different runs", "byte", "try: pair"],
     );
 
     // Two files of the same kind for one rank.
@@ -145,7 +145,13 @@ fn files_that_do_not_belong_together_are_refused() {
         file(&one, "kineto.0.json"),
         file(&one, "host.1.json"),
     ]);
-    has(&text, &["host.1.json", "no Kineto trace of rank 1"]);
+    has(
+        &text,
+        &[
+            "host.1.json",
+            "rank 1 has this host trace but no Kineto trace",
+        ],
+    );
     let again = tempfile::tempdir().unwrap();
     copy(
         &file(&one, "host.0.json"),

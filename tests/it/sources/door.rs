@@ -88,7 +88,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     let empty = folder.path("empty");
     std::fs::create_dir(&empty).unwrap();
     let error = refused(&["convert", "auto", &empty, "-o", &output]);
-    assert!(error.contains("a folder whose 0 files"), "{error}");
+    assert!(error.contains("a folder with 0 files"), "{error}");
     let error = refused(&["convert", "auto", &folder.path("nothing"), "-o", &output]);
     assert!(error.contains("cannot open"), "{error}");
     let error = refused(&["convert", &text]);

@@ -148,7 +148,7 @@ fn what_goal_cannot_hold_is_refused() {
         "num_ranks 1\nrank 0 {\na: calc 1\na requires a\n}\n",
     );
     let error = refused(&["convert", "goal", &goal, "-o", &folder.path("out")]);
-    for part in ["circle.goal", "line 3", "in a circle"] {
+    for part in ["circle.goal", "line 3", "form a cycle"] {
         assert!(error.contains(part), "{error}");
     }
     let goal = folder.file(

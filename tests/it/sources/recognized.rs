@@ -80,10 +80,7 @@ fn what_other_tools_call_otherwise_is_named() {
     let study = study("[\"1..8\"]");
     for (words, expected) in [
         (&["replay", &config][..], "chakram model list"),
-        (
-            &["generate", &config],
-            "a model's configuration of Hugging Face",
-        ),
+        (&["generate", &config], "a Hugging Face model configuration"),
         (
             &["replay", "s3://bucket/job"],
             "try: aws s3 cp --recursive s3://bucket/job job",
@@ -181,7 +178,7 @@ fn inputs_of_every_tool_are_named() {
         (
             "g.json",
             "version https://git-lfs.github.com/spec/v1\n",
-            "a pointer of Git LFS",
+            "a Git LFS pointer",
             "",
         ),
         ("h.json", "<!DOCTYPE html><html>", "a page of HTML", ""),

@@ -120,7 +120,7 @@ fn what_is_refused_writes_nothing() {
     let cut = folder.file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));
     let error = refused(&["convert", "text", &cut, "--npus", "2", "-o", &output]);
     assert!(
-        error.contains("cut.txt, line 4") && error.contains("line 2 says 3"),
+        error.contains("cut.txt, line 4") && error.contains("line 2 states 3"),
         "{error}"
     );
     let simai = folder.file("simai.txt", "HYBRID_TRANSFORMER_FWD_IN_BCKWD ep: 1\n1\n");

@@ -400,7 +400,7 @@ fn profiles_that_are_none_are_refused() {
         (
             "twice",
             &space(&[plane("/device:GPU:0", &[]), plane("/device:TPU:0", &[])]),
-            "of one device",
+            "of the same device",
         ),
     ] {
         let path = folder.file(name, contents);

@@ -111,14 +111,14 @@ fn what_is_no_capture_is_named() {
         (b"SQLite format 3\0", "a database of SQLite"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0",
-            "a pointer of Git LFS",
+            "a Git LFS pointer",
         ),
         (b"\n<!DOCTYPE HTML>\n<html>", "a page of HTML"),
         (b"{\n \"rocprofiler-sdk-tool\": []}", "JSON of rocprofv3"),
         (b"", "empty"),
         (b"\xff\xfe\0\0{\0\0\0", "UTF-32"),
         (&tar, "a tar archive"),
-        (lines, "events one a line"),
+        (lines, "events, one per line"),
     ] {
         refused(
             converted(&[("kineto.0.json", bytes)]),
