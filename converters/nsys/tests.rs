@@ -115,7 +115,10 @@ fn damage_ends_in_an_error() {
         (last_child(root as u32), "form a cycle"),
         (last_child(9999), "a reference to page 9999"),
         (last_child(0), "a reference to page 0"),
-        (with(at, &[2]), "has type 2, expected 5 (inner) or 13 (leaf)"),
+        (
+            with(at, &[2]),
+            "has type 2, expected 5 (inner) or 13 (leaf)",
+        ),
         (with(at + 3, &[255, 255]), "a reference to page"),
         (with(16, &[0, 3]), "pages of 3 bytes"),
         (with(28, &[0, 0, 255, 0]), "it was cut off"),

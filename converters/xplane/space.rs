@@ -139,7 +139,7 @@ impl<'a> ProfilePlane<'a> {
         })?;
         let each = size_of::<ProfileEvent<'_>>() as u64;
         bounds::check("the events of a line", count, each, "a shorter profile")
-            .map_err(|error| TraceError::io("", "hold", std::io::Error::other(error)))?;
+            .map_err(|error| TraceError::io("", "keep in memory", std::io::Error::other(error)))?;
         line.events.reserve_exact(count as usize);
         let start = i128::from(timestamp) * 1000;
         fields(self.lines[index], |number, value| {

@@ -252,7 +252,7 @@ impl SegmentFile {
         let metadata = file.metadata();
         metadata
             .map(|m| m.len())
-            .map_err(|error| ArchiveError::io(&self.path, "ask for the size of", error))
+            .map_err(|error| ArchiveError::io(&self.path, "read the size of", error))
     }
 
     /// Reads `length` bytes at `at`, which must all be within the file.

@@ -152,7 +152,7 @@ pub fn check(
 
 /// Error about a compressed input that expands beyond its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if it is to be trusted", self.rule(), SettingKey::MaxRatio, self.enough())]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.rule(), SettingKey::MaxRatio, self.enough())]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,

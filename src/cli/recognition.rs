@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn paths_are_named_as_whole_words() {
         for (text, named) in [
-            ("k.json: no traces here", true),
+            ("k.json: no usable traces", true),
             ("no machine is called \"k.json\"", true),
             ("cannot read k.json.", true),
             ("k.json/0.et: damaged", true),
@@ -265,10 +265,10 @@ mod tests {
             assert_eq!(is_named(text, Path::new("k.json")), named, "{text}");
         }
         for (text, named) in [
-            (".: no traces here", true),
+            (".: no usable traces", true),
             ("./0.et: damaged", true),
             ("cannot read a.b. Try another: c.", false),
-            ("..: no traces here", false),
+            ("..: no usable traces", false),
         ] {
             assert_eq!(is_named(text, Path::new(".")), named, "{text}");
         }

@@ -61,8 +61,8 @@ pub enum WorkloadError {
     Twice(Rank),
     /// A group that no file declares.
     #[error(
-        "rank {rank}, node {node}: its group `{name}` is not declared\n  \
-         try: pass the groups with {} FILE, a JSON object {{\"{name}\": [0, 1, …]}}",
+        "rank {rank}, node {node}: group `{name}` is not declared\n  try: pass the groups with {} \
+         FILE, a JSON object {{\"{name}\": [0, 1, …]}}",
         SettingKey::Groups
     )]
     Undeclared {
@@ -75,7 +75,7 @@ pub enum WorkloadError {
     },
     /// A rank uses a group that it is not a member of.
     #[error(
-        "rank {rank}, node {node}: it is no member of its group `{name}`, which has ranks {members}"
+        "rank {rank}, node {node}: the rank is not a member of the node's group `{name}`, which has ranks {members}"
     )]
     Outsider {
         /// Rank of the trace.
@@ -97,8 +97,8 @@ pub enum WorkloadError {
     },
     /// Ranks that others wait for have no trace.
     #[error(
-        "{}\n  try: add the missing traces, or replay with {} mirror, which lets a missing \
-         member arrive with the present ones",
+        "{}\n  try: add the missing traces, or replay with {} mirror, which makes missing members \
+         arrive with the present ones",
         missing_text(.missing, *.ranks),
         SettingKey::MissingRanks
     )]
@@ -111,7 +111,7 @@ pub enum WorkloadError {
     /// The group `0`, which means all ranks, is declared with other members.
     #[error(
         "group `0` is declared as ranks {0}, but traces use `0` for all ranks\n  \
-         try: give the group another number, in the traces too"
+         try: give the group another number, also in the traces"
     )]
     Zero(String),
     /// A rank is outside the job.
@@ -125,7 +125,7 @@ pub enum WorkloadError {
     /// A rank exceeds the maximum number of NPUs of any machine.
     #[error(
         "rank {0} takes part, and a job has at most {MAX_NPUS} ranks\n  \
-         try: look for a peer or group member that is no rank"
+         try: look for a peer or group member that is not a rank"
     )]
     TooMany(Rank),
 }

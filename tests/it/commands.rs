@@ -127,7 +127,7 @@ fn what_launches_read_is_not_written() {
         let output = chakram(&[&job[..], &option].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("this command reads it"), "{error}");
+        assert!(error.contains("this command reads the file"), "{error}");
         assert_eq!(std::fs::read(&read).expect("it is there"), before);
     }
 }

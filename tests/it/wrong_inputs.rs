@@ -121,7 +121,7 @@ fn values() {
         ),
         (
             &["replay", DDP, "--delay", "0=10"],
-            &["`10`", "no unit", "500 ns"],
+            &["`10`", "the unit is missing", "500 ns"],
         ),
         (
             &["replay", DDP, "--delay", "0:10ms"],
@@ -176,7 +176,7 @@ fn values() {
                 "--ranks",
                 "8",
             ],
-            &["`1`", "no unit", "64 MiB"],
+            &["`1`", "the unit is missing", "64 MiB"],
         ),
         (
             &[
@@ -205,13 +205,16 @@ fn files_and_folders() {
         (
             &["replay", "traces"],
             &[
-                "traces: no traces here, but in ",
-                "try: one of them, such as traces/",
+                "traces: the folder has no traces, but ",
+                "try: one of the subfolders, such as traces/",
             ],
         ),
         (
             &["replay", "README.md"],
-            &["README.md", "the name is not `PREFIX.RANK.et`"],
+            &[
+                "README.md",
+                "the name does not have the form `PREFIX.RANK.et`",
+            ],
         ),
         // The file exists with another ending or spelling.
         (

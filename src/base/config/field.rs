@@ -61,7 +61,7 @@ impl<'d> ConfigField<'d> {
 
     /// Reads a text of one line, with 1 to 200 characters.
     pub fn line(&self) -> Result<&'d str, ConfigError> {
-        let text = self.text("a text in quotes")?;
+        let text = self.text("text in quotes")?;
         let blank = text.trim().is_empty();
         if blank || text.chars().any(char::is_control) || text.chars().count() > 200 {
             return Err(self.refuse(quoted(text), "one line of 1 to 200 characters"));

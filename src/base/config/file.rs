@@ -39,7 +39,7 @@ fn bounded(file: impl Read) -> Result<String, Error> {
     if read as u64 > MAX_BYTES {
         Err(Error::new(
             ErrorKind::InvalidData,
-            "it is longer than 4 MiB",
+            "the file is longer than 4 MiB",
         ))
     } else {
         Ok(text)

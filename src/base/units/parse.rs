@@ -135,7 +135,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     let value: f64 = number
         .replace('_', "")
         .parse()
-        .map_err(|_| fail("it does not begin with a number".to_owned()))?;
+        .map_err(|_| fail("the text does not begin with a number".to_owned()))?;
     if !value.is_finite() || value < 0.0 {
         return Err(fail(
             "the number must be finite and not negative".to_owned(),
@@ -143,7 +143,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     }
     // Zero needs no unit.
     if unit.is_empty() && value != 0.0 {
-        return Err(fail(format!("it has no unit (one of {})", allowed())));
+        return Err(fail(format!("the unit is missing (one of {})", allowed())));
     }
     let factor = match kind.units.iter().find(|(name, _)| *name == unit) {
         Some(&(_, factor)) => factor,
@@ -163,7 +163,7 @@ fn positive<T>(text: &str, kind: &QuantityKind, value: Option<T>) -> Result<T, Q
     value.ok_or_else(|| QuantityError {
         text: text.chars().take(40).collect(),
         what: kind.what,
-        why: "it must be more than zero".to_owned(),
+        why: "the value must be more than zero".to_owned(),
         example: kind.example,
     })
 }
@@ -174,7 +174,7 @@ impl FromStr for Span {
         let span = Self::from_seconds(parse(text, &TIME)?);
         // from_seconds() saturates, so MAX means any longer duration.
         positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
-            why: "it is longer than 213 days".to_owned(),
+            why: "the time is longer than 213 days".to_owned(),
             ..e
         })
     }
@@ -189,7 +189,7 @@ impl FromStr for Bytes {
             return Err(QuantityError {
                 text: text.chars().take(40).collect(),
                 what: SIZE.what,
-                why: "it must be a whole number of bytes below 9 EB".to_owned(),
+                why: "the size must be a whole number of bytes below 9 EB".to_owned(),
                 example: SIZE.example,
             });
         }

@@ -213,7 +213,7 @@ fn unknown_and_missing_keys_are_refused() {
 fn wrong_types_are_refused() {
     refused(
         r#"
-        "two" => 2 => 1: `name` … the number 2 … a text in quotes
+        "two" => 2 => 1: `name` … the number 2 … text in quotes
         "two" => "" => 1: `name` … found "" … one line
         "one line" => "a\tb" => 2: `description` … one line
         size = 4 => size = 4.5 => 27: `dimension[0].size` … 4.5 … whole number
@@ -236,7 +236,7 @@ fn bad_units_are_refused() {
     refused(
         r#"
         450 GB/s => 450 gb/s => 28: `dimension[0].bandwidth` … `gb/s` … GiB/s
-        450 GB/s => 450 => 28: `dimension[0].bandwidth` … no unit
+        450 GB/s => 450 => 28: `dimension[0].bandwidth` … the unit is missing
         450 GB/s => 0 GB/s => 28: `dimension[0].bandwidth` … more than zero
         450 GB/s => 450 ns => 28: `dimension[0].bandwidth` … is not a bandwidth
         80 GB => 80.5 B => 8: `npu.fast.memory_capacity` … whole number of bytes

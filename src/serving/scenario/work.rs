@@ -276,7 +276,7 @@ fn table_of<'d>(
     let mut reader = TableReader::open(&path)?;
     if let Some(field) = table.get("where") {
         for (column, value) in field.table(None)?.fields() {
-            reader.filter(column, value.text("a text in quotes")?)?;
+            reader.filter(column, value.text("text in quotes")?)?;
         }
     }
     Ok((reader, table))

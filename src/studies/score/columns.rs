@@ -176,7 +176,7 @@ fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
         for (value, field) in field.table(None)?.fields() {
             let mut options = BTreeMap::new();
             for (name, field) in field.table(None)?.fields() {
-                let text = field.text("a text in quotes")?.to_owned();
+                let text = field.text("text in quotes")?.to_owned();
                 options.insert(key(name, &field)?, text);
             }
             values.insert(value.to_owned(), options);
@@ -213,7 +213,7 @@ impl RunColumns {
                 continue;
             };
             for (name, field) in field.table(None)?.fields() {
-                let value = field.text("a text in quotes")?.to_owned();
+                let value = field.text("text in quotes")?.to_owned();
                 let key = key(name, &field)?;
                 let source = if column {
                     OptionSource::Column(value)

@@ -75,10 +75,10 @@ impl OutputSet {
             OutputTarget::File(to, before) => {
                 if let Some(input) = before.as_ref().and_then(|_| self.input_at(path)) {
                     let found = if input == path {
-                        "this command reads it, and so does not write it".to_owned()
+                        "this command reads the file, so it cannot write it".to_owned()
                     } else {
                         format!(
-                            "it is the file {}, which this command reads, and so does not write",
+                            "this is the file {}, which this command reads, so it cannot write it",
                             input.display()
                         )
                     };
@@ -99,11 +99,11 @@ impl OutputSet {
             OutputTarget::Descriptor(_) => Some(path.to_owned()),
         };
         if name.is_some_and(|name| !self.claimed.insert(name)) {
-            let found = "two outputs of this command are this file".to_owned();
+            let found = "two outputs of this command have this path".to_owned();
             return Err(TraceError::refused_in(
                 path,
                 found,
-                "another name for one of them",
+                "another path for one of the outputs",
             ));
         }
         Ok(OutputClaim {
@@ -206,14 +206,14 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
         ),
     };
     let found = format!(
-        "it cannot be given its name{because}\n  new: {}\n  as before: {}",
+        "the finished file cannot be renamed to its final name{because}\n  replaced: {}\n  unchanged: {}",
         names(new),
         names(old)
     );
     TraceError::refused_in(
         &old[0].path,
         found,
-        "the same command once more, when the cause is gone",
+        "the same command again, when the cause is removed",
     )
 }
 
@@ -245,7 +245,7 @@ mod tests {
         fs::create_dir(at("b")).unwrap();
         let error = outputs.commit().unwrap_err().to_string();
         for part in [
-            "b: it cannot be given its name".to_owned(),
+            "b: the finished file cannot be renamed to its final name".to_owned(),
             format!("new: {}", at("a").display()),
             format!(
                 "as before: {} to {} (2 files)",

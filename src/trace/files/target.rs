@@ -40,7 +40,7 @@ impl OutputTarget {
     /// Determines the target of `path`.
     pub fn find(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {
-            let found = "it is no name of a file".to_owned();
+            let found = "the path does not end in a file name".to_owned();
             return Err(TraceError::refused_in(path, found, "a name in that folder"));
         }
         if let Some(number) = descriptor(path) {
@@ -51,10 +51,10 @@ impl OutputTarget {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Self::File(end_of_links(path)?, None));
             }
-            Err(error) => return Err(TraceError::io(path, "look at", error)),
+            Err(error) => return Err(TraceError::io(path, "inspect", error)),
         };
         if there.is_dir() {
-            let found = "it is a folder, and a file is to be written".to_owned();
+            let found = "this is a folder, but the output is a file".to_owned();
             return Err(TraceError::refused_in(path, found, "a name in that folder"));
         }
         if !there.is_file() {
@@ -88,8 +88,8 @@ fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     }
     Err(TraceError::refused_in(
         &path,
-        "links lead from one to another and nowhere else".to_owned(),
-        "another name",
+        "the symbolic links form a cycle".to_owned(),
+        "another path",
     ))
 }
 

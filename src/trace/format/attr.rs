@@ -208,7 +208,7 @@ impl<'a> AttrView<'a> {
         match self.number() {
             Some(AttrNumber::Unsigned(v)) => Ok(v != 0),
             Some(AttrNumber::Signed(v)) => Ok(v != 0),
-            _ => Err(self.unreadable("yes or no")),
+            _ => Err(self.unreadable("a boolean")),
         }
     }
 
@@ -358,7 +358,7 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     match raw {
         WireValue::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
             Ok(text) => format!("\"{}\"", super::escape(text)),
-            Err(_) => format!("{} bytes that are no text", bytes.len()),
+            Err(_) => format!("{} bytes that are not text", bytes.len()),
         },
         _ => match found.number() {
             Some(AttrNumber::Unsigned(value)) => value.to_string(),

@@ -103,7 +103,7 @@ impl TraceContents {
             if error.is_missing() {
                 FileDigest::refused(
                     file,
-                    "it is not there, and the job's file names it".to_owned(),
+                    "the file does not exist, but the job's file names it".to_owned(),
                 )
             } else {
                 error
@@ -166,7 +166,7 @@ impl TraceContents {
     pub fn open_compressed(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
-        let size = file.metadata().map_err(io("ask for the size"))?.len();
+        let size = file.metadata().map_err(io("read the size"))?.len();
         let held = if size >= MAP_FROM {
             ContentsStorage::Mapped(MappedFile::new(&file, path).map_err(io("map"))?)
         } else {
@@ -226,7 +226,7 @@ impl DecompressedStream<'static> {
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
-        let metadata = file.metadata().map_err(io("ask for the size"))?;
+        let metadata = file.metadata().map_err(io("read the size"))?;
         // A named pipe has no known size.
         if metadata.is_file() {
             Self::new(file, CompressedSize::Known(metadata.len()))
@@ -288,13 +288,16 @@ fn not_found(path: &Path, why: &str) -> TraceError {
     let folders = folders_with_traces(path);
     let (found, hint) = match &folders[..] {
         [] if !path.exists() => (
-            format!("there is no such file or folder, and {why}"),
+            format!("no such file or folder; {why}"),
             format!("give {form}"),
         ),
-        [] => (format!("no traces here: {why}"), format!("give {form}")),
+        [] => (format!("no usable traces: {why}"), format!("give {form}")),
         [first, ..] => (
-            format!("no traces here, but in {} of its folders", folders.len()),
-            format!("one of them, such as {}", first.display()),
+            format!(
+                "the folder has no traces, but {} of its subfolders have some",
+                folders.len()
+            ),
+            format!("one of the subfolders, such as {}", first.display()),
         ),
     };
     TraceError::refused_in(path, found, hint)

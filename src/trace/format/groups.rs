@@ -76,7 +76,9 @@ pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     let file: GroupFile = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed(
             0,
-            format!("{e}; a group file is a JSON object from group to ranks, {{\"1\": [0, 1]}}"),
+            format!(
+                "{e}; expected a JSON object from group names to ranks, such as {{\"1\": [0, 1]}}"
+            ),
         )
     })?;
     Ok(file.0)
@@ -98,7 +100,7 @@ impl<'de> Visitor<'de> for GroupVisitor {
     type Value = DeclaredGroups;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object from group to ranks")
+        f.write_str("an object from group names to ranks")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<DeclaredGroups, A::Error> {
@@ -125,7 +127,10 @@ impl GroupEntry {
         match self.pg_name {
             serde_json::Value::String(name) => Ok((name, self.ranks)),
             serde_json::Value::Number(number) => Ok((number.to_string(), self.ranks)),
-            other => Err(unreadable(node, &format!("`pg_name` is {other}"))),
+            other => Err(unreadable(
+                node,
+                &format!("`pg_name` is {other}, expected text or a number"),
+            )),
         }
     }
 }

@@ -93,14 +93,12 @@ impl JobFile {
             TraceError::in_text(
                 at,
                 None,
-                format!("{error}; a job's file begins with {SCHEMA}"),
+                format!("{error}; expected a job's file of schema {SCHEMA}"),
             )
         })?;
         if document.schema != SCHEMA {
             let found = escape(&document.schema);
-            return Err(wrong(format!(
-                "its schema is `{found}`, and {SCHEMA} is known here"
-            )));
+            return Err(wrong(format!("the schema is `{found}`, expected {SCHEMA}")));
         }
         let mut ranks = Vec::with_capacity(document.ranks.len());
         for row in document.ranks {
@@ -108,14 +106,14 @@ impl JobFile {
             // A job file must not refer to files outside its folder.
             if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
                 return Err(wrong(format!(
-                    "rank {}: `{file}` is no name of a file in this folder",
+                    "rank {}: `{file}` is not the name of a file in the job's folder",
                     row.rank
                 )));
             }
             let Ok(hash) = blake3::Hash::from_hex(&row.blake3) else {
                 let found = escape(&row.blake3);
                 return Err(wrong(format!(
-                    "rank {}: `{found}` is no BLAKE3 hash",
+                    "rank {}: `{found}` is not a BLAKE3 hash",
                     row.rank
                 )));
             };
@@ -130,7 +128,10 @@ impl JobFile {
         }
         ranks.sort_by_key(|row| row.rank);
         if let Some(pair) = ranks.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-            return Err(wrong(format!("it names rank {} twice", pair[0].rank)));
+            return Err(wrong(format!(
+                "the job's file names rank {} twice",
+                pair[0].rank
+            )));
         }
         let Ok(roles) = document.roles.parse();
         Ok(Self {
@@ -246,13 +247,17 @@ mod tests {
                 "chakram.job.2",
                 "its schema is `chakram.job.2`",
             ),
-            ("\"rank\":7", "\"rank\":1", "it names rank 1 twice"),
+            (
+                "\"rank\":7",
+                "\"rank\":1",
+                "the job's file names rank 1 twice",
+            ),
             (
                 "it's \\\"a\\\".7.et",
                 "../x.et",
-                "`../x.et` is no name of a file",
+                "`../x.et` is not the name of a file",
             ),
-            ("\"blake3\":\"", "\"blake3\":\"x", "is no BLAKE3 hash"),
+            ("\"blake3\":\"", "\"blake3\":\"x", "is not a BLAKE3 hash"),
             ("\"1\": [0,7]", "\"\\u001b\": [0,7]", "is declared twice"),
             ("\"ranks\"", "\"other\"", "missing field `ranks`"),
         ] {

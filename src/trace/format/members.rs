@@ -64,11 +64,13 @@ impl TraceMembers {
         let cores: Vec<usize> = cores.into_iter().collect();
         for (what, lengths) in lengths.into_iter().chain([("cores", cores)]) {
             if let Some(length) = lengths.into_iter().find(|&length| length != count) {
-                return Err(format!("it has {length} {what} for {count} ranks"));
+                return Err(format!(
+                    "the attribute has {length} {what} for {count} ranks"
+                ));
             }
         }
         if !members.ranks.is_sorted_by(|a, b| a < b) || count < 2 {
-            return Err("its ranks are not two or more in ascending order".to_owned());
+            return Err("the attribute's ranks are not two or more in ascending order".to_owned());
         }
         Ok(members)
     }
@@ -128,7 +130,7 @@ pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError
         return Err(TraceError::malformed(
             first.offset,
             format!(
-                "attribute `{MEMBERS}`: it stands for {} ranks from {low} to {high}, and is read as the trace of rank {rank}",
+                "attribute `{MEMBERS}`: the trace stands for {} ranks from {low} to {high}, but was read as the trace of rank {rank}",
                 members.ranks.len()
             ),
         ));

@@ -194,8 +194,8 @@ pub fn upgrade(
         let message = upgrade_record(generation, record, first).map_err(|e| {
             let e = if concluded {
                 e.with_cause(&format!(
-                    "the records before say {generation}; if that is wrong, use {} of \
-                     `chakram convert trace`, if the file is damaged, its {}",
+                    "the records before this one are of generation {generation}; if that is wrong, \
+                     use {} of `chakram convert trace`; if the file is damaged, use {}",
                     SettingKey::Generation,
                     SettingKey::Salvage
                 ))

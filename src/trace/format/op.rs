@@ -148,20 +148,20 @@ impl<'a> NodeAttributes<'a> {
             return Err(TraceError::refused(
                 id,
                 format!(
-                    "`in_switch` is \"{}\" on a node of type {kind}, which is no load or store",
+                    "`in_switch` is \"{}\" on a node of type {kind}, expected it only on loads (2) and stores (3)",
                     escape(found)
                 ),
-                "drop the attribute; collectives among NPUs are nodes of their own",
+                "remove the attribute; collectives among NPUs are separate nodes",
             ));
         }
         if let Some(found) = self.remote_memory.filter(|_| !matches!(kind, 2 | 3)) {
             return Err(TraceError::refused(
                 id,
                 format!(
-                    "`remote_memory` is \"{}\" on a node of type {kind}, which is no load or store",
+                    "`remote_memory` is \"{}\" on a node of type {kind}, expected it only on loads (2) and stores (3)",
                     escape(found)
                 ),
-                "drop the attribute; it names the memory that a load or store reaches",
+                "remove the attribute, which names the memory that a load or store accesses",
             ));
         }
         match kind {
@@ -183,16 +183,16 @@ impl<'a> NodeAttributes<'a> {
             8..=10 => Err(TraceError::refused(
                 id,
                 format!(
-                    "node type {kind} is that of a {} node of newer schemas, which no model here prices",
+                    "node type {kind} is a {} node of newer schemas, for which there is no time model",
                     ["storage", "batch", "checkpoint"][kind as usize - 8]
                 ),
-                "leave such nodes out when the trace is captured, or make them kernels of the host",
+                "leave such nodes out of the capture, or write them as host work",
             )),
             other => Err(TraceError::refused(
                 id,
-                format!("node type {other} does not exist; schemas have 0 to 10"),
-                "look whether the file was written by an older tool (before October 2023), whose \
-                 numbering differs",
+                format!("node type {other} does not exist, expected 0 to 10"),
+                "check whether an older tool (before October 2023) wrote the file, because its \
+                 numbers of node types differ",
             )),
         }
     }
@@ -211,8 +211,8 @@ impl<'a> NodeAttributes<'a> {
                 Some("") => {
                     return Err(TraceError::refused(
                         id,
-                        "`remote_memory` is empty, and names no memory",
-                        "name one of the machine's [remote_memories.NAME], or drop the attribute",
+                        "`remote_memory` is empty, expected the name of a memory",
+                        "name one of the machine's [remote_memories.NAME], or remove the attribute",
                     ));
                 }
                 Some(name) => MemoryLocation::Named(name),
@@ -220,16 +220,16 @@ impl<'a> NodeAttributes<'a> {
             1 if self.remote_memory.is_some() => {
                 return Err(TraceError::refused(
                     id,
-                    "`remote_memory` on an access of local memory",
-                    "set `tensor_loc` to 2 for remote memory, or drop the attribute",
+                    "`remote_memory` is set on an access of local memory (`tensor_loc` 1)",
+                    "set `tensor_loc` to 2 for remote memory, or remove the attribute",
                 ));
             }
             1 => MemoryLocation::Local,
             other => {
                 return Err(TraceError::refused(
                     id,
-                    format!("`tensor_loc` is {other}, which names no memory"),
-                    "1 is local, 2 (or nothing) is remote",
+                    format!("`tensor_loc` is {other}, expected 1 or 2"),
+                    "1 for local memory, or 2 (or no attribute) for remote memory",
                 ));
             }
         };
@@ -238,8 +238,8 @@ impl<'a> NodeAttributes<'a> {
             Some(_) if place == MemoryLocation::Local => {
                 return Err(TraceError::refused(
                     id,
-                    "`in_switch` on local memory, which is behind no switch",
-                    "set `tensor_loc` to 2 for remote memory, or drop the attribute",
+                    "`in_switch` is set on an access of local memory, which has no switch",
+                    "set `tensor_loc` to 2 for remote memory, or remove the attribute",
                 ));
             }
             Some(found) if found == Self::gathering(store) => true,
@@ -249,7 +249,7 @@ impl<'a> NodeAttributes<'a> {
                 return Err(TraceError::refused(
                     id,
                     format!("`in_switch` is \"{}\" on a {what}", escape(found)),
-                    format!("on a {what} it is {expected:?}"),
+                    format!("{expected:?}, the only value for a {what}"),
                 ));
             }
         };
@@ -279,8 +279,8 @@ impl<'a> NodeAttributes<'a> {
         let Some(far) = far else {
             return Err(TraceError::refused(
                 id,
-                format!("a {what} without `{needed}`: nobody knows the other rank"),
-                "traces that the Python converter made from PyTorch lack it; convert the capture anew",
+                format!("a {what} without `{needed}`, so the other rank is unknown"),
+                "convert the capture again; traces that Chakra's Python converter made from PyTorch lack the attribute",
             ));
         };
         let Some(bytes) = self.comm_size else {
@@ -292,8 +292,11 @@ impl<'a> NodeAttributes<'a> {
             tag: i32::try_from(self.comm_tag).map_err(|_| {
                 TraceError::refused(
                     id,
-                    format!("`comm_tag` is {}", self.comm_tag),
-                    "tags have 32 bits",
+                    format!(
+                        "`comm_tag` is {}, expected a number of 32 bits",
+                        self.comm_tag
+                    ),
+                    "a tag below 2^31",
                 )
             })?,
             bytes: self.bounded(id, bytes)?,
@@ -315,8 +318,8 @@ impl<'a> NodeAttributes<'a> {
         let kind = CollectiveKind::from_comm_type(number).ok_or_else(|| {
             TraceError::refused(
                 id,
-                format!("`comm_type` {number} is no collective; the schema has 0 to 9"),
-                "look whether the file was written by an older tool, whose numbering differs",
+                format!("`comm_type` is {number}, expected a collective from 0 to 9"),
+                "check whether an older tool wrote the file, because its numbers of collectives differ",
             )
         })?;
         let bytes = match (self.comm_size, kind) {
@@ -327,8 +330,8 @@ impl<'a> NodeAttributes<'a> {
         if !self.splits.is_empty() && kind != CollectiveKind::AllToAll {
             return Err(TraceError::refused(
                 id,
-                format!("`send_bytes` or `receive_bytes` on an {kind}"),
-                "drop them; only members of an all-to-all exchange unequal parts",
+                format!("`send_bytes` or `receive_bytes` is set on a collective of kind {kind}"),
+                "remove the attributes; only members of an all-to-all exchange unequal parts",
             ));
         }
         Ok(Op::Collective {
@@ -348,7 +351,7 @@ impl<'a> NodeAttributes<'a> {
         TraceError::refused(
             id,
             format!("a {what} without `comm_size`"),
-            "write the attribute; without it the cost is unknown",
+            "write the attribute; without a size the cost is unknown",
         )
     }
 
@@ -356,8 +359,8 @@ impl<'a> NodeAttributes<'a> {
         if bytes > i64::MAX as u64 {
             return Err(TraceError::refused(
                 id,
-                format!("`comm_size` is {bytes}"),
-                "sizes are below 2^63 bytes; a negative number was probably written as unsigned",
+                format!("`comm_size` is {bytes}, expected less than 2^63"),
+                "a size in bytes; a negative number was probably written as unsigned",
             ));
         }
         Ok(bytes)
@@ -368,8 +371,8 @@ fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
     u32::try_from(value).map_err(|_| {
         TraceError::refused(
             id,
-            format!("`{attribute}` is {value}, which is no rank"),
-            "ranks count from 0 and have 32 bits",
+            format!("`{attribute}` is {value}, expected a rank of 32 bits"),
+            "a rank; ranks count from 0",
         )
     })
 }
@@ -407,7 +410,7 @@ mod tests {
                 4,
                 2,
                 "all_gather",
-                "node of type 4, which is no load or store",
+                "node of type 4, expected it only on loads (2) and stores (3)",
             ),
             (7, 2, "reduce_scatter", "node of type 7"),
             (0, 2, "", "node of type 0"),

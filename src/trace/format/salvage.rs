@@ -118,8 +118,8 @@ pub fn salvage(
         Some(Ok(_)) => {
             return Err(TraceError::refused_at(
                 super::TraceLocation::default(),
-                "text that is one value of JSON, of which no part is sound by itself",
-                format!("{} with .et files and JSON Lines", SettingKey::Salvage),
+                "the text is a single JSON value, from which no part can be salvaged",
+                format!("{} only with .et files and JSON Lines", SettingKey::Salvage),
             ));
         }
         Some(Err(error)) => return Err(error),
@@ -128,7 +128,7 @@ pub fn salvage(
     if metadata.is_none() && found.is_empty() {
         return Err(TraceError::malformed(
             0,
-            "nothing in this file is a sound record of an execution trace",
+            "the file contains no intact record of an execution trace",
         ));
     }
     let mut out = Vec::with_capacity(contents.len());

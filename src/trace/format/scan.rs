@@ -247,7 +247,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             } else if attr.name == CORE.as_bytes() {
                 let core = attr.as_str().ok().flatten().and_then(core_place);
                 let core = core.ok_or_else(|| {
-                    let why = format!("attribute `{CORE}` is no place of a core such as `3,1`");
+                    let why = format!("attribute `{CORE}` is not the place of a core, expected x and y such as `3,1`");
                     TraceError::malformed(offset, why).in_record(record.number, record.offset)
                 })?;
                 metadata.core = Some(core);

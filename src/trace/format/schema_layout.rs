@@ -96,7 +96,7 @@ fn check_fields(
         if seen >> number & 1 == 1 && kind.once() {
             return Err(TraceError::malformed(
                 at,
-                format!("field {number} comes twice"),
+                format!("field {number} occurs twice"),
             ));
         }
         seen |= 1 << number;
@@ -164,7 +164,7 @@ impl FieldKind {
     fn words(self) -> String {
         match self {
             Self::Number | Self::Numbers => "a number".to_owned(),
-            Self::Enum(most) => format!("a number up to {most}"),
+            Self::Enum(most) => format!("a number of at most {most}"),
             Self::Packed | Self::Packed32 | Self::Packed64 => "a list of numbers".to_owned(),
             Self::Fixed32 | Self::Fixed32s => "a number of 32 bits".to_owned(),
             Self::Fixed64 => "a number of 64 bits".to_owned(),

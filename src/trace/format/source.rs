@@ -187,7 +187,7 @@ impl<R: BufRead> FrameReader<R> {
             .varint()
             .map_err(wrong)?;
         if announced > MAX_RECORD {
-            let found = format!("a record of {announced} bytes; a length has at most 32 bits");
+            let found = format!("a record of {announced} bytes, expected less than 2^32");
             return Err(wrong(TraceError::malformed(start, found)));
         }
         let offset = self.offset;
@@ -196,7 +196,8 @@ impl<R: BufRead> FrameReader<R> {
         file::append_all(source, 0, record).map_err(reading)?;
         let read = record.len();
         if (read as u64) < announced {
-            let found = format!("{announced} bytes are announced, {read} are left");
+            let found =
+                format!("the record's length is {announced} bytes, but only {read} are left");
             return Err(wrong(TraceError::malformed(offset, found)));
         }
         self.offset += read;

@@ -60,7 +60,7 @@ fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
     numbers.filter(sound).ok_or_else(|| {
         TraceError::refused(
             id,
-            format!("`{name}` is \"{}\"", escape(text)),
+            format!("`{name}` is \"{}\", expected a list of bytes", escape(text)),
             "write the bytes for each member of the group, such as [512, 0, 1024], less than 2^63 together",
         )
     })

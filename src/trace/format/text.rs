@@ -71,8 +71,8 @@ pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
 pub(super) fn capture(name: &str) -> TraceError {
     TraceError::refused_at(
         TraceLocation::default(),
-        format!("this is {name}, no execution trace"),
-        "`chakram convert pytorch` makes traces of the host and Kineto traces of a run",
+        format!("this is {name}, not an execution trace"),
+        "`chakram convert pytorch` converts the host traces and Kineto traces of a run",
     )
 }
 

@@ -57,7 +57,7 @@ pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
             }
             TraceError::refused_at(
                 TraceLocation::default(),
-                "JSON that holds no execution trace",
+                "the JSON is not an execution trace",
                 "JSON Lines of `chakram convert trace`, the output of chakra_jsonizer, or an object \
                  with `workload_graph` or `nodes`",
             )

@@ -129,7 +129,10 @@ impl<'a> WireCursor<'a> {
 
     #[cold]
     fn too_few(&self, n: u64) -> TraceError {
-        let found = format!("{n} bytes are announced, {} are left", self.rest.len());
+        let found = format!(
+            "the length is {n} bytes, but only {} are left",
+            self.rest.len()
+        );
         TraceError::malformed(self.offset(), found)
     }
 
@@ -195,7 +198,7 @@ impl<'a> WireCursor<'a> {
         while let Some(&innermost) = open.last() {
             let at = self.offset();
             if self.is_empty() {
-                return Err(TraceError::malformed(start, "a group that never ends"));
+                return Err(TraceError::malformed(start, "the group has no end"));
             }
             let key = self.varint()?;
             let inner = u32::try_from(key >> 3)
@@ -221,7 +224,7 @@ impl<'a> WireCursor<'a> {
                 _ => {
                     return Err(TraceError::malformed(
                         at,
-                        "a group that is not closed properly",
+                        "the group ends with the key of another field",
                     ));
                 }
             }
@@ -256,7 +259,7 @@ pub(super) fn join_varint_bytes(word: u64) -> u64 {
 
 #[cold]
 fn no_wire_type(start: usize, number: u32, kind: u32) -> TraceError {
-    let found = format!("field {number} has wire type {kind}, which does not exist here");
+    let found = format!("field {number} has wire type {kind}, which execution traces do not use");
     TraceError::malformed(start, found)
 }
 
@@ -335,7 +338,7 @@ impl<'a> FrameCursor<'a> {
         if length > MAX_RECORD {
             return Err(TraceError::malformed(
                 start,
-                format!("a record of {length} bytes; a length has at most 32 bits"),
+                format!("a record of {length} bytes, expected less than 2^32"),
             ));
         }
         let offset = self.cursor.offset();
@@ -389,7 +392,7 @@ mod tests {
         let error = frames.next_record().unwrap_err().to_string();
         assert!(error.contains("record 1, byte 4"), "{error}");
         assert!(
-            error.contains("5 bytes are announced, 1 are left"),
+            error.contains("the length is 5 bytes, but only 1 are left"),
             "{error}"
         );
     }

@@ -123,8 +123,8 @@ impl<W: Write> TraceWriter<W> {
         if node.groups.is_some() && !declares {
             return Err(TraceError::refused(
                 node.id,
-                "it declares process groups, which readers expect of a metadata node only",
-                "declare them with a node of their own",
+                "the node declares process groups, which readers expect only on a metadata node",
+                "declare the groups with a separate metadata node",
             ));
         }
         let shapes = node.labels;
@@ -134,8 +134,8 @@ impl<W: Write> TraceWriter<W> {
             if !inputs.values.is_empty() {
                 return Err(TraceError::refused(
                     node.id,
-                    "both its process groups and its inputs have values, which share one field",
-                    "leave the values of its inputs empty",
+                    "the node has both process groups and input values, but both use the same field",
+                    "leave the values of the node's inputs empty",
                 ));
             }
             inputs.values = groups;
@@ -164,8 +164,8 @@ impl<W: Write> TraceWriter<W> {
             if !same_node(&whole[..plain], whole) {
                 return Err(TraceError::refused(
                     node.id,
-                    format!("an attribute `{name}` is to be written that contradicts the node"),
-                    "replays read this name (proto/README.md); choose another",
+                    format!("the additional attribute `{name}` contradicts the node"),
+                    "another name; replays read this one (proto/README.md)",
                 ));
             }
         }
@@ -278,8 +278,8 @@ fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>,
     if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
         return Err(TraceError::refused(
             id,
-            "its labels say other shapes than its arguments or results",
-            "say them once",
+            "the node's labels state other shapes than its arguments or results",
+            "state the shapes only once",
         ));
     }
     let shapes = if shapes.is_empty() { io.shapes } else { shapes };

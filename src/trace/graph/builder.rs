@@ -160,7 +160,7 @@ impl GraphBuilder {
         if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
             return Err(TraceError::refused(
                 node.id,
-                "more nodes or dependencies than 32-bit indices can tell apart",
+                "more nodes or dependencies than 32-bit indices can address",
                 "split the trace, for example by step",
             ));
         }
@@ -168,7 +168,7 @@ impl GraphBuilder {
             return Err(TraceError::refused(
                 node.id,
                 "a second node with this id",
-                "ids are unique within one file; the producer is at fault",
+                "give each node of a file its own id; the tool that wrote the file is at fault",
             ));
         }
         if self.names.stage(node.name) {
@@ -182,7 +182,7 @@ impl GraphBuilder {
                         return Err(TraceError::refused(
                             node.id,
                             format!(
-                                "group `{}` is declared twice, with other ranks",
+                                "group `{}` is declared twice, with different ranks",
                                 escape(&name)
                             ),
                             format!(
@@ -268,7 +268,9 @@ impl GraphBuilder {
     /// Interns the staged names; an error about a full arena names the node `last`.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.settle(&mut self.graph.name_of);
-        settled.ok_or_else(|| TraceError::refused(last, "more than 4 GiB of names", "shorten them"))
+        settled.ok_or_else(|| {
+            TraceError::refused(last, "more than 4 GiB of names", "shorten the names")
+        })
     }
 
     /// Returns type, lane, FLOPs, bytes and detail of a node. Appends collectives and messages to their lists.
@@ -407,15 +409,15 @@ impl GraphBuilder {
             Some(own) if own != self.rank => Err(TraceError::refused(
                 id,
                 format!(
-                    "its own end is rank {own}, but this is the trace of rank {}",
+                    "the message's own end is rank {own}, but this is the trace of rank {}",
                     self.rank
                 ),
-                "look whether the files are numbered as the job was",
+                "check that the files' numbers are the job's ranks",
             )),
             _ if peer == self.rank => Err(TraceError::refused(
                 id,
                 format!("rank {peer} sends to itself"),
-                "a message has two ends; copy within an NPU with a memory node",
+                "write a copy within an NPU as a memory node; a message needs two ranks",
             )),
             _ => Ok(()),
         }

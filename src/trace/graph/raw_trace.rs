@@ -115,7 +115,7 @@ const USUAL_RECORD: usize = 64;
 /// fault, because there could be one per byte of the file.
 #[cold]
 fn zeros(record: RawRecord<'_>) -> ReadFault {
-    let found = "zeros, where a node is expected: a second record of no bytes in a row";
+    let found = "found zero bytes (a second empty record in a row), expected a node";
     let error = TraceError::malformed(record.offset, found);
     ReadFault {
         node: None,
@@ -212,7 +212,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed(
                 record.offset,
-                "more nodes or dependencies than 32-bit indices can tell apart",
+                "more nodes or dependencies than 32-bit indices can address",
             );
             self.faults.push(ReadFault { node: None, error });
             return false;

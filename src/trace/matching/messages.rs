@@ -167,8 +167,8 @@ impl<S> MessageDisagreement<S> {
                 };
                 let far = half.ends().1;
                 format!(
-                    "{} has no partner: it is {what} {k} (counted from 0) {end} rank {far} with tag {} and {} \
-                     bytes, and rank {far} has only {k} such {other}s",
+                    "{} has no partner: this is {what} {k} (counted from 0) {end} rank {far} with \
+                     tag {} and {} bytes, but rank {far} has only {k} such {other}s",
                     named(half),
                     half.channel.tag,
                     bytes(half.at),

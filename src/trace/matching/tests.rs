@@ -45,8 +45,8 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let named = |half: &MessageHalf| format!("rank {}", half.ends().0);
     assert_eq!(
         count.text(named, |_| 8),
-        "rank 0 has no partner: it is send 1 (counted from 0) to rank 1 with tag 5 and 8 bytes, and rank 1 has \
-         only 1 such receives"
+        "rank 0 has no partner: this is send 1 (counted from 0) to rank 1 with tag 5 and 8 bytes, but \
+         rank 1 has only 1 such receives"
     );
 }
 

@@ -19,7 +19,7 @@ const LENIENT: &[(&str, &str)] = &[
     ("u_x_dup_id", "node 1: a second node with this id"),
     ("u_x_lonely_recv", "rank 1 node 1 `recv` has no partner"),
     ("u_x_lonely_send", "rank 0 node 1 `send` has no partner"),
-    ("u_x_truncated", "200 bytes are announced, 7 are left"),
+    ("u_x_truncated", "200 bytes, but only 7 are left"),
     (
         "u_x_typo_key",
         "key `prefered-dataset-splits`: found an unknown key",

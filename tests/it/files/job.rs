@@ -104,7 +104,7 @@ fn ranks_of_an_earlier_job_are_not_read() {
     let replay = [&["replay"], &all[..], &MACHINE].concat();
     let error = folder.refused(&replay);
     assert!(
-        error.contains("s/job.4.et: it is no part of the job"),
+        error.contains("s/job.4.et: the file is not part of the job"),
         "{error}"
     );
     folder.refused(&["inspect", "s/job.5.et"]);
@@ -135,8 +135,8 @@ fn traces_that_were_changed_are_refused_by_name() {
         .unwrap_or(trace.len() / 2);
     other[at] = b'x';
     for (contents, part) in [
-        (&trace[..trace.len() - 1], "by the job's file"),
-        (&other, "its contents are not those"),
+        (&trace[..trace.len() - 1], "but the job's file states"),
+        (&other, "the contents do not match the hash"),
     ] {
         folder.write("job.2.et", contents);
         for command in [

@@ -195,7 +195,7 @@ fn two_outputs_are_two_files() {
     // A folder is no valid output file.
     fs::create_dir(folder.at("d")).unwrap();
     let error = folder.refused(&["model", "list", "-o", "d"]);
-    assert!(error.contains("it is a folder"), "{error}");
+    assert!(error.contains("this is a folder"), "{error}");
 }
 
 /// All commands that write a report, with the arguments before the option that names its file.

@@ -46,7 +46,7 @@ pub fn run(data: &[u8]) {
             // The rank of a trace is known only when ranks are compared.
             Err(error) => {
                 let text = error.to_string();
-                let own = text.contains("its own end") || text.contains("sends to itself");
+                let own = text.contains("own end is rank") || text.contains("sends to itself");
                 assert!(errors > 0 || own, "{text}");
             }
         }

@@ -143,7 +143,11 @@ fn groups_that_fit_no_job() {
     let text = why(&member(1, 4), &[("g", &[0, 2])]);
     says(
         &text,
-        &["rank 1, node 2", "no member of its group `g`", "ranks 0, 2"],
+        &[
+            "rank 1, node 2",
+            "not a member of the node's group `g`",
+            "ranks 0, 2",
+        ],
     );
     let text = why(&member(0, 4), &[("g", &[0, 2, 0])]);
     says(&text, &["group `g` names rank 0 twice"]);

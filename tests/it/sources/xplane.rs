@@ -391,7 +391,7 @@ fn profiles_that_are_none_are_refused() {
     let output = folder.path("out");
     let profile = pair(&[], [true, true]);
     for (name, contents, part) in [
-        ("cut", &profile[..profile.len() - 9], "bytes are announced"),
+        ("cut", &profile[..profile.len() - 9], "bytes, but only"),
         (
             "idle",
             &space(&[plane("/host:CPU", &[])]),

@@ -63,7 +63,7 @@ fn others_are_refused() {
     folder.write("other.40.et", &stranger);
     let refused = folder.refused(&["replay", "other.40.et", "--machine", "wafer-5x4"]);
     assert!(
-        refused.contains("attribute `members`: it stands for 8 ranks from 8 to 15")
+        refused.contains("attribute `members`: the trace stands for 8 ranks from 8 to 15")
             && refused.contains("rank 40"),
         "{refused}"
     );

@@ -12,7 +12,7 @@ impl FileDigest {
         match self.blake3 {
             Some(hash) if blake3::hash(bytes) != hash => Err(Self::broken(
                 file,
-                "its contents are not those of which the job's file has the hash".to_owned(),
+                "the contents do not match the hash in the job's file".to_owned(),
             )),
             _ => Ok(()),
         }
@@ -25,7 +25,10 @@ impl FileDigest {
         } else {
             Err(Self::broken(
                 file,
-                format!("it has {bytes} bytes, and {} by the job's file", self.bytes),
+                format!(
+                    "the file has {bytes} bytes, but the job's file states {}",
+                    self.bytes
+                ),
             ))
         }
     }
@@ -33,7 +36,7 @@ impl FileDigest {
     fn broken(file: &RankFile, found: String) -> TraceError {
         Self::refused(
             file,
-            format!("{found}: it was changed after the job was written"),
+            format!("{found}; the trace was changed after the job was written"),
         )
     }
 
@@ -43,7 +46,7 @@ impl FileDigest {
             &file.path,
             found,
             format!(
-                "write the job again, or {}, which takes files as they are",
+                "write the job again, or pass {}, which accepts changed files",
                 SettingKey::NoVerify
             ),
         )

@@ -123,7 +123,7 @@ impl TraceFinder {
             if self.found.stream.is_some() {
                 return Err(not_found(
                     path,
-                    "it is a second stream, and each is the trace of rank 0",
+                    "this is a second stream, but every stream is the trace of rank 0",
                 ));
             }
             self.found.stream = Some(stream.to_owned());
@@ -136,7 +136,7 @@ impl TraceFinder {
                 Some(prefix) if !prefix.is_empty() => {
                     let job = self
                         .job(path)?
-                        .ok_or_else(|| not_found(path, "it is gone"))?;
+                        .ok_or_else(|| not_found(path, "the job's file was removed"))?;
                     self.take(path, &job)
                 }
                 _ => self.add_file(path),
@@ -212,7 +212,10 @@ impl TraceFinder {
             .and_then(|name| name.to_str())
             .unwrap_or_default();
         let Some((prefix, rank, ending)) = split_name(name) else {
-            return Err(not_found(path, "the name is not `PREFIX.RANK.et`"));
+            return Err(not_found(
+                path,
+                "the name does not have the form `PREFIX.RANK.et`",
+            ));
         };
         if ENDINGS[ending] == ANYTHING {
             refuse_capture(path)?;
@@ -267,11 +270,11 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
     TraceError::refused_in(
         path,
         format!(
-            "it is no part of the job beside it: {} names no rank {rank}, so it may be of an earlier job",
+            "the file is not part of the job in its folder: {} does not name rank {rank}, so the trace may be of an earlier job",
             job.display()
         ),
         format!(
-            "the prefix of the job for its ranks alone, or {} to read the file all the same",
+            "the prefix of the job to read only its ranks, or {} to read this file too",
             SettingKey::NoVerify
         ),
     )

@@ -125,6 +125,6 @@ pub(super) fn several(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
         more => format!(" and {more} more"),
     };
     let named = named.join(", ");
-    let found = format!("the folder holds several jobs; name one: {named}{more}");
+    let found = format!("the folder contains several jobs; name one: {named}{more}");
     not_found(folder, &found)
 }

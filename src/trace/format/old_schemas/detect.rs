@@ -68,17 +68,18 @@ impl GenerationCandidate {
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed(
                     record.offset,
-                    "it has fields that are not in the schema",
+                    "the record has fields that are not in the schema",
                 )),
                 (_, false) => Err(TraceError::malformed(
                     record.offset,
-                    "its lists of numbers are in pieces",
+                    "the lists of numbers are not packed",
                 )),
                 _ => Ok(()),
             }
         };
         if record.number == 0 && self.metadata {
-            let mut why = TraceError::malformed(record.offset, "it has no metadata records");
+            let mut why =
+                TraceError::malformed(record.offset, "the generation has no metadata records");
             for layout in self.generation.metadata() {
                 why = suits(layout).err()?;
             }
@@ -207,8 +208,8 @@ fn ambiguous(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError 
     TraceError::refused_at(
         at(record),
         format!(
-            "a trace of 2023 without a record that tells its generation: it may be of {}, which read \
-             this record differently",
+            "no record shows which schema generation of 2023 the trace has: it may be {}, which \
+             read this record differently",
             names.join(" or ")
         ),
         hint(),
@@ -219,8 +220,8 @@ fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
     TraceError::refused_at(
         at(record),
         format!(
-            "a trace of 2023 whose records contradict one another: this one is no node of any generation \
-             that those before it leave ({})",
+            "the records of this trace of 2023 contradict one another: this record is not a node \
+             in any schema generation that fits the records before it ({})",
             reasons.join("; ")
         ),
         format!(

@@ -86,7 +86,7 @@ pub(super) fn early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceErro
 fn no_field(at: usize, what: &str, number: u32) -> TraceError {
     TraceError::malformed(
         at,
-        format!("{what} of that generation has no field {number}"),
+        format!("{what} has no field {number} in this schema generation"),
     )
 }
 

@@ -132,11 +132,11 @@ fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
         Some(other) => Err(TraceError::refused_at(
             TraceLocation::default(),
             format!(
-                "what is sound in this file may be of {} or {other}",
+                "the intact records of this file may be of generation {} or {other}",
                 best.generation
             ),
             format!(
-                "{} and the generation that wrote the file",
+                "{} with the generation that wrote the file",
                 SettingKey::Generation
             ),
         )),
@@ -242,9 +242,9 @@ impl<'a> RecordSearch<'a> {
             return Ok((message, fit));
         }
         let what = if message.is_empty() {
-            "a record without content, and no sound record behind it"
+            "a record without content, and no intact record after it"
         } else {
-            "a record with unusual fields, and no sound record behind it"
+            "a record with unusual fields, and no intact record after it"
         };
         Err(TraceError::malformed(at, what))
     }
@@ -301,7 +301,7 @@ impl<'a> RecordSearch<'a> {
         }
         let record = found.nodes.len() + usize::from(found.metadata.is_some());
         let patience = match self.scan_budget {
-            0 => "; the search for what is sound behind it was given up",
+            0 => "; the search for intact records after this byte was given up",
             _ => "",
         };
         let why = format!("{}{patience}", why.found());

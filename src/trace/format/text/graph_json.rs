@@ -79,7 +79,7 @@ pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceE
         }
     })?;
     if json.peek().is_some() {
-        return Err(json.error("more behind the end of the object"));
+        return Err(json.error("found text after the end of the object"));
     }
     records.push(&metadata, (1, 1));
     records.bytes.append(&mut nodes.bytes);
@@ -113,7 +113,7 @@ fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError>
                 let name = message::text(json)?;
                 let number = COLLECTIVES.iter().position(|known| *known == name);
                 let number = number.ok_or_else(|| {
-                    at.error(format!("this is none of {}", COLLECTIVES.join(", ")))
+                    at.error(format!("expected one of {}", COLLECTIVES.join(", ")))
                 })?;
                 put_number(&mut attributes, key, ValueKind::Int64, number as u64);
             }
@@ -145,7 +145,7 @@ fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     found.ok_or_else(|| {
         let names = TYPES.map(|(name, _)| name).join(", ");
         at.error(format!(
-            "this is no node type: a number from 0 to 7, {}, or {names}",
+            "expected a node type: a number from 0 to 7, {}, or {names}",
             NODE_TYPES.join(", ")
         ))
     })
@@ -165,7 +165,7 @@ fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError>
     // Below 2^53 nanoseconds, so that the product is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
-        None => Err(at.error("this is no duration in microseconds")),
+        None => Err(at.error("expected a duration in microseconds")),
     }
 }
 
@@ -210,7 +210,11 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
         JsonScalar::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
         JsonScalar::Number(text) if text.parse::<u64>().is_ok() => ValueKind::Uint64,
         JsonScalar::Number(_) => ValueKind::Double,
-        _ => return Err(json.clone().error("an attribute cannot hold this")),
+        _ => {
+            return Err(json.clone().error(
+                "expected a number, text, a boolean or a list of these as the attribute's value",
+            ));
+        }
     })
 }
 

@@ -82,11 +82,11 @@ impl<'a> JsonReader<'a> {
     #[cold]
     fn unexpected(&mut self, expected: &str) -> TraceError {
         let found = match self.peek() {
-            None => "the text ends".to_owned(),
+            None => "the end of the text".to_owned(),
             Some(byte) if byte.is_ascii_graphic() => format!("`{}`", byte as char),
             Some(byte) => format!("the byte {byte:#04x}"),
         };
-        self.error(format!("{found} where {expected} is expected"))
+        self.error(format!("found {found}, expected {expected}"))
     }
 
     /// Skips white space and returns the next byte without consuming it; `None` at the end.
@@ -195,7 +195,7 @@ impl<'a> JsonReader<'a> {
             end += 1 + sign + exponent;
         }
         if !sound {
-            return Err(self.error("this is no number of JSON"));
+            return Err(self.error("expected a JSON number"));
         }
         self.at = start + end;
         Ok(std::str::from_utf8(&rest[..end]).expect("digits and signs"))
@@ -210,7 +210,7 @@ impl<'a> JsonReader<'a> {
         self.at += run(&self.text[start..]);
         if self.text.get(self.at) == Some(&b'"') {
             let text = std::str::from_utf8(&self.text[start..self.at])
-                .map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
+                .map_err(|_| self.error_at(start, "the string is not UTF-8"))?;
             self.at += 1;
             return Ok(Cow::Borrowed(text));
         }
@@ -225,16 +225,16 @@ impl<'a> JsonReader<'a> {
                     self.at += length;
                 }
                 Some(byte) => {
-                    let found = format!("the byte {byte:#04x} in a string, unescaped");
+                    let found = format!("found the unescaped byte {byte:#04x} in a string");
                     return Err(self.error_at(self.at, found));
                 }
-                None => return Err(self.error_at(start, "a string that never ends")),
+                None => return Err(self.error_at(start, "the string has no closing quote")),
             }
         }
         self.at += 1;
         let text = String::from_utf8(text);
         text.map(Cow::Owned)
-            .map_err(|_| self.error_at(start, "a string that is not UTF-8"))
+            .map_err(|_| self.error_at(start, "the string is not UTF-8"))
     }
 
     fn escape(&mut self, text: &mut Vec<u8>) -> JsonResult<()> {
@@ -249,12 +249,12 @@ impl<'a> JsonReader<'a> {
             Some(b'u') => {
                 let found = self.code_point(at);
                 let (found, length) =
-                    found.ok_or_else(|| self.error_at(at, "an escape that is no character"))?;
+                    found.ok_or_else(|| self.error_at(at, "the escape is not a character"))?;
                 text.extend_from_slice(found.encode_utf8(&mut [0; 4]).as_bytes());
                 self.at += length;
                 return Ok(());
             }
-            _ => return Err(self.error_at(at, "an escape that JSON does not have")),
+            _ => return Err(self.error_at(at, "the escape does not exist in JSON")),
         };
         text.push(plain);
         self.at += 2;
@@ -287,7 +287,9 @@ impl<'a> JsonReader<'a> {
         loop {
             match self.scalar()? {
                 JsonScalar::Array | JsonScalar::Object if open.len() >= MAX_DEPTH => {
-                    return Err(self.error(format!("values nested more than {MAX_DEPTH} deep")));
+                    return Err(
+                        self.error(format!("the values are nested more than {MAX_DEPTH} deep"))
+                    );
                 }
                 JsonScalar::Array => {
                     self.at += 1;
@@ -314,7 +316,7 @@ impl<'a> JsonReader<'a> {
                     open.pop();
                     continue;
                 }
-                self.expect(b',', "`,` or the end of what is open")?;
+                self.expect(b',', "`,` or the end of the list or object")?;
                 if close == b'}' {
                     self.key()?;
                 }

@@ -88,9 +88,9 @@ impl<R: BufRead> JsonLineReader<R> {
             }
             if json.peek().is_some() {
                 record.clear();
-                return Err(
-                    json.error("more behind the end of the object; every line is one object")
-                );
+                return Err(json.error(
+                    "found text after the end of the object, expected one object per line",
+                ));
             }
             return Ok(Some(self.line));
         }

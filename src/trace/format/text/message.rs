@@ -95,7 +95,7 @@ impl JsonNode {
             "unknown" => "unknown",
             _ => {
                 return Err(json.error(format!(
-                    "`{}` is no field of a node, which has {NODE_KEYS}",
+                    "`{}` is not a field of a node; expected one of {NODE_KEYS}",
                     escape(key)
                 )));
             }
@@ -176,7 +176,7 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
             "unknown" => unknown = coded(json)?,
             _ => {
                 return Err(json.error(format!(
-                    "`{}` is no field of a metadata record, which has version, attr, unknown",
+                    "`{}` is not a field of a metadata record; expected one of version, attr, unknown",
                     escape(key)
                 )));
             }
@@ -199,7 +199,7 @@ fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
         Ok(())
     } else {
         Err(at.error(format!(
-            "the form is called `{}`; this version reads `{}`",
+            "the schema is `{}`, expected `{}`",
             escape(&found),
             super::SCHEMA
         )))
@@ -218,7 +218,7 @@ fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
 pub(super) fn count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
-    unsigned(&scalar, u64::MAX).ok_or_else(|| at.error("this is no number from 0 to 2^64 - 1"))
+    unsigned(&scalar, u64::MAX).ok_or_else(|| at.error("expected a number from 0 to 2^64 - 1"))
 }
 
 /// Parses a string.
@@ -226,7 +226,7 @@ pub(super) fn text<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceE
     let mut at = json.clone();
     match json.scalar()? {
         JsonScalar::Text(text) => Ok(text),
-        _ => Err(at.error("this is no string")),
+        _ => Err(at.error("expected a string")),
     }
 }
 
@@ -253,7 +253,7 @@ fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceEr
             _ => None,
         }
         .map(|value| value as i32)
-        .ok_or_else(|| at.error(format!("this is none of {}", names.join(", ")))),
+        .ok_or_else(|| at.error(format!("expected one of {}", names.join(", ")))),
     }
 }
 
@@ -261,7 +261,7 @@ fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceEr
 fn coded(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
-    base64::read(&found).ok_or_else(|| at.error("this is no base64"))
+    base64::read(&found).ok_or_else(|| at.error("expected base64"))
 }
 
 fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {

@@ -17,7 +17,7 @@ pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceE
     if json.peek() == Some(b'[') {
         json.array(|json| reading.one(json))?;
         if json.peek().is_some() {
-            return Err(json.error("more behind the end of the array"));
+            return Err(json.error("found text after the end of the array"));
         }
         return Ok(());
     }

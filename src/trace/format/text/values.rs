@@ -193,7 +193,7 @@ impl ValueKind {
             },
         };
         let mut at = at;
-        known.ok_or_else(|| at.error(format!("this is no value of type {}", self.name())))
+        known.ok_or_else(|| at.error(format!("expected a value of type {}", self.name())))
     }
 
     /// Appends the key of field `number` with this type's wire type.

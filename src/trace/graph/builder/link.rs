@@ -34,8 +34,8 @@ impl GraphBuilder {
                     let node = self.graph.ids[self.node_of_pred(place)];
                     return Err(TraceError::refused(
                         node,
-                        format!("it waits for the data of node {id}, which does not exist"),
-                        "the trace is incomplete; capture or convert it anew",
+                        format!("the node depends on the data of node {id}, which does not exist"),
+                        "capture or convert the trace again; it is incomplete",
                     ));
                 }
             };
@@ -52,8 +52,8 @@ impl GraphBuilder {
                     if *pred & CONTROL == 0 {
                         return Err(TraceError::refused(
                             self.graph.ids[node],
-                            "it waits for its own data",
-                            "the trace is broken; capture or convert it anew",
+                            "the node depends on its own data",
+                            "capture or convert the trace again; it is broken",
                         ));
                     }
                     *pred = NO_NODE;
@@ -172,7 +172,7 @@ impl GraphBuilder {
             first,
             text,
             format!(
-                "with {} data control dependencies are left out; a cycle of data dependencies \
+                "{} data, which leaves control dependencies out; a cycle of data dependencies \
                  cannot be replayed",
                 SettingKey::Dependencies
             ),

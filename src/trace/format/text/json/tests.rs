@@ -53,7 +53,7 @@ fn errors_know_their_line_and_column() {
     let mut json = json("{\n  \"é\": 1, \"b\": x }");
     let error = json.skip().unwrap_err().to_string();
     assert!(
-        error.contains("line 2, column 16: `x` where a value"),
+        error.contains("line 2, column 16: found `x`, expected a value"),
         "{error}"
     );
 }

@@ -31,12 +31,12 @@ pub(super) fn attribute(
             _ => {
                 let Some((kind, list)) = ValueKind::of_key(key) else {
                     return Err(json.error(format!(
-                        "`{}` is no field of an attribute, which has {ATTRIBUTE_KEYS}",
+                        "`{}` is not a field of an attribute; expected one of {ATTRIBUTE_KEYS}",
                         escape(key)
                     )));
                 };
                 if std::mem::replace(&mut has_value, true) {
-                    return Err(json.error("a second value of one attribute"));
+                    return Err(json.error("found a second value of one attribute"));
                 }
                 value(json, kind, list, scratch)?;
             }
@@ -45,7 +45,9 @@ pub(super) fn attribute(
     })?;
     if let Some(raw) = raw {
         if has_value || !name.is_empty() || !doc.is_empty() {
-            return Err(json.error("an attribute with `raw` has nothing else"));
+            return Err(
+                json.error("found other fields in an attribute with `raw`, which must be alone")
+            );
         }
         put_part(out, number, &raw);
         return Ok(());
@@ -92,7 +94,7 @@ fn value(
         _ => json.object(|json, key| match key {
             "values" => read(json),
             _ => Err(json.error(format!(
-                "`{}` is no field of a list, which has values",
+                "`{}` is not a field of a list; expected values",
                 escape(key)
             ))),
         })?,
@@ -123,7 +125,7 @@ pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
             }
             _ => {
                 return Err(json.error(format!(
-                    "`{}` is no field of arguments, which have values, shapes, types",
+                    "`{}` is not a field of arguments; expected one of values, shapes, types",
                     escape(key)
                 )));
             }
@@ -137,7 +139,7 @@ pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
         return if texts.iter().all(Option::is_none) {
             Ok(raw)
         } else {
-            Err(json.error("arguments with `raw` have nothing else"))
+            Err(json.error("found other fields in arguments with `raw`, which must be alone"))
         };
     }
     let mut out = Vec::new();

@@ -113,7 +113,7 @@ fn a_cut_loses_the_record_that_it_is_in() {
                     (&lost, whole)
                 );
                 assert!(
-                    report.lost[0].why.contains("announced") || report.lost[0].why.contains("ends")
+                    report.lost[0].why.contains("but only") || report.lost[0].why.contains("ends")
                 );
             }
         }

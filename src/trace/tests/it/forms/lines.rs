@@ -224,7 +224,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     for (line, expected) in [
         (
             "{\"id\":7,\"name\":5}",
-            "line 3, column 16, node 7: this is no string",
+            "line 3, column 16, node 7: expected a string",
         ),
         (
             "{\"id\":7,\"id\":8}",
@@ -232,35 +232,35 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
         ),
         (
             "{\"id\":7,\"nam\":\"\"}",
-            "line 3, column 15, node 7: `nam` is no field of a node",
+            "line 3, column 15, node 7: `nam` is not a field of a node",
         ),
-        ("{\"id\":-7}", "line 3, column 7: this is no number from 0"),
+        ("{\"id\":-7}", "line 3, column 7: expected a number from 0"),
         (
             "{\"type\":\"COMP\"}",
-            "line 3, column 9: this is none of INVALID_NODE",
+            "line 3, column 9: expected one of INVALID_NODE",
         ),
         (
             "{\"id\":7",
-            "line 3, column 8, node 7: the text ends where `,` or `}`",
+            "line 3, column 8, node 7: found the end of the text, expected `,` or `}`",
         ),
-        ("{\"id\":7} x", "line 3, column 10: more behind the end"),
+        (
+            "{\"id\":7} x",
+            "line 3, column 10: found text after the end",
+        ),
         (
             "{\"attr\":[{\"int32_val\":2147483648}]}",
-            "line 3, column 23: this is no value of type int32",
+            "line 3, column 23: expected a value of type int32",
         ),
         (
             "{\"attr\":[{\"int32_val\":1,\"bool_val\":true}]}",
-            "line 3, column 36: a second value",
+            "line 3, column 36: found a second value",
         ),
         (
             "{\"attr\":[{\"raw\":\"\",\"name\":\"x\"}]}",
-            "`raw` has nothing else",
+            "`raw`, which must be alone",
         ),
-        (
-            "{\"unknown\":\"*\"}",
-            "line 3, column 12: this is no base64",
-        ),
-        ("5", "line 3, column 1: `5` where an object"),
+        ("{\"unknown\":\"*\"}", "line 3, column 12: expected base64"),
+        ("5", "line 3, column 1: found `5`, expected an object"),
     ] {
         let error = from_lines(&format!("{first}{line}\n{{\"id\":2}}\n")).unwrap_err();
         assert!(error.contains(expected), "{line}: {error}");

@@ -236,7 +236,8 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     let mixed = file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
     let error = upgrade(&mixed, None).unwrap_err().to_string();
     assert!(
-        error.contains("record 1, byte ") && error.contains("before say 0.0.2"),
+        error.contains("record 1, byte ")
+            && error.contains("before this one are of generation 0.0.2"),
         "{error}"
     );
     // A record that none of the remaining generations allows: it has an unknown field.
@@ -247,7 +248,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
         "{error}"
     );
     assert!(
-        error.contains("0.0.2: it has fields that are not in the schema"),
+        error.contains("0.0.2: the record has fields that are not in the schema"),
         "{error}"
     );
 }

@@ -283,21 +283,24 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     for (text, expected) in [
         (
             "{\"version\":\"x\"}\n{\"id\": \"5\",\n \"type\": \"COMP\"}",
-            "line 3, column 10, node 5: this is none",
+            "line 3, column 10, node 5: expected one of",
         ),
         (
             "[{\"id\": 1},\n {\"id\": 2, \"dataDeps\": [\"x\"]}]",
-            "line 2, column 25, node 2: this is no number",
+            "line 2, column 25, node 2: expected a number",
         ),
         (
             "[{\"id\": 1} {}]",
-            "line 1, column 12: `{` where `,` or `]`",
+            "line 1, column 12: found `{`, expected `,` or `]`",
         ),
-        ("[{\"id\": 1}] x", "more behind the end of the array"),
-        ("{\"id\": 1}\n5", "line 2, column 1: `5` where an object"),
+        ("[{\"id\": 1}] x", "found text after the end of the array"),
+        (
+            "{\"id\": 1}\n5",
+            "line 2, column 1: found `5`, expected an object",
+        ),
         (
             "{\"workload_graph\": [\n{\"Id\": 4, \"NodeType\": 9}]}",
-            "line 2, column 23, node 4: this is no node type",
+            "line 2, column 23, node 4: expected a node type",
         ),
         (
             "{\"workload_graph\": [\n{\"Name\": \"x\"}]}",
@@ -305,20 +308,20 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
         ),
         (
             "{\"nodes\": [{\"id\": 4, \"comm_type\": \"SUM\"}]}",
-            "node 4: this is none of ALL_REDUCE",
+            "node 4: expected one of ALL_REDUCE",
         ),
         (
             "{\"nodes\": [{\"id\": 4, \"x\": {}}]}",
-            "node 4: an attribute cannot hold this",
+            "node 4: expected a number, text, a boolean or a list of these as the attribute's value",
         ),
         ("{\"nodes\": [], \"nodes\": []}", "a second `nodes`"),
-        ("{\"nodes\": [", "the text ends"),
+        ("{\"nodes\": [", "the end of the text"),
         (
             "{\"schema\": \"1.0.1\", \"nodes\": []}",
             "a host trace of PyTorch",
         ),
         ("{\"traceEvents\": []}", "a Kineto trace of PyTorch"),
-        ("{\"1\": [0, 1]}", "JSON that holds no execution trace"),
+        ("{\"1\": [0, 1]}", "the JSON is not an execution trace"),
         ("[[]]", "is not an execution trace"),
     ] {
         let result = opened(text).and_then(|bytes| {
@@ -374,7 +377,7 @@ fn no_capture_is_taken_for_a_trace() {
         if folder.is_dir() && !holds_et(&folder) {
             let error = found.unwrap_err().to_string();
             assert!(
-                error.contains("no traces here"),
+                error.contains("no usable traces"),
                 "{}: {error}",
                 folder.display()
             );
