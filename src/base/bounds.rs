@@ -1,11 +1,11 @@
 //! Memory limits of the process, the expansion limit of compressed input, and the checks before memory is
 //! allocated.
 //!
-//! Limits are global to the process and never change a result: they cause an error or have no effect. If an amount is
-//! known in advance, [`check`] rejects it with a message that names its purpose. Everything else is caught by the
-//! binary's allocator ([`allocator::CountingAllocator`]), which knows the amount but not its purpose. A program that
-//! must outlive its tasks makes the allocator only count ([`allocator::only_count`]); tasks then end at their next
-//! check.
+//! Limits are global to the process and never change a result: they cause an error or have no
+//! effect. If an amount is known in advance, [`check`] rejects it with a message that names its
+//! purpose. The binary's allocator ([`allocator::CountingAllocator`]) rejects all other
+//! allocations; it knows the amount but not its purpose. A program that must outlive its tasks
+//! makes the allocator only count ([`allocator::only_count`]); tasks then end at their next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -19,7 +19,7 @@ mod machine;
 /// expand to 10 to 50 times their compressed size, zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
-/// Decompressed size in bytes that is always allowed, however small the input is.
+/// Decompressed size in bytes that is always allowed, even for the smallest input.
 pub const ALWAYS_UNPACKED: u64 = 16 << 20;
 
 /// Value of a limit that is not set.
@@ -97,7 +97,7 @@ impl MemoryLimitError {
         self.bound
     }
 
-    /// Returns what to try.
+    /// Returns advice for the user.
     pub fn hint(&self) -> &str {
         &self.hint
     }
@@ -107,7 +107,7 @@ impl MemoryLimitError {
 ///
 /// # Errors
 ///
-/// Fails if it exceeds the limit.
+/// Fails if the allocated memory exceeds the limit.
 #[inline]
 pub fn check_held() -> Result<(), MemoryLimitError> {
     match allocator::allocated() {
@@ -157,7 +157,7 @@ pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
     ratio: u64,
-    /// The minimum ratio that allows all of it, if its size is known.
+    /// The minimum ratio that allows the whole output, if the output's size is known.
     needed: Option<u64>,
 }
 
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
-        // Without a limit everything fits that 64 bits can count; larger products saturate.
+        // Without a limit, every size that fits 64 bits is allowed; larger products saturate.
         assert_eq!(check("a list", u64::MAX, 16, "less"), Ok(()));
     }
 }

@@ -21,7 +21,7 @@ pub enum CollectiveKind {
     Scatter,
     /// Every member ends with the root's buffer.
     Broadcast,
-    /// Every member sends every other its own part of the buffer.
+    /// Every member sends every other member a separate part of the buffer.
     AllToAll,
     /// Every member ends with its part of the sum of all buffers.
     ReduceScatter,

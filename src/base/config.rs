@@ -1,5 +1,5 @@
-//! Configuration files in TOML. Every value knows its key and line, for errors. The only module that uses the `toml`
-//! package.
+//! Configuration files in TOML. Every value knows its key and line, for errors. No other module
+//! uses the `toml` package.
 //!
 //! Any text gives values or an error, never a panic. A table is opened with a list of allowed keys; any other key is an
 //! error immediately.
@@ -104,7 +104,7 @@ impl<'d> ConfigDocument<'d> {
 
 /// Returns the line, from 1, of byte `at`.
 fn line_of(text: &str, at: usize) -> usize {
-    // Counts lines for errors only, so the scan costs nothing on success.
+    // Lines are counted only for errors, so a valid text needs no scan.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }

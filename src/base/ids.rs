@@ -49,7 +49,8 @@ index!(
     Npu
 );
 index!(
-    /// An end of the network's routes: NPU n is endpoint n, followed by the memories on the network.
+    /// An end of the network's routes: NPU n is endpoint n, and the memories on the network follow
+    /// after the NPUs.
     EndpointId
 );
 index!(
@@ -61,7 +62,7 @@ index!(
     OpIndex
 );
 index!(
-    /// A graph of a workload; ranks with equal work share one.
+    /// A graph of a workload; ranks with equal work share a graph.
     GraphId
 );
 index!(
@@ -77,7 +78,7 @@ index!(
     Position
 );
 index!(
-    /// A stage of a chunk, in the order in which it passes them.
+    /// A stage of a chunk; a chunk passes its stages in ascending order.
     StageIndex: u16
 );
 

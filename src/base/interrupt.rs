@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Reason why a task ended early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
-    /// Its owner requested it.
+    /// The task's owner requested the interruption.
     #[error("interrupted")]
     Requested,
-    /// It exceeded the memory limit.
+    /// The task exceeded the memory limit.
     #[error(transparent)]
     Memory(#[from] MemoryLimitError),
 }
@@ -78,7 +78,8 @@ pub fn inherited<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     move || within(token, work)
 }
 
-/// Checks that the task of this thread may continue. Cheap: two loads and one thread-local variable.
+/// Checks that the task of this thread may continue. The check is cheap: two loads and one
+/// thread-local variable.
 ///
 /// # Errors
 ///

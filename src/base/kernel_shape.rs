@@ -1,4 +1,4 @@
-//! Class and shape of a kernel, which determine its price, and their text in files.
+//! Class and shape of a kernel, which determine its duration, and their text in files.
 //!
 //! ```text
 //! gemm batch=16 m=1024 n=1024 k=64
@@ -72,7 +72,7 @@ pub enum KernelShape {
         width: u64,
         /// Whether queries attend only to earlier keys.
         causal: bool,
-        /// Whether it computes gradients.
+        /// Whether the kernel computes gradients.
         backward: bool,
     },
     /// A kernel limited by memory traffic; the node has the number of bytes.
@@ -80,7 +80,7 @@ pub enum KernelShape {
 }
 
 impl KernelShape {
-    /// Returns the word of its class, which is also the first word of its text.
+    /// Returns the word for the kernel's class, which is also the first word of the shape's text.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Gemm { .. } => "gemm",

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Returns the number of threads that the machine can run at once.
+/// Returns the number of threads that the machine can run at the same time.
 pub fn processors() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
@@ -66,7 +66,7 @@ mod tests {
             let done = map_in_order(threads, &items, |item| Ok::<_, u32>(item + 1));
             let expected: Vec<u32> = items.iter().map(|item| item + 1).collect();
             assert_eq!(done, Ok(expected));
-            // Item 37 is first among the failing items in the list, whichever thread processes it.
+            // Item 37 is the first failing item in the list, no matter which thread processes it.
             let failed = map_in_order(threads, &items, |item| {
                 if item % 10 == 7 { Err(*item) } else { Ok(()) }
             });

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Writes the name of a setting. It must not allocate, because messages about a lack of memory also contain names.
+/// Function that writes the name of a setting. It must not allocate, because messages about a lack
+/// of memory also contain names.
 pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 static NAMES: OnceLock<NameWriter> = OnceLock::new();
@@ -20,8 +21,8 @@ pub fn name_as(write_name: NameWriter) {
     let _ = NAMES.set(write_name);
 }
 
-/// A setting by its key. `{}` prints the key in backquotes; `{:#}` prints it without, for use within backquotes. Both
-/// print the registered name instead, if there is one.
+/// A setting by its key. `{}` prints the key in backquotes; `{:#}` prints it without backquotes,
+/// for use within them. If a name is registered, both print the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
@@ -35,7 +36,7 @@ pub enum SettingKey {
     Collectives,
     /// Source of the times of collectives and messages.
     Comm,
-    /// Source of the prices of kernels.
+    /// Source of the durations of kernels.
     Compute,
     /// Custom algorithm for one kind of collective.
     Custom,
@@ -150,12 +151,12 @@ pub enum SettingKey {
 }
 
 impl SettingKey {
-    /// Returns its key in files, which is stable.
+    /// Returns the setting's key in files. Keys never change.
     pub fn key(self) -> impl fmt::Display {
         PlainKey(self)
     }
 
-    /// Returns whether it affects how the traces of a job are read.
+    /// Returns whether the setting affects how the traces of a job are read.
     pub fn is_of_traces(self) -> bool {
         matches!(
             self,
@@ -190,7 +191,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values, with their words in files and their meanings.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns its word; empty for a value that only the absence of the setting selects.
+    /// Returns the value's word; empty for a value that only the absence of the setting selects.
     fn word(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)

@@ -26,8 +26,8 @@ const PS_PER_S: f64 = 1e12;
 
 /// An instant: picoseconds since the replay began.
 ///
-/// Sums saturate at [`Time::END`]; the engine reports an instant that large as an error, so an
-/// absurd input cannot wrap around into a plausible answer.
+/// Sums saturate at [`Time::END`]; the engine reports such an instant as an error, so an absurd
+/// input cannot wrap around into a plausible answer.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -235,7 +235,7 @@ impl InverseRate {
 pub struct Frequency(f64);
 
 impl Frequency {
-    /// `None` unless the frequency is positive and finite.
+    /// Creates a frequency; `None` unless it is positive and finite.
     pub fn new(hertz: f64) -> Option<Self> {
         (hertz > 0.0 && hertz.is_finite()).then_some(Self(hertz))
     }

@@ -4,10 +4,11 @@
 //! an instance binds each slot to a rank or group. So ranks that differ only in their peers, groups and group names
 //! share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
 //!
-//! A node takes 53 bytes (61 with its price for one NPU class, 62 with the state of one run), an edge 4, a collective
-//! 24 more, a message 20 more; names come on top. Optional columns cost memory on every node as soon as one node uses
-//! them: 8 bytes for delays, 8 for waiting times, 4 for memory changes (and 80 for each distinct change), 4 for kernel
-//! shapes (and 64 for each distinct shape), and 4 each for callers, steps and Python calls.
+//! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), an
+//! edge 4, a collective 24 more, a message 20 more; names take additional memory. Optional columns
+//! cost memory on every node as soon as one node uses them: 8 bytes for delays, 8 for waiting
+//! times, 4 for memory changes (and 80 for each distinct change), 4 for kernel shapes (and 64 for
+//! each distinct shape), and 4 each for callers, steps and Python calls.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -58,7 +59,7 @@ pub enum NodeKind {
     /// A load or store in the NPU's own memory.
     #[serde(rename = "local memory")]
     LocalMemory,
-    /// A load or store beyond the NPU.
+    /// A load or store in memory outside the NPU.
     #[serde(rename = "remote memory")]
     RemoteMemory,
     /// The sending half of a message.
@@ -105,7 +106,7 @@ pub enum Lane {
     None,
 }
 
-/// Reference of a graph to a group; the [`SlotBinding`] names the group.
+/// Numbered reference of a graph to a group; a rank's [`SlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
     /// Mask of the participating dimensions of the machine; `None` means all of them.
@@ -123,7 +124,7 @@ pub struct CollectiveNode {
     pub sequence: u32,
     /// Rank of the root, `u32::MAX` for the group's first member.
     pub root: u32,
-    /// The collective operation.
+    /// Kind of collective.
     pub kind: CollectiveKind,
     /// Whether this member did not wait for the others when it was recorded.
     pub eager: bool,
@@ -227,9 +228,10 @@ const FLOPS_UNKNOWN: u32 = 1 << 31;
 /// `detail` of loads that switches gather and of stores that switches reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
-/// `detail` of any other store.
+/// `detail` of a store that switches do not reduce.
 const STORED: u32 = 3;
-/// Width of these values in `detail`. The bits above are the memory's index plus 1, or 0 for an unnamed memory.
+/// Number of bits of `detail` that state direction and gathering. The bits above are the memory's
+/// index plus 1, or 0 for an unnamed memory.
 const ACCESS_BITS: u32 = 2;
 const ACCESS: u32 = (1 << ACCESS_BITS) - 1;
 
@@ -299,7 +301,8 @@ impl Graph {
         self.recorded[node.index()]
     }
 
-    /// Returns the node's allocations and frees on its NPU; `None` if it has none.
+    /// Returns the bytes that the node allocates and frees on its NPU; `None` if it changes no
+    /// memory.
     #[inline]
     pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;
@@ -557,7 +560,8 @@ impl Graph {
         self.amounts
     }
 
-    /// Returns the trace's statements about its profiler, and whether the graph leaves out the profiler's cost.
+    /// Returns the trace's information about its profiler, and whether the graph leaves out the
+    /// profiler's cost.
     pub fn profiler(&self) -> GraphProfiler {
         self.profiler
     }

@@ -1,9 +1,10 @@
 //! Matching of collectives and messages: finds the nodes of different ranks that form one operation, and mismatches
 //! between ranks.
 //!
-//! Operations match by order. The k-th collective of a group matches on all members, and the k-th send from one rank to
-//! another with a tag matches the k-th receive. Callers pass the operations of each rank in program order. They get
-//! matches or typed disagreements, and format the latter in their own words.
+//! Operations match by order. The k-th collective of a group matches on all members, and the k-th
+//! send from one rank to another with a tag matches the k-th receive. Callers pass the operations
+//! of each rank in program order. They get matches or typed disagreements, and format disagreements
+//! in their own words.
 //!
 //! All data is in sorted flat arrays, so no result depends on the iteration order of a hash table.
 
@@ -17,8 +18,8 @@ pub use collectives::{
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, CommStep, RankComms};
 
-/// Reference to a communication: the index of the rank among the matched ranks, and of the communication within the
-/// rank.
+/// Reference to a communication: index of the rank among the matched ranks, and index of the
+/// communication within the rank.
 pub type CommRef = (u32, u32);
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct RankInstance {
     pub group_names: Vec<Option<String>>,
     /// Rank bound to each peer slot.
     pub peers: Vec<Rank>,
-    /// Coordinates of its core on a machine of tiles, if the trace states them.
+    /// Coordinates of the rank's core on a machine of tiles, if the trace states them.
     pub core: Option<[u32; 2]>,
 }
 
@@ -73,7 +73,7 @@ pub enum WorkloadError {
         /// The group.
         name: String,
     },
-    /// A rank uses a group that it is not a member of.
+    /// A rank uses a group without being a member.
     #[error(
         "rank {rank}, node {node}: the rank is not a member of the node's group `{name}`, which has ranks {members}"
     )]
@@ -84,7 +84,7 @@ pub enum WorkloadError {
         node: u64,
         /// The group.
         name: String,
-        /// Its members, shortened.
+        /// The group's members, shortened.
         members: String,
     },
     /// A group lists a rank twice.
@@ -165,7 +165,7 @@ pub enum MissingRankPolicy {
     /// Reject the job.
     #[default]
     Refuse,
-    /// Assume that a missing member arrives together with the present ones.
+    /// Assume that a missing member arrives together with the present members.
     Mirror,
 }
 
@@ -204,14 +204,14 @@ impl WorkloadBuilder {
         self.roles.extend(roles);
     }
 
-    /// Declares the work of the whole job; it takes precedence over traces' own statements.
+    /// Declares the work of the whole job, which takes precedence over traces' own statements.
     pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.amounts = amounts;
     }
 
     /// Adds a graph that several ranks may share.
     pub fn graph(&mut self, graph: Graph) -> GraphId {
-        // Fingerprints may collide, so graphs with an equal one are compared in full.
+        // Fingerprints may collide, so graphs with equal fingerprints are compared in full.
         let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
         if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
             return found;
@@ -234,7 +234,8 @@ impl WorkloadBuilder {
             .tables
             .entry(fingerprint(&*binding.declared))
             .or_default();
-        // Ranks usually declare the same table; sharing one copy keeps memory independent of their number.
+        // Ranks usually declare the same table. One shared copy keeps the memory independent of the
+        // number of ranks.
         match alike.iter().find(|table| **table == binding.declared) {
             Some(known) => binding.declared = known.clone(),
             None => alike.push(binding.declared.clone()),
@@ -317,7 +318,7 @@ impl WorkloadBuilder {
             let slots = binding.groups.iter().enumerate();
             let bound = slots.map(|(slot, name)| {
                 let node = || {
-                    // Searched for error messages only.
+                    // The call is searched only for the error message.
                     let call = of.calls().iter().find(|call| call.group == slot as u32);
                     call.map_or(0, |call| of.id(call.node))
                 };
@@ -458,12 +459,13 @@ impl Workload {
         }
     }
 
-    /// Returns the two most frequent matrix products (rows, columns, summed-over size), which together identify a
-    /// model's width, tensor degree and micro-batch. Ties go to the largest product. If there is only one product, it
-    /// is returned twice.
+    /// Returns the two most frequent matrix products (rows, columns, summed-over size), which
+    /// together identify a model's width, tensor degree and micro-batch. Among equally frequent
+    /// products, the largest comes first. If there is only one product, it is returned twice.
     ///
-    /// One product is not enough: the most frequent ones belong to the perceptron, and a model of twice the width with
-    /// four times the shards has the same. The next ones belong to attention and differ.
+    /// One product is not enough: the most frequent products belong to the perceptron, and a model
+    /// of twice the width with four times the shards has the same ones. The second most frequent
+    /// products belong to attention, and differ.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -486,7 +488,8 @@ impl Workload {
         Some([first, next.unwrap_or(first)])
     }
 
-    /// The same ranks and groups with each graph replaced by the result of `change`, which must keep the slots.
+    /// Returns the same ranks and groups, with each graph replaced by the result of `change`, which
+    /// must keep the slots.
     pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
@@ -497,8 +500,8 @@ impl Workload {
         }
     }
 
-    /// The same job with the traces of `kept` ranks only. The other ranks are treated as missing under
-    /// [`MissingRankPolicy::Mirror`].
+    /// Returns the same job with only the traces of ranks for which `kept` returns true. The other
+    /// ranks are treated as missing under [`MissingRankPolicy::Mirror`].
     pub fn mirrored(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {

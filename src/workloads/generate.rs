@@ -1,8 +1,9 @@
-//! Generated microbenchmarks and training steps: the same nodes can feed a file or a graph.
+//! Generated microbenchmarks and training steps. The generated nodes can be written to a file or
+//! added to a graph.
 //!
-//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked options; it streams any
-//! rank's nodes into a [`Sink`] and keeps only one node in memory. Every number is computed from the options, so the
-//! same options give the same bytes.
+//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked
+//! options; it passes the nodes of any rank one by one to a [`Sink`], and keeps only one node in
+//! memory. Every number is computed from the options, so the same options give the same bytes.
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
@@ -97,7 +98,7 @@ impl GeneratedJob {
         self.0.groups()
     }
 
-    /// Purposes of these groups, where they differ.
+    /// Purposes of the declared groups, if the groups have different purposes.
     pub fn roles(&self) -> GroupRoles {
         self.0.roles()
     }
@@ -107,8 +108,8 @@ impl GeneratedJob {
         self.0.amounts()
     }
 
-    /// The representative of the ranks whose nodes are identical to the nodes of `rank`, so that callers generate one
-    /// rank and share it. It may be `rank` itself.
+    /// Returns the rank that represents all ranks whose nodes are identical to the nodes of `rank`,
+    /// so that callers generate one rank and share its nodes. The result may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -126,8 +127,8 @@ impl GeneratedJob {
         self.0.node_count(rank)
     }
 
-    /// Passes the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after its dependencies.
-    /// Fails only if `sink` does.
+    /// Passes the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after
+    /// its dependencies. Fails only if `sink` fails.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -136,8 +137,9 @@ impl GeneratedJob {
         self.0.nodes(rank, &mut TraceEmitter::new(sink))
     }
 
-    /// The representative of the ranks whose nodes differ from the nodes of `rank` only in peers and groups. Ranks of
-    /// one class share a shape. It may be `rank` itself.
+    /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
+    /// in peers and groups; ranks with the same [`Self::class_of`] are among them. The result may
+    /// be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -146,9 +148,9 @@ impl GeneratedJob {
         self.0.shape_of(rank)
     }
 
-    /// Sets of ranks that exchange messages only within their set, such as pipelines of replicas. All sets have the
-    /// same length and order, and ranks at the same index do the same work. A job without such sets returns one set of
-    /// all ranks.
+    /// Returns sets of ranks that exchange messages only within their set, such as pipelines of
+    /// replicas. All sets have the same length and order, and ranks at the same index do the same
+    /// work. A job without such sets returns one set of all ranks.
     pub fn copies(&self) -> Vec<Vec<u32>> {
         self.0.copies()
     }
@@ -197,15 +199,15 @@ impl GeneratedJob {
         )
     }
 
-    /// A close lower bound for the number of nodes in the graphs that ranks share, one per shape, computed without
-    /// generating them.
+    /// Returns a close lower bound for the number of nodes in the graphs that ranks share, one
+    /// graph per shape, without generating them.
     pub fn least_shared_nodes(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
         nodes.fold(0, u64::saturating_add)
     }
 
-    /// All ranks as a workload, without files. Ranks of one shape share one graph.
+    /// Generates all ranks as a workload, without files. Ranks of one shape share one graph.
     pub fn workload(&self) -> Result<Workload, TraceError> {
         self.workload_with(&|_| ())
     }
@@ -221,7 +223,7 @@ impl GeneratedJob {
         let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        // With fewer nodes, starting a thread takes longer than it saves.
+        // For fewer nodes, starting a thread takes more time than the thread saves.
         const LEAST_NODES: u64 = 10_000;
         let threads = match self.least_shared_nodes() < LEAST_NODES {
             true => 1,
@@ -245,7 +247,7 @@ impl GeneratedJob {
         Ok(workload.expect("a job has every rank, and its groups have their members"))
     }
 
-    /// The graph of `rank`, and the binding of its slots.
+    /// Returns the graph of `rank`, and the binding of the graph's slots.
     fn graph(
         &self,
         rank: u32,
@@ -272,7 +274,8 @@ struct WatchedSink<'m, S> {
     made: &'m dyn Fn(u64),
 }
 
-/// Nodes per report: updating a counter shared by threads for each node costs more than everything else about a node.
+/// Nodes per report. A report per node would update a counter shared by threads, which takes longer
+/// than all other work on a node.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -285,7 +288,8 @@ impl<S: Sink> Sink for WatchedSink<'_, S> {
     }
 }
 
-/// A prepared pattern. [`GeneratedJob`] documents the methods and calls them only for ranks that exist.
+/// A prepared pattern. [`GeneratedJob`] documents the methods, and calls them only for existing
+/// ranks.
 trait TraceGenerator: Debug + Send + Sync {
     fn ranks(&self) -> u32;
     fn groups(&self) -> DeclaredGroups {
@@ -297,7 +301,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn amounts(&self) -> Option<WorkAmounts> {
         None
     }
-    /// How to make the job smaller, for messages.
+    /// Returns advice for error messages on how to make the job smaller.
     fn fewer(&self) -> &'static str {
         "a smaller job"
     }
@@ -309,7 +313,8 @@ trait TraceGenerator: Debug + Send + Sync {
     fn shape_of(&self, rank: u32) -> u32 {
         self.class_of(rank)
     }
-    /// See [`GeneratedJob::copies`].
+    /// Returns sets of ranks that exchange messages only within their set
+    /// ([`GeneratedJob::copies`]).
     fn copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.ranks()).collect()]
     }
@@ -365,7 +370,8 @@ fn refused(
     }
 }
 
-/// Files store counts as signed numbers, and graphs index nodes with 32 bits.
+/// Maximum number of nodes of a trace: files store counts as signed numbers, and graphs index nodes
+/// with 32 bits.
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
 
@@ -379,7 +385,8 @@ pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitErr
     bounds::check(what, nodes, NODE_BYTES, fewer)
 }
 
-/// Lower bound in bytes of a node in a graph, with its price on one machine (`graph.rs`) and its state in a run.
+/// Lower bound in bytes of a node in a graph, with its duration on one machine (`graph.rs`) and its
+/// state in a run.
 const NODE_BYTES: u64 = 61;
 const STATE_BYTES: u64 = 4;
 
@@ -417,7 +424,8 @@ fn check_limit(
     }
 }
 
-/// Files store durations in nanoseconds, so a finer duration would change when it is written and read.
+/// Checks that a duration is whole nanoseconds: files store nanoseconds, so a finer duration would
+/// change when it is written and read.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
     if !span.0.is_multiple_of(1000) {
         return Err(refused(
@@ -429,7 +437,7 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Numbers nodes and passes them to a sink; the name's buffer is reused for all of them.
+/// Numbers nodes and passes them to a sink; all nodes use the same buffer for their names.
 struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
@@ -448,7 +456,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// An emitter for a sink that ignores names: nodes have none.
+    /// Creates an emitter for a sink that ignores names, so that nodes get no names.
     fn nameless(sink: &'s mut dyn Sink) -> Self {
         Self {
             named: false,
@@ -491,8 +499,8 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits a node without a recorded duration, with memory changes and labels, and with kernel class and shape if it
-    /// has them.
+    /// Emits a node without a recorded duration, with memory changes and labels, and with kernel
+    /// class and shape if given.
     fn emit_with(
         &mut self,
         (op, kernel): (Op<'_>, Option<KernelShape>),
@@ -521,7 +529,7 @@ impl<'s> TraceEmitter<'s> {
     }
 }
 
-/// A kernel with a recorded duration only.
+/// Returns a kernel that states only a recorded duration.
 fn delay() -> Op<'static> {
     Op::Compute {
         flops: 0,

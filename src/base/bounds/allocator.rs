@@ -1,8 +1,8 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
-//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. So this allocator exits
-//! instead, with a message and code 2, as for any invalid input. It does the same if the system itself has no memory
-//! left.
+//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. So
+//! this allocator exits instead, with a message and code 2, as for any invalid input. The allocator
+//! also exits if the system itself has no memory left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,18 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// Bytes allocated by all threads, except for what each has not reported yet.
+/// Bytes allocated by all threads, except for the bytes that threads have not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Called by a thread when the system has no memory left, in a process that only counts.
+/// Function that a thread calls when the system has no memory left, in a process whose allocator
+/// only counts.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
-/// Makes the allocator only count, for a process that survives tasks beyond the limit. If the system itself has no
-/// memory left, the thread calls `exhausted`; if this returns, the process ends. Later calls have no effect.
+/// Makes the allocator only count and not exit, for a process that must outlive tasks that exceed
+/// the limit. If the system itself has no memory left, the thread calls `exhausted`; if this
+/// returns, the process ends. Later calls have no effect.
 pub fn only_count(exhausted: fn()) {
-    // The process has one policy: the first call wins.
+    // The process has one policy, which the first call decides.
     let _ = EXHAUSTED.set(exhausted);
 }
 
@@ -38,7 +40,7 @@ thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes. It has an effect only if [`CountingAllocator`] is the allocator.
+/// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the allocator.
 pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
@@ -163,7 +165,7 @@ fn had(memory: *mut u8, size: usize) -> *mut u8 {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller guarantees what the system's allocator requires. The same applies below.
+        // SAFETY: the caller of each method guarantees the requirements of the system's allocator.
         had(unsafe { System.alloc(layout) }, layout.size())
     }
 

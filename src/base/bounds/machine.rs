@@ -30,8 +30,8 @@ fn total(text: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions of cgroups. Inside a
-/// container, its own group is the root.
+/// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions
+/// of cgroups. Inside a container, the container's own group is the root.
 fn folders(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![

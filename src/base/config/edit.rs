@@ -37,7 +37,7 @@ pub fn with_values(
     file: &str,
     values: &[(&str, &ConfigLiteral)],
 ) -> Result<String, EditError> {
-    // Parsed only to report syntax errors with their line.
+    // The text is parsed here only to report syntax errors with their line.
     super::ConfigDocument::parse(text, file)?;
     let mut root: Table = text
         .parse()
@@ -118,7 +118,7 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
 /// A value in which an edited text differs from its original.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {
-    /// Its path, in the form of [`with_values`].
+    /// Path of the value, in the form of [`with_values`].
     pub path: String,
     /// The value as TOML text; `None` if the edit removed it.
     pub value: Option<String>,
@@ -164,7 +164,8 @@ enum PlaceStep {
     Index(usize),
 }
 
-/// A place where two documents differ, the value there, and the value of the original.
+/// A place in which two documents differ, its value in the edited document, and its value in the
+/// original.
 type ValueChange = (Vec<PlacePart>, Option<Value>, Option<Value>);
 
 fn find_changes(
@@ -212,7 +213,7 @@ fn item_name(item: &Value) -> Option<&str> {
     item.get("name").and_then(Value::as_str)
 }
 
-/// Puts `value` at `place`, or removes what is there.
+/// Puts `value` at `place`; `None` removes the value at `place`.
 fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
     let Some(((last, _), parts)) = place.split_last() else {
         return;

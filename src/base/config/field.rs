@@ -163,7 +163,7 @@ impl<'d> ConfigField<'d> {
     {
         let text = self.text(format_args!("a quantity in quotes such as {example:?}"))?;
         let wrong = |error: QuantityError| {
-            // Messages stay on one line, whatever the file contains.
+            // Messages stay on one line, even if the file contains control characters.
             let why = error.to_string().replace(char::is_control, " ");
             self.document.refuse(&self.key, self.at, why)
         };
@@ -182,7 +182,7 @@ impl<'d> ConfigField<'d> {
         })
     }
 
-    /// Reads a table, whose keys must be in `allowed`; `None` allows any.
+    /// Reads a table, whose keys must be in `allowed`; `None` allows all keys.
     pub fn table(&self, allowed: Option<&[&str]>) -> Result<ConfigTable<'d>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Table(entries) => {

@@ -18,7 +18,7 @@ static PIPED: OnceLock<String> = OnceLock::new();
 ///
 /// # Errors
 ///
-/// Fails if it cannot be read, is not UTF-8, or exceeds 4 MiB.
+/// Fails if the file cannot be read, is not UTF-8, or exceeds 4 MiB.
 pub fn read(path: impl AsRef<Path>) -> Result<String, Error> {
     if path.as_ref() != Path::new(STANDARD_INPUT) {
         return bounded(File::open(path)?);
@@ -33,7 +33,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<String, Error> {
 fn bounded(file: impl Read) -> Result<String, Error> {
     let mut text = String::new();
     let read = file
-        // One byte more than allowed, to detect a longer file.
+        // Reads one byte more than allowed, to detect a longer file.
         .take(MAX_BYTES + 1)
         .read_to_string(&mut text)?;
     if read as u64 > MAX_BYTES {

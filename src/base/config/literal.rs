@@ -104,7 +104,7 @@ impl ConfigField<'_> {
         })
     }
 
-    /// Returns the table if the value is one.
+    /// Returns the table if the value is a table.
     pub fn if_table(&self) -> Option<super::ConfigTable<'_>> {
         self.table(None).ok()
     }

@@ -2,8 +2,8 @@
 
 use strsim::damerau_levenshtein;
 
-/// Returns the name in `all` that is most similar to `name`: by spelling, otherwise the first that contains it; `None`
-/// if none is similar.
+/// Returns the name in `all` that is most similar to `name`: by spelling, or otherwise the first
+/// name that contains `name`; `None` if no name is similar.
 pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let lower: String = name.to_lowercase().chars().take(80).collect();
     let all: Vec<_> = all.into_iter().collect();
@@ -20,8 +20,8 @@ pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option
             .flatten()
     };
     match closest {
-        // A name that contains the text wins over spelling: `h100` should suggest `dgx-h100`, not a name with three
-        // equal letters.
+        // A name that contains the text takes precedence over similar spelling: `h100` should
+        // suggest `dgx-h100`, not a name with three equal letters.
         Some((edits, other)) if edits <= 1 => Some(other),
         other => part().or(other.map(|(_, name)| name)),
     }

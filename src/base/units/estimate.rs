@@ -1,4 +1,4 @@
-//! Estimated durations, which are only compared.
+//! Estimated durations, which are only compared and never enter a result.
 
 use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
 use std::ops::Add;
@@ -38,11 +38,11 @@ impl TimeEstimate {
         self.0
     }
 
-    /// Returns the first of `all` that no other undercuts by more than the margin.
+    /// Returns the first of `all` whose estimate is within the margin of the smallest estimate.
     pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
         let least = all.clone().map(|(_, estimate)| estimate.0);
         let least = Self(least.min_by(f64::total_cmp)?);
-        // The first within the margin of the minimum, so that rounding errors do not affect the choice.
+        // The margin keeps rounding errors from affecting the choice.
         let mut all = all;
         all.find(|(_, estimate)| !least.is_less(*estimate))
     }

@@ -155,10 +155,11 @@ pub struct UpgradedTrace {
     pub(super) origins: SourceMap,
 }
 
-/// Upgrades the (decompressed) `contents` of a file; `generation` overrides detection. Returns `None` if they are
-/// current already, or not a trace.
+/// Upgrades the (decompressed) `contents` of a file; `generation` overrides detection. Returns
+/// `None` if the contents are current already, or not a trace.
 ///
-/// Fails on files whose records do not fit one generation, and on records that are invalid in theirs.
+/// Fails on files whose records do not fit one generation, and on records that are invalid in their
+/// generation.
 pub fn upgrade(
     contents: &[u8],
     generation: Option<SchemaGeneration>,

@@ -4,7 +4,7 @@ use super::{TraceError, escape};
 
 /// Attribute with the bytes that the member sends to each member, including itself, in the group's order.
 pub const SEND_BYTES: &str = "send_bytes";
-/// Attribute with the bytes that the member receives from each.
+/// Attribute with the bytes that the member receives from each member, in the group's order.
 pub const RECEIVE_BYTES: &str = "receive_bytes";
 
 /// Both lists in the text form of traces, such as `[512, 0, 1024]`; empty if the trace does not state them.
@@ -50,7 +50,7 @@ fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
             .map(|number| number.trim().parse::<u64>().ok());
         numbers.collect::<Option<Vec<u64>>>()
     });
-    // Their sums must fit too.
+    // The sum of each list must fit into 64 bits, too.
     let sound = |list: &Vec<u64>| {
         let sum = list
             .iter()

@@ -16,7 +16,7 @@ pub enum TensorClass {
     Optimizer,
     /// Activations saved by a forward pass for the backward pass.
     Activations,
-    /// Buffers that live for one kernel or a few.
+    /// Buffers that are used by one or a few kernels.
     Temporary,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for TensorClass {
     }
 }
 
-/// Bytes allocated when a node is issued and freed when it completes, by class.
+/// Bytes that a node allocates and frees, by [`TensorClass`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryChanges {
     /// Bytes allocated when the node is issued, by [`TensorClass`].

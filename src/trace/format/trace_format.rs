@@ -1,11 +1,12 @@
-//! Formats of traces, detected by content and not by name.
+//! Formats of traces. Formats are detected from the content, not from the name.
 //!
 //! - `.et` of the current schema, used directly;
 //! - `.et` of 2023, which is upgraded (`trace::older`);
 //! - text (`trace::text`): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
-//! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file may also
-//! begin with the byte `{`, if its first record has 123 bytes, but then no such key follows.
+//! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A
+//! binary file may also begin with the byte `{`, if its first record has 123 bytes, but then no key
+//! of a text format follows.
 
 use super::text::{SniffedText, TextFormat, capture, sniff};
 use super::wire::FrameCursor;

@@ -1,12 +1,14 @@
 //! Fast UTF-8 check of short texts.
 
-/// Returns `bytes` as text if they are UTF-8. Has a fast path for short ASCII, which nearly all are.
+/// Returns `bytes` as text if they are UTF-8. Has a fast path for short ASCII, because nearly all
+/// texts are short ASCII.
 #[inline]
 pub(super) fn text(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;
     let words = bytes.as_chunks::<8>().0.iter();
     let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
-    // The last eight bytes overlap the last whole word; texts below eight bytes are folded one by one.
+    // The last eight bytes overlap the last whole word. In texts of less than eight bytes, bytes
+    // are combined one by one.
     let last = match bytes.last_chunk::<8>() {
         Some(word) => u64::from_le_bytes(*word),
         None => bytes.iter().fold(0, |all, byte| all | u64::from(*byte)),

@@ -7,7 +7,8 @@ pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
 
-/// Position in a buffer. `end` is the file offset of the buffer's end, for messages.
+/// Position in a buffer of a file. The field `end` is the file offset of the buffer's end, for
+/// messages.
 #[derive(Clone, Copy, Debug)]
 pub struct WireCursor<'a> {
     rest: &'a [u8],
@@ -44,7 +45,7 @@ impl<'a> WireCursor<'a> {
         self.end - self.rest.len()
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether no bytes are left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -83,7 +84,7 @@ impl<'a> WireCursor<'a> {
         }
     }
 
-    /// Reads a varint of more than three bytes, or one near the end of the data.
+    /// Reads a varint of more than three bytes, or a varint near the end of the data.
     #[inline(never)]
     fn long_varint(&mut self) -> Result<u64, TraceError> {
         let Some(head) = self.rest.first_chunk::<8>() else {
@@ -167,7 +168,7 @@ impl<'a> WireCursor<'a> {
         Ok((number, raw))
     }
 
-    /// Reads a key of two or more bytes (field numbers above 15), or fails on an invalid one.
+    /// Reads a key of two or more bytes (field numbers above 15). Fails on an invalid key.
     fn long_key(&mut self, start: usize) -> Result<u32, TraceError> {
         match u32::try_from(self.varint()?) {
             Err(_) => Err(TraceError::malformed(
@@ -233,8 +234,8 @@ impl<'a> WireCursor<'a> {
     }
 }
 
-/// Decodes the varint at the start of `bytes`. Returns value and length, or `None` if it does not end or exceeds 64
-/// bits.
+/// Decodes the varint at the start of `bytes`. Returns value and length; `None` if the varint does
+/// not end or exceeds 64 bits.
 pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0_u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
@@ -295,9 +296,9 @@ pub struct FrameCursor<'a> {
 pub struct RawRecord<'a> {
     /// Index in the file; the metadata record is 0.
     pub number: usize,
-    /// File offset of its message.
+    /// File offset of the record's message.
     pub offset: usize,
-    /// Its message.
+    /// Bytes of the record's message.
     pub bytes: &'a [u8],
 }
 

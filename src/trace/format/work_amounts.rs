@@ -1,8 +1,8 @@
 //! Work of a whole job as stated by its producer: `steps 1, samples 16, tokens 32768, model_flops 123, attention
 //! causal`.
 //!
-//! It is in the metadata record of every trace, with the roles of groups. Replays do not depend on it; reports derive
-//! rates from it.
+//! The work is stated in the metadata record of every trace, with the roles of groups. Replays do
+//! not use it; reports derive rates from it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
@@ -15,14 +15,14 @@ pub const ATTRIBUTE: &str = "work_amounts";
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CountedAttention {
-    /// With a causal mask: each token with itself and all earlier tokens.
+    /// The FLOPs count each token with itself and all earlier tokens, as with a causal mask.
     Causal,
-    /// Each token with every token.
+    /// The FLOPs count each token with every token.
     Full,
 }
 
 impl CountedAttention {
-    /// Returns its word in traces and reports.
+    /// Returns the word for this count in traces and reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Causal => "causal",

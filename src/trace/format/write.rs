@@ -1,7 +1,8 @@
 //! Writer of traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] has the fields that a replay needs, and labels. Other facts from a source, such as the node's
-//! location in the source's files, are passed separately as [`NodeExtras`], which replays skip.
+//! A [`NodeView`] has the fields that a replay needs, and labels. Other information from a source,
+//! such as the node's location in the source's files, is passed separately as [`NodeExtras`], which
+//! replays skip.
 
 use super::TraceError;
 use super::attr;
@@ -92,9 +93,9 @@ impl<W: Write> TraceWriter<W> {
         Self::with_metadata(out, &[])
     }
 
-    /// Starts a trace by writing its metadata record with these attributes. Among others, readers use `captured_ns`,
-    /// the end of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
-    /// groups ([`GroupRoles`](super::roles::GroupRoles)).
+    /// Starts a trace by writing its metadata record with these attributes. Readers use, for
+    /// example, `captured_ns`, the end of the rank's last event in nanoseconds from the start of
+    /// the job, and `group_roles`, the roles of groups ([`GroupRoles`](super::roles::GroupRoles)).
     pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out: FrameWriter::new(out),
@@ -172,7 +173,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.record(put.as_bytes())
     }
 
-    /// Returns the byte sink. Everything has been written to it, but not flushed.
+    /// Returns the byte sink. All data has been written to the sink, but not flushed.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -228,7 +229,7 @@ fn text(put: &mut MessageEncoder, number: u32, text: &str) {
     }
 }
 
-/// Appends an attribute of a node.
+/// Appends an attribute to a node's message.
 #[inline(always)]
 pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {

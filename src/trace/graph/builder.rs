@@ -27,12 +27,13 @@ mod sort;
 /// Selects the dependencies to enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
-    /// Both; data only, with a warning, if control dependencies close a cycle.
+    /// Both kinds; but only data dependencies, with a warning, if control dependencies close a
+    /// cycle.
     #[default]
     Auto,
-    /// Both.
+    /// Data and control dependencies.
     Both,
-    /// Data only.
+    /// Data dependencies only.
     Data,
 }
 
@@ -63,12 +64,12 @@ pub struct SlotBinding {
 
 /// Flag of control dependencies in the list of predecessors.
 const CONTROL: u32 = 1 << 31;
-/// A dropped or still unresolved predecessor.
+/// Sentinel for a dropped or still unresolved predecessor.
 const NO_NODE: u32 = u32::MAX;
 /// Maximum number of nodes: a node index shares its 32-bit word with [`CONTROL`].
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
-/// Number of nodes between two checks for an interruption; they take a few milliseconds.
+/// Number of nodes between two checks for an interruption. So many nodes take a few milliseconds.
 const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Collects nodes and builds a [`Graph`].
@@ -98,7 +99,7 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// Starts the graph of `rank`; ids below `dense_ids` cost at most 4 bytes each.
+    /// Starts the graph of `rank`; ids below `dense_ids` take at most 4 bytes each.
     pub fn new(rank: u32, policy: DependencyPolicy, dense_ids: u64) -> Self {
         Self {
             rank,
@@ -122,7 +123,8 @@ impl GraphBuilder {
 
     /// Reserves memory for about `nodes` nodes with distinct names; a hint, not a limit.
     pub fn reserve(&mut self, nodes: u64) {
-        // Larger arrays grow as they fill: at this size the time is spent on the nodes, not on growth.
+        // Larger arrays grow as they fill, because for so many nodes the growth takes little of the
+        // total time.
         let nodes = nodes.min(1 << 20) as usize;
         // The count may be a lower bound. A margin avoids moving all arrays for a few more nodes.
         let nodes = nodes + nodes / 16 + 16;
@@ -235,7 +237,7 @@ impl GraphBuilder {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
-    /// Sets the trace's statements about its profiler.
+    /// Sets the trace's information about its profiler.
     pub fn profiler(&mut self, said: CaptureProfiler) {
         self.graph.profiler.said = said;
     }
@@ -255,7 +257,7 @@ impl GraphBuilder {
         self.graph.amounts = amounts;
     }
 
-    /// Sets the calls of Python around nodes.
+    /// Sets the Python calls around nodes.
     pub fn stacks(&mut self, stacks: CallStacks) {
         self.graph.stacks = stacks;
     }
@@ -265,7 +267,7 @@ impl GraphBuilder {
         self.graph.lane_names.push((lane, name));
     }
 
-    /// Interns the staged names; an error about a full arena names the node `last`.
+    /// Interns the staged names. If the arena is full, the error names the node `last`.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.settle(&mut self.graph.name_of);
         settled.ok_or_else(|| {

@@ -10,19 +10,19 @@ use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// No node or no lane.
+/// Sentinel for no node, or for no lane.
 pub const NONE: u32 = u32::MAX;
 
 /// Properties of a node that the pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTiming {
-    /// Time from the end of its last predecessor until it is ready.
+    /// Time from the end of the node's last predecessor until the node is ready.
     pub delay: Span,
-    /// Time from its start to its end.
+    /// Time from the node's start to its end.
     pub length: Span,
-    /// The lane that it occupies during this time, or [`NONE`].
+    /// The lane that the node occupies from its start to its end, or [`NONE`].
     pub lane: u32,
-    /// Whether it begins only after all other events of its instant, like a collective.
+    /// Whether the node begins only after all other events of its instant, like a collective.
     pub settles: bool,
 }
 
@@ -34,8 +34,8 @@ pub struct CapturedTimeline {
     pub start: Vec<Time>,
     /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// The node whose end allowed it to start: its last predecessor, or the previous node on its lane if that ended
-    /// later; [`NONE`] if it waited for nothing.
+    /// For each node, the node whose end allowed it to start: its last predecessor, or the previous
+    /// node on its lane if that node ended later; [`NONE`] if it waited for nothing.
     pub cause: Vec<u32>,
     /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,
@@ -47,9 +47,10 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that no other event was left at this instant, so that settling nodes began.
+    /// Number of times that all other events of this instant were over, so that settling nodes
+    /// began.
     settled: u32,
-    /// Number of zero-length nodes that ended one after another since then.
+    /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,
 }
 
@@ -118,7 +119,8 @@ impl CapturedTimeline {
             for &then in next.row(node) {
                 let t = then as usize;
                 out.level[t] = out.level[t].max(out.level[i] + 1);
-                // If several predecessors end at the same instant, the cause is the one with the highest index.
+                // If several predecessors end at the same instant, the cause is the predecessor
+                // with the highest index.
                 if (end, node) > (freed[t], out.cause[t]) {
                     (freed[t], out.cause[t]) = (end, node);
                 }

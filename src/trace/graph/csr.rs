@@ -11,8 +11,9 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// Creates the rows of `count` nodes. `edges` calls its argument with every edge (row, entry). It is called twice
-    /// and must yield the same order. Entries of a row keep this order.
+    /// Creates the rows of `count` nodes. `edges` calls its argument with every edge (row, entry).
+    /// `edges` is called twice and must yield the same order both times. Entries of a row keep this
+    /// order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
@@ -64,7 +65,7 @@ impl Csr {
         self.list.is_empty()
     }
 
-    /// Number of bytes held on the heap.
+    /// Number of bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         (self.start.capacity() + self.list.capacity()) * size_of::<u32>()
     }
@@ -81,7 +82,8 @@ impl Csr {
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // A heap makes the order independent of the order of edges; a queue or petgraph's `Topo` would not.
+        // With a heap the result does not depend on the order of edges; with a queue or petgraph's
+        // `Topo` it would.
         let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.count());
@@ -97,7 +99,8 @@ impl Csr {
         order
     }
 
-    /// Returns for each node whether it is missing from `order`, because it is on a cycle or after one.
+    /// Returns for each node whether it is missing from `order`, because it is on a cycle or after
+    /// a cycle.
     pub fn stuck(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 /// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest node; empty if there is no
 /// cycle. `stuck` must be true for all nodes on cycles.
 ///
-/// The result is the shortest cycle through the smallest node of the smallest strongly connected component, found in
-/// linear time. The shortest of all cycles would take quadratic time.
+/// The result is the shortest cycle through the smallest node of the smallest strongly connected
+/// component, found in linear time. Finding the shortest of all cycles would take quadratic time.
 pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
@@ -34,8 +34,8 @@ pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // An own breadth-first search, because petgraph's does not keep predecessors, and its A* breaks ties by the layout
-    // of a heap.
+    // This is a separate breadth-first search, because petgraph's does not keep predecessors, and
+    // petgraph's A* breaks ties by the layout of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {

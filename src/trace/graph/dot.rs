@@ -8,18 +8,18 @@ use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 pub struct DotVertex {
     /// Text in the node, line by line.
     pub lines: Vec<String>,
-    /// Whether it is drawn bold.
+    /// Whether the node is drawn bold.
     pub marked: bool,
 }
 
 /// Edge of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotEdge {
-    /// Index of its source node.
+    /// Index of the edge's source node.
     pub from: u32,
-    /// Index of its target node.
+    /// Index of the edge's target node.
     pub to: u32,
-    /// Whether it is a control dependency, which is drawn dashed.
+    /// Whether the edge is a control dependency, which is drawn dashed.
     pub control: bool,
 }
 

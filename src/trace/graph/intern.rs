@@ -20,7 +20,7 @@ pub struct NameTable {
     ends: Vec<u32>,
     /// Upper half of each name's hash with its index, so that growing the table does not read the text.
     index: HashTable<(u32, u32)>,
-    /// Staged names, concatenated, with the upper halves of their hashes and their ends; see [`NameTable::settle`].
+    /// Staged names, concatenated. [`NameTable::settle`] interns them.
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -38,14 +38,14 @@ impl NameTable {
 
     /// Stages `name` for interning later. Returns whether the caller must call [`NameTable::settle`] now.
     ///
-    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, unless the reading of a
-    /// node comes in between.
+    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, but
+    /// not if a node is read between two look-ups. So look-ups are batched.
     #[inline]
     pub fn stage(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
-        // A batch takes a few kilobytes; the limit is for absurdly long names.
+        // A batch takes a few kilobytes; the limit on bytes matters only for absurdly long names.
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 
@@ -102,7 +102,8 @@ impl NameTable {
         Some(new)
     }
 
-    /// Appends `name` without looking for an equal one, and returns its index. Works on frozen tables too.
+    /// Appends `name` without searching for an equal name, and returns its index. Also works on
+    /// frozen tables.
     pub fn push_new(&mut self, name: &str) -> u32 {
         self.text.push_str(name);
         self.ends.push(self.text.len() as u32);
@@ -190,7 +191,8 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// Returns the index of `key`, which is added if it is new. The same key twice in a row costs one comparison.
+    /// Returns the index of `key`, which is added if it is new. If the same key comes twice in a
+    /// row, the second look-up takes one comparison.
     #[inline]
     pub fn intern(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
@@ -236,7 +238,8 @@ impl<K: Hash + Eq> Interner<K> {
 #[derive(Clone, Debug, Default)]
 pub struct IdMap {
     dense: Vec<u32>,
-    /// Ids from this limit on are in the hash table, so that one huge id does not cost memory.
+    /// Ids from this limit on are in the hash table, so that one huge id does not need a huge
+    /// array.
     dense_limit: u64,
     sparse: HashTable<(u64, u32)>,
 }
@@ -278,7 +281,8 @@ impl IdMap {
         }
     }
 
-    /// Sets the index of `id`. If it already has one, returns that index and changes nothing.
+    /// Sets the index of `id`. If `id` already has an index, returns that index and changes
+    /// nothing.
     #[inline]
     pub fn insert(&mut self, id: u64, index: u32) -> Option<u32> {
         if let Some(old) = self.get(id) {

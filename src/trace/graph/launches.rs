@@ -28,9 +28,9 @@ impl Graph {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }
 
-    /// Returns the graph with launch nodes, appended after all other nodes and executed in program order. `launch`
-    /// returns the launch of a node, if it has one. The host is at most `depth` (at least one) launches ahead of its
-    /// device.
+    /// Returns the graph with launch nodes, appended after all other nodes and executed in program
+    /// order. `launch` returns the launch of a node, if the node has one. The host is at most
+    /// `depth` (at least one) launches ahead of its device.
     pub fn with_launches(
         &self,
         launch: impl Fn(NodeIndex) -> Option<HostLaunch>,
@@ -150,7 +150,7 @@ mod tests {
         let graph = chain().with_launches(first_waits, 9);
         let edges: Vec<_> = graph.rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
-        // At most one launch ahead: the second launch waits for the first node.
+        // With at most one launch ahead, the second launch waits for the first node.
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
         let edges: Vec<_> = graph
             .rows()

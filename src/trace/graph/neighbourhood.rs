@@ -3,8 +3,8 @@
 use super::Csr;
 use petgraph::visit::Bfs;
 
-/// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its distance; excludes
-/// `centre`, and stops after `most` nodes.
+/// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its
+/// distance. Excludes `centre`, and stops after `most` nodes.
 ///
 /// The second value is true if there are more nodes.
 pub fn neighbourhood(centre: u32, depth: u32, most: usize, rows: &Csr) -> (Vec<(u32, u32)>, bool) {

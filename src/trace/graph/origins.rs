@@ -5,7 +5,8 @@ use super::{Graph, IdMap};
 use crate::format::origin::{CallStacks, NodeOrigin};
 use chakram_base::ids::NodeIndex;
 
-/// Origins stated by the records while a graph is built. Each value is plus 1; 0 means not stated.
+/// Origins stated by the records, while a graph is built. Values are stored plus 1; 0 means not
+/// stated.
 #[derive(Debug, Default)]
 pub(super) struct StatedOrigins {
     callers: SparseColumn<u64>,
@@ -34,7 +35,7 @@ impl StatedOrigins {
     }
 }
 
-/// No node: the end of a chain of callers.
+/// Sentinel for no node, at the end of a chain of callers.
 const NONE: u32 = u32::MAX;
 
 impl Graph {
@@ -75,8 +76,8 @@ impl Graph {
         }
     }
 
-    /// Returns the value of each node plus 1: its own, or otherwise the value of the nearest caller
-    /// that has one; 0 for none.
+    /// Returns the value of each node plus 1: the node's own value, or otherwise the value of the
+    /// nearest caller that has one; 0 for none.
     fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
@@ -167,8 +168,8 @@ mod tests {
 
     #[test]
     fn steps_and_stacks_are_those_of_callers_in_any_order_of_records() {
-        // 5 calls 6 and 7; 7 launches 8 and states that it has no Python call; 9 and 10 call each
-        // other; 11 has a missing caller and a stack index beyond the table.
+        // Node 5 calls 6 and 7; 7 launches 8 and states that it has no Python call; 9 and 10 call
+        // each other; 11 has a missing caller and a stack index beyond the table.
         let states = |caller, step, stack| NodeOrigin {
             caller,
             step,

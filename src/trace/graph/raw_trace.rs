@@ -1,9 +1,10 @@
 //! Lenient reader: a trace with all its errors.
 //!
-//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
-//! it keeps every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. It borrows
-//! names and records from the file's contents. It takes 16 bytes for each dependency, and for each node 40 bytes plus
-//! the data that the reader [keeps](NodeRetention): by default nearly everything, about 200 bytes.
+//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace
+//! is for inspection: it keeps every recoverable node, the dependencies exactly as stated, and a
+//! list of the unreadable parts. It borrows names and records from the file's contents. A raw trace
+//! takes 16 bytes for each dependency, and for each node 40 bytes plus the data that the reader
+//! [keeps](NodeRetention): by default nearly everything, about 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -40,11 +41,12 @@ impl RawDependency {
 
 /// Selects the data to keep of each node. Keeping less is faster, because large traces exceed the CPU's caches.
 pub trait NodeRetention<'a>: Default {
-    /// Data kept of each node.
+    /// Data that is kept of each node.
     type Kept: Copy;
 
-    /// Returns the data to keep of a node with the record `view`. For an invalid record, `view` has the recovered part:
-    /// an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name and dependencies.
+    /// Returns the data to keep of a node whose decoded record is `view`. For an invalid record,
+    /// `view` has the recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name
+    /// and dependencies.
     fn retain(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
     /// Returns the id of the node.
@@ -110,9 +112,10 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
 /// Lower bound of the average record size of nearly all files, in bytes.
 const USUAL_RECORD: usize = 64;
 
-/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A
-/// single zero byte is a valid empty record (a node of default values), but several in a row are damage. They are one
-/// fault, because there could be one per byte of the file.
+/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file
+/// whose writer died. A single zero byte is a valid empty record (a node of default values), but
+/// several in a row are damage. A run of zeros is one fault, because otherwise there could be a
+/// fault for each byte of the file.
 #[cold]
 fn zeros(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
@@ -236,7 +239,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain(&view)
             }
         };
-        // Done while the node is in the cache; a second pass over all nodes would take 10 % more time.
+        // This is done while the node is in the cache, because a second pass over all nodes would
+        // take 10 % more time.
         let id = K::id(&view);
         let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
         self.unsorted |= id < last;
@@ -273,8 +277,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Applies `told` to the error of every fault. It adds the file or, for converted contents, the location in the
-    /// original.
+    /// Applies `told` to the error of every fault, to add the file or, for converted contents, the
+    /// location in the original.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {
@@ -349,7 +353,8 @@ mod tests {
 
     #[test]
     fn everything_that_a_file_names_is_there() {
-        // Out of order, with a forward reference, a reference to a missing node and a self reference.
+        // The nodes are out of order, with a forward reference, a reference to a missing node and a
+        // self reference.
         let contents = file(&[
             node(7, &[9, 3], &[]),
             node(3, &[3], &[100]),
@@ -392,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told_and_the_rest_is_kept() {
-        // A send that names no peer; a second node 5; then the file breaks off.
+        // The file has a send that names no peer and a second node 5, and is then truncated.
         let send = Node {
             r#type: 5,
             ..node(5, &[1], &[])

@@ -12,11 +12,12 @@ use chakram_base::units::Span;
 /// Treatment of the profiler's estimated cost in a captured job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerPolicy {
-    /// The times include it.
+    /// The times include the profiler's cost.
     Keep,
-    /// It is subtracted from the times.
+    /// The profiler's cost is subtracted from the times.
     Remove,
-    /// It is subtracted only if the capture has steps without a profiler, which can confirm the estimate.
+    /// The profiler's cost is subtracted only if the capture has steps without a profiler, which
+    /// can confirm the estimate.
     #[default]
     RemoveIfMeasured,
 }
@@ -32,14 +33,14 @@ impl SettingChoice for ProfilerPolicy {
     ];
 }
 
-/// Statements of a trace about its profiler.
+/// Information of a trace about its profiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphProfiler {
-    /// Whether its estimated cost was subtracted.
+    /// Whether the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
-    /// Whether any node states a part of its cost.
+    /// Whether any node states a part of the profiler's cost.
     pub charged: bool,
-    /// Statements of the metadata record.
+    /// Information from the metadata record.
     pub said: CaptureProfiler,
 }
 

@@ -5,7 +5,8 @@ use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The columns of a graph. To add one, add a field, list it in [`columns`](Self::columns) and set its value.
+/// The columns of a graph. To add a column, add a field, list it in [`columns`](Self::columns) and
+/// set its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,
@@ -39,7 +40,7 @@ pub(super) trait NodeColumn {
     /// Extends the column to `nodes` nodes, unless it is empty.
     fn fit(&mut self, nodes: usize);
 
-    /// Moves the value of node `order[i]` to node `i`, unless it is empty.
+    /// Moves the value of node `order[i]` to node `i`, unless the column is empty.
     fn permute(&mut self, order: &[u32]);
 
     /// Releases the spare capacity.
@@ -184,8 +185,8 @@ impl Graph {
         self.profiler.removed = false;
     }
 
-    /// Returns the host time (launch overhead) between the completion of the node's last dependency and the node being
-    /// ready. Without dependencies it counts from the rank's release.
+    /// Returns the host time (launch overhead) from the completion of the node's last dependency
+    /// until the node is ready. Without dependencies the delay begins at the rank's release.
     #[inline]
     pub fn delay(&self, node: NodeIndex) -> Span {
         self.sparse.delays.get(node)
@@ -196,8 +197,9 @@ impl Graph {
         self.sparse.delays.iter().next().is_some()
     }
 
-    /// Returns the recorded time that a communication node waited for its peers, before and not included in
-    /// [`captured_timeline`](super::captured_timeline).
+    /// Returns the recorded time that a communication node waited for its peers. The wait comes
+    /// before the node's time in [`captured_timeline`](super::captured_timeline) and is not part of
+    /// it.
     #[inline]
     pub fn wait(&self, node: NodeIndex) -> Span {
         self.sparse.waits.get(node)

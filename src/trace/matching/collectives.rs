@@ -8,7 +8,7 @@ use std::borrow::{Borrow, Cow};
 /// Properties of a collective on which members must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CollectiveSignature {
-    /// Its kind.
+    /// Kind of collective.
     pub kind: CollectiveKind,
     /// The bytes, as stated in the trace.
     pub bytes: u64,
@@ -49,7 +49,7 @@ impl MemberCalls<'_> {
         self.calls.iter().map(|&call| (self.rank, call))
     }
 
-    /// Returns true if both share one list of calls, so that no comparison is needed.
+    /// Returns true if both members share one list of calls, so that no comparison is needed.
     fn is_like(&self, other: &Self) -> bool {
         match (&self.calls, &other.calls) {
             (Cow::Borrowed(own), Cow::Borrowed(other)) => std::ptr::eq(*own, *other),
@@ -71,8 +71,9 @@ pub struct CollectiveDisagreement {
     pub calls: [Option<CommRef>; 2],
 }
 
-/// Returns the first collective on which one of `others` differs from `first`. If several members differ, the earliest
-/// collective wins, then the first in the order of [`CollectiveDifference`].
+/// Returns the first collective on which one of `others` differs from `first`. If several members
+/// differ, returns the earliest collective and, for this collective, the first difference in the
+/// order of [`CollectiveDifference`].
 pub fn disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,

@@ -2,7 +2,7 @@
 
 use super::CommRef;
 
-/// Key of messages that only their order distinguishes.
+/// Key that messages share if only their order distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageChannel<S = ()> {
     /// The rank that sends.
@@ -77,7 +77,7 @@ pub enum MessageDisagreement<S = ()> {
         /// The receiving half.
         receive: MessageHalf<S>,
     },
-    /// One rank has more halves than the other, which has only `k`.
+    /// One rank has more halves than the other rank, which has only `k`.
     Count {
         /// Index of the first half without a counterpart.
         k: usize,
@@ -93,7 +93,7 @@ pub enum MessageDisagreement<S = ()> {
 pub fn match_messages<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
 ) -> impl Iterator<Item = ChannelMatches<'_, S>> {
-    // Stable, so halves of one kind stay in program order.
+    // The sort is stable, so that halves of one kind stay in program order.
     halves.sort_by_key(|half| (half.channel, half.receive));
     let same = |a: &MessageHalf<S>, b: &MessageHalf<S>| a.channel == b.channel;
     halves.chunk_by(same).map(|all| {

@@ -134,7 +134,8 @@ impl<'r> CommMatches<'r> {
             .map(|&(_, step)| step)
     }
 
-    /// Iterates over all matches: the channel, the index in it, and the steps in ascending order of ranks.
+    /// Iterates over all matches: the channel, the index in the channel, and the steps in ascending
+    /// order of ranks.
     pub fn iter(
         &self,
     ) -> impl Iterator<

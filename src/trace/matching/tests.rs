@@ -1,4 +1,4 @@
-//! Matches computed by hand, and compared with a search over all pairs.
+//! Compares matches with results computed by hand, and with a search over all pairs.
 
 use super::collectives::CollectiveDifference;
 use super::*;
@@ -20,7 +20,8 @@ fn halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
 
 #[test]
 fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
-    // Rank 0 sends 1 twice with tag 5 and once with tag 6; rank 1 receives tag 5 once, between two others.
+    // Rank 0 sends to rank 1 twice with tag 5 and once with tag 6; rank 1 receives tag 5 once,
+    // between two other receives.
     let sends = vec![(1, false, 5), (1, false, 6), (1, false, 5)];
     let receives = vec![(0, true, 6), (0, true, 5)];
     let mut halves = halves(&[sends, receives]);
@@ -105,7 +106,7 @@ fn members_disagree_where_one_first_differs() {
         found.map(|found| (found.k, found.difference, found.other))
     };
     assert_eq!(found(&[&root]), Some((1, CollectiveDifference::Root, 2)));
-    // The earlier collective is reported, whichever member disagrees.
+    // The earlier collective is reported, no matter which member disagrees.
     assert_eq!(
         found(&[&root, &size]),
         Some((0, CollectiveDifference::Size, 3))

@@ -7,8 +7,8 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
 
-/// Chains of kernels, the same on every rank. Node `i` of a rank, from 0, belongs to chain `i % chains` and waits for
-/// node `i - chains`; each chain has its own lane with the same index.
+/// Chains of kernels, the same on every rank. Node `i` of a rank, from 0, belongs to chain
+/// `i % chains` and waits for node `i - chains`; chain `c` uses lane `c`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainPattern {
     /// Number of ranks.
@@ -28,7 +28,7 @@ pub struct ChainPattern {
 }
 
 impl ChainPattern {
-    /// One chain per rank of `nodes` kernels, which last 1 us and have no FLOPs or bytes.
+    /// Returns one chain per rank of `nodes` kernels, which last 1 us and have no FLOPs or bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
         Self {
             ranks,
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn nodes_take_turns_among_the_chains() {
-        // 7 nodes in 3 chains: ids 1 4 7, 2 5 and 3 6, on lanes 0, 1 and 2.
+        // 7 nodes form 3 chains: ids 1 4 7, 2 5 and 3 6, on lanes 0, 1 and 2.
         let mut options = ChainPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;

@@ -1,4 +1,4 @@
-//! One or more collectives among all ranks or some of them.
+//! One or more collectives among all ranks or a group of ranks.
 
 use super::{
     GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// The number of the group declared if not all ranks take part.
+/// Number of the declared group, if not all ranks take part.
 const GROUP: u64 = 1;
 
 /// `count` collectives with different names but otherwise equal. A rank outside the group has one empty kernel, so that
@@ -25,11 +25,13 @@ pub struct CollectivePattern {
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,
-    /// True if each collective waits for the previous one; otherwise all are ready at once.
+    /// True if each collective waits for the previous one; otherwise all are ready at the same
+    /// time.
     pub chained: bool,
     /// The rank of the root, for collectives that have one; the group's first member if absent.
     pub root: Option<u32>,
-    /// Bit mask of the machine's dimensions that take part, innermost lowest; all if absent.
+    /// Bit mask of the machine's dimensions that take part, with the innermost dimension in the
+    /// lowest bit; all dimensions if absent.
     pub dimensions: Option<u32>,
     /// Time that every member computes before its first collective, in whole nanoseconds.
     pub before: Span,
@@ -39,7 +41,7 @@ pub struct CollectivePattern {
 }
 
 impl CollectivePattern {
-    /// One collective of `kind` among all `ranks`, which start at the same time.
+    /// Returns one collective of `kind` among all `ranks`, which start at the same time.
     pub fn new(kind: CollectiveKind, bytes: u64, ranks: u32) -> Self {
         Self {
             kind,
@@ -180,7 +182,7 @@ impl CollectiveGenerator {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
-    /// Time that a member computes before its first collective.
+    /// Returns the time that a member computes before its first collective.
     fn lateness(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
@@ -286,7 +288,8 @@ mod tests {
             job.groups(),
             DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
         );
-        // The lowest of members 1, 3 and 4 represents them, and the lowest of 0, 2 and 5 these.
+        // Rank 1 represents the members 1, 3 and 4, and rank 0 represents the other ranks 0, 2 and
+        // 5.
         let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
         assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
         let ranks = every_rank(pattern);

@@ -1,4 +1,5 @@
-//! Data-parallel training of a transformer: every rank has a replica and processes its own tokens.
+//! Data-parallel training of a transformer: every rank has a replica of the model and processes
+//! different tokens.
 //!
 //! # Work
 //!
@@ -15,18 +16,21 @@
 //! | `mlp1` | `2 t h 4h = 8th²` | `d (5th + 4h²)` | `t x h` by `h x 4h`; the activation is fused |
 //! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
 //!
-//! A backward kernel is twice its forward one: the gradients of the input and of the weights each take one product of
-//! the same size. Parameters of a layer are the matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient
-//! all-reduce has `12h²d` bytes. The optimizer is Adam with two moments and a master copy in single precision: `12p`
-//! FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and `p (2d + 24)`
-//! bytes (reads the gradient, writes the weight, reads and writes three numbers of 4 bytes).
+//! A backward kernel has twice the work of its forward kernel, because the gradients of the input
+//! and of the weights each take one product of the same size. Parameters of a layer are the
+//! matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes.
+//! The optimizer is Adam with two moments and a master copy in single precision: `12p` FLOPs (3 for
+//! the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and
+//! `p (2d + 24)` bytes (reads the gradient, writes the weight, reads and writes three numbers of 4
+//! bytes).
 //!
 //! # Order
 //!
-//! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after another. A layer's
-//! all-reduce starts when its backward pass is done, on a separate lane, and overlaps the backward pass of the layers
-//! below. The layer's optimizer waits for it, and the layer's forward pass in the next step waits for the optimizer. A
-//! step of `L` layers has `6L + 6L + L + L = 14L` nodes: the forward passes, then the backward passes with the
+//! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after
+//! another. A layer's all-reduce starts when its backward pass is done, on a separate lane, and
+//! overlaps the backward pass of the layers below. The layer's optimizer waits for the all-reduce,
+//! and the layer's forward pass in the next step waits for the optimizer. A step of `L` layers has
+//! `6L + 6L + L + L = 14L` nodes: the forward passes, then the backward passes with the
 //! all-reduces, then the optimizers from the top layer down.
 
 use super::{
@@ -47,7 +51,7 @@ pub const NODES_PER_LAYER: u32 = 14;
 const KERNELS: [&str; 6] = ["qkv", "attention", "projection", "norm", "mlp1", "mlp2"];
 const K: u64 = KERNELS.len() as u64;
 
-/// Training steps, the same on every rank. The module's documentation derives all of its numbers.
+/// Training steps, the same on every rank. The module's documentation derives all numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataParallelPattern {
     /// Number of ranks; each has a replica.
@@ -60,8 +64,9 @@ pub struct DataParallelPattern {
     pub tokens: u32,
     /// Sequence length: tokens that attend to each other.
     pub sequence: u32,
-    /// The format of weights, activations and gradients. Optimizer nodes use it too although they compute in single
-    /// precision: memory bounds them, and some NPUs publish no other peak.
+    /// The format of weights, activations and gradients. Optimizer nodes state this format, too,
+    /// although they compute in single precision: they are limited by memory, and some NPUs publish
+    /// no other peak.
     pub dtype: Dtype,
     /// Training steps.
     pub steps: u32,
@@ -73,8 +78,8 @@ pub struct DataParallelPattern {
 }
 
 impl DataParallelPattern {
-    /// One step of a model with 32 layers of 4,096 in bf16 on one sequence of 4,096 tokens, recorded on an A100 with 80
-    /// GB (312 TFLOP/s dense, 2.039 TB/s).
+    /// Returns one step of a model with 32 layers of hidden size 4,096 in bf16 on one sequence of
+    /// 4,096 tokens, with durations for an A100 with 80 GB (312 TFLOP/s dense, 2.039 TB/s).
     pub fn new(ranks: u32) -> Self {
         Self {
             ranks,
@@ -89,8 +94,8 @@ impl DataParallelPattern {
         }
     }
 
-    /// The defaults with the fewest steps that have at least `nodes` nodes per rank. If one step of 32 layers has more,
-    /// the number of layers is reduced, down to one.
+    /// Returns the defaults with the fewest steps that have at least `nodes` nodes per rank. If one
+    /// step of 32 layers has more nodes, the number of layers is reduced, down to one.
     pub fn with_nodes(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -178,7 +183,8 @@ impl DataParallelPattern {
             let hint = "a faster reference";
             check_limit("picoseconds of a kernel", found, u64::MAX - 1, hint)?;
         }
-        // Files store nanoseconds, so the recorded duration is rounded to them, and never to zero.
+        // Files store nanoseconds, so the recorded duration is rounded to nanoseconds, but never to
+        // zero.
         let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
         Ok(KernelCost {
             flops,
@@ -356,7 +362,7 @@ mod tests {
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
         // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs need less.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
-        // 480 B of the tiny model are 0.24 ns, recorded as 1 since 0 would mean unknown.
+        // 480 B of the tiny model take 0.24 ns, recorded as 1 ns, because 0 would mean unknown.
         let prepared = tiny().prepare().unwrap();
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
     }
@@ -397,8 +403,9 @@ mod tests {
 
     #[test]
     fn node_targets_are_met_in_whole_steps() {
-        // A step of 32 layers has 448 nodes: 23 of them have 10,304, 22 only 9,856. 100 nodes need more than one step
-        // of 7 layers (98), so 2 steps. 0 nodes give one layer, one step.
+        // A step of 32 layers has 448 nodes: 23 steps have 10,304 nodes, 22 steps only 9,856. 100
+        // nodes need more than one step of 7 layers (98 nodes), so 2 steps. 0 nodes give one layer
+        // and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::with_nodes(8, nodes),

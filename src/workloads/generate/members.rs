@@ -36,7 +36,7 @@ impl GeneratedJob {
     ///
     /// # Errors
     ///
-    /// Nodes of a job cause no errors here.
+    /// None in practice, because nodes of a generated job cause no errors.
     pub fn members(&self) -> Result<Vec<TraceMembers>, TraceError> {
         let partners = |rank: u32| -> Result<NamedPartners, TraceError> {
             let mut partners = NamedPartners::default();
@@ -64,7 +64,8 @@ impl GeneratedJob {
         Ok(all)
     }
 
-    /// The members of a trace that represents a run of ranks from `first`; `None` for a single rank.
+    /// Returns the members of a trace that represents a run of ranks from `first`; `None` for a
+    /// single rank.
     fn members_of(&self, first: u32, run: &[NamedPartners]) -> Option<TraceMembers> {
         if run.len() < 2 {
             return None;

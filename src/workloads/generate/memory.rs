@@ -19,7 +19,7 @@ pub struct MemoryPattern {
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the remote memory, if not the unnamed one.
+    /// Name of the remote memory; `None` for the unnamed memory.
     pub memory: Option<String>,
     /// Recorded duration of each kernel, in whole nanoseconds; zero for no kernels.
     pub kernel: Span,
@@ -32,7 +32,7 @@ pub struct MemoryPattern {
 }
 
 impl MemoryPattern {
-    /// `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
+    /// Returns `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
     pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
         Self {
             ranks,

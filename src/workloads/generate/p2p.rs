@@ -35,14 +35,15 @@ pub enum TrafficPattern {
     /// Every rank except 0 sends to rank 0. Messages of one sender are in sequence; messages of different senders are
     /// independent.
     Incast,
-    /// Ranks 0 and 1 send to each other, 2 and 3 likewise, and so on. The last of an odd number of ranks is idle.
+    /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. With an odd number of
+    /// ranks, the last is idle.
     Pairs,
     /// A random permutation from this seed, in which no rank sends to itself.
     Random(u64),
 }
 
 impl P2pPattern {
-    /// One round of `traffic` with `bytes` in each message.
+    /// Returns one round of `traffic` with `bytes` in each message.
     pub fn new(traffic: TrafficPattern, bytes: u64, ranks: u32) -> Self {
         Self {
             traffic,
@@ -91,12 +92,14 @@ impl P2pPattern {
     }
 }
 
-/// Sattolo's shuffle: a permutation of 0..`n` that is one cycle. Each swap's partner is uniform to within 2^-32.
+/// Returns a permutation of 0..`n` that is one cycle, by Sattolo's shuffle. Each swap's partner is
+/// uniform to within 2^-32.
 fn cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
-        // Multiply-shift instead of modulo; `last` is excluded, which makes the permutation one cycle.
+        // Draws by multiply-shift instead of modulo. `last` itself is excluded, which makes the
+        // permutation one cycle.
         let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
         permutation.swap(last, other as usize);
     }
@@ -107,14 +110,14 @@ fn cycle(n: u32, seed: u64) -> Vec<u32> {
 #[derive(Debug)]
 pub(super) struct P2pGenerator {
     options: P2pPattern,
-    /// Receiver and sender for each rank; empty unless random.
+    /// Receiver of each rank's messages; empty unless random.
     to: Vec<u32>,
     from: Vec<u32>,
 }
 
 impl P2pGenerator {
-    /// Receiver and sender for `rank`; `rank` itself if it is idle. Not used for incast, where rank 0 has several
-    /// senders.
+    /// Returns the receiver and the sender for `rank`; `rank` itself if it is idle. Not used for
+    /// incast, in which rank 0 has several senders.
     fn peers(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -214,7 +217,7 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.idle();
         }
-        // Only in ping-pong does one message depend on the other.
+        // Only in ping-pong, one message of a round depends on the other.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {
@@ -320,7 +323,8 @@ mod tests {
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
         let ranks = generate(TrafficPattern::Incast, 4, 2);
-        // 3 senders x 2 rounds; each receive depends on the previous one from the same sender, 3 nodes earlier.
+        // 3 senders x 2 rounds; each receive depends on the previous receive from the same sender,
+        // 3 nodes earlier.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
         assert_eq!(data(&ranks[2]), [&[][..], &[1]]);

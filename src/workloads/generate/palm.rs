@@ -1,9 +1,10 @@
 //! Training of a transformer on a wafer by the exact rules of PALM's public code: a compatibility pattern for
 //! comparison with the numbers published with it. `generate MODEL` uses chakram's own rules.
 //!
-//! Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training",
-//! Tables VI and VII; rules that the paper does not state are from the public code. With b samples of a micro-batch, s
-//! tokens, h and H = 4h numbers, a heads, D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
+//! The rules are from Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators
+//! with Large-scale Model Training", Tables VI and VII; rules that the paper does not state are
+//! from the public code. With b samples of a micro-batch, s tokens, h and H = 4h numbers, a heads,
+//! D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
 //!
 //! | quantity | rule |
 //! |---|---|
@@ -18,9 +19,10 @@
 //! | update | all-reduce of 2 (4h² + 2hH / T) bytes over replicas, in parallel to traffic of 28 / 6 w |
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
-//! Where rates are in 10^6 bytes per ms, bytes are divided by 2^20, so they count as fewer here. All reads and writes
-//! of a core are one access. Cores follow a serpentine path within a die, and so do dies within a column. There is no
-//! head and no embedding.
+//! PALM divides bytes by 2^20 where rates are in 10^6 bytes per ms, so this pattern reduces byte
+//! counts by the same factor. All reads and writes of a core are one access. Cores follow a
+//! serpentine path within a die, and dies follow one within a column. There is no head and no
+//! embedding.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit, refused,
@@ -42,7 +44,8 @@ const STAGES: u32 = DIES[0] * DIES[1];
 const FACTOR: f64 = 0.005;
 /// SRAM of a core, in bytes.
 const SRAM: u128 = 3 << 20;
-/// Fraction of bytes that remains when counts in units of 2^20 meet rates of 10^6 bytes per ms.
+/// Factor on byte counts, because PALM divides counts in units of 2^20 bytes by rates in 10^6 bytes
+/// per ms.
 const COUNTED: f64 = 1e6 / 1_048_576.0;
 
 /// Lanes of a core.
@@ -50,7 +53,8 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// From this lane on: messages and their ordering nodes, by direction and micro-batch.
+/// First lane of messages and their ordering nodes, which have a lane per direction and
+/// micro-batch.
 const PASSES: i64 = 4;
 
 /// A model and its degrees on the published wafer.
@@ -73,7 +77,7 @@ pub struct PalmPattern {
 }
 
 impl PalmPattern {
-    /// The model of Table VII with 76 billion parameters.
+    /// Returns the model of Table VII with 76 billion parameters.
     pub fn new() -> Self {
         Self {
             layers: 60,
@@ -164,7 +168,7 @@ pub(super) struct PalmGenerator {
     options: PalmPattern,
     /// Number of micro-batches.
     passes: u32,
-    /// Forward and backward, of a layer: FLOPs of its kernel, and bytes of its memory access.
+    /// FLOPs of a layer's kernel, forward and backward.
     flops: [u64; 2],
     access: [u64; 2],
     /// Bytes of the memory access of a layer's update.
@@ -209,8 +213,8 @@ struct StagePass {
 }
 
 impl PalmGenerator {
-    /// Passes of a stage in order: 1F1B, where the number of micro-batches in flight is the number of stages from this
-    /// one to the last.
+    /// Returns the passes of a stage in order: 1F1B, where the number of micro-batches in flight is
+    /// the number of stages from this stage to the last.
     fn order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {
@@ -229,7 +233,7 @@ impl PalmGenerator {
         all
     }
 
-    /// The stage before `stage` in the pass's direction, and the stage after it.
+    /// Returns the stages before and after `stage` in the pass's direction.
     fn neighbours(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
@@ -240,8 +244,8 @@ impl PalmGenerator {
         }
     }
 
-    /// Numbers of the groups of a core: its stage, the two cores that forward activations, its tensor group, its
-    /// replicas.
+    /// Returns the numbers of a core's groups: its stage, the two cores that forward activations,
+    /// its tensor group, its replicas.
     fn group_numbers(&self, core: StageCore) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
@@ -281,7 +285,8 @@ impl PalmGenerator {
         Self::collective((CollectiveKind::Barrier, 0), group, lane, data, out)
     }
 
-    /// One side of a message of `pass` between the core and the core at `place` of another stage.
+    /// Emits one side of a message of `pass` between the core and the core at `place` of another
+    /// stage.
     fn message(
         &self,
         core: StageCore,
@@ -302,12 +307,14 @@ impl PalmGenerator {
         out.emit(op, lane, Span::ZERO, data)
     }
 
-    /// Lane of a micro-batch's messages: a message that waits for links does not delay the next few micro-batches.
+    /// Returns the lane of a micro-batch's messages. Several lanes are used so that a message that
+    /// waits for links does not delay the next few micro-batches.
     fn lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// A layer, or its update: kernel and sum, the memory access in parallel, and the end for all cores of the stage.
+    /// Emits a layer, or its update: kernel and sum, the memory access in parallel, and the end for
+    /// all cores of the stage.
     fn layer(
         &self,
         core: StageCore,
@@ -359,7 +366,8 @@ impl PalmGenerator {
         Self::barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// A pass through the core's stage, after node `before`; returns its last node on the core.
+    /// Emits a pass through the core's stage, after node `before`; returns the pass's last node on
+    /// the core.
     fn pass(
         &self,
         core: StageCore,
@@ -454,7 +462,7 @@ impl TraceGenerator for PalmGenerator {
         rank
     }
 
-    /// A serpentine path over the rows of a die and over the dies of a column.
+    /// Cores follow a serpentine path over the rows of a die, and over the dies of a column.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         let core = StageCore::of(rank);
         let column = core.stage / DIES[1];

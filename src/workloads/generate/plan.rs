@@ -1,4 +1,5 @@
-//! Plans: how many NPUs run a model, and how its operators and state are distributed over them.
+//! Plans: the number of NPUs that run a model, and the distribution of its operators and state over
+//! these NPUs.
 //!
 //! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern) combines it with
 //! a model and rejects plans that do not fit.
@@ -42,23 +43,25 @@ impl ParallelismPlan {
         u128::from(self.data) * u128::from(self.context) * members
     }
 
-    /// Ranks of a stage.
+    /// Number of ranks of a stage.
     pub fn ranks_of(&self, stage: u32) -> u64 {
         u64::from(self.tensor_of(stage)).saturating_mul(self.replicas().into())
     }
 
-    /// Ranks with the same weights: data-parallel replicas times the ranks that share a sequence (context parallelism).
+    /// Number of ranks with the same weights: data-parallel replicas times the ranks that share a
+    /// sequence (context parallelism).
     pub fn replicas(&self) -> u32 {
         // The number of ranks is checked before this product is used.
         self.data.saturating_mul(self.context)
     }
 
-    /// The stages with the first and the last part of a model. Where two stages have each part, a stage that has both.
+    /// Returns the stages with the first and the last part of a model. If two stages have each
+    /// part, returns the stage that has both.
     pub fn end_stages(&self) -> [u32; 2] {
         self.schedule.ends(self.pipeline)
     }
 
-    /// Ranks with the same weights, including copies on another stage.
+    /// Number of ranks with the same weights, including copies on another stage.
     pub fn copies(&self) -> u32 {
         self.replicas().saturating_mul(self.schedule.copies())
     }
@@ -74,19 +77,19 @@ impl ParallelismPlan {
         self.tensor_of_experts() != self.tensor
     }
 
-    /// Ranks of a stage with the same shard of any expert.
+    /// Number of ranks of a stage with the same shard of any expert.
     pub fn expert_ranks(&self) -> u32 {
         self.replicas()
             .saturating_mul(self.tensor / self.tensor_of_experts())
     }
 
-    /// Ranks of a stage with the same shard of the same experts.
+    /// Number of ranks of a stage with the same shard of the same experts.
     pub fn expert_replicas(&self) -> u32 {
-        // Degrees of 0 are rejected, but files are read before that check.
+        // Degrees of 0 are rejected later; this may be called before that check.
         self.expert_ranks() / self.expert.max(1)
     }
 
-    /// Ranks with the same shard of the same experts, including copies on another stage.
+    /// Number of ranks with the same shard of the same experts, including copies on another stage.
     pub fn expert_copies(&self) -> u32 {
         self.expert_replicas()
             .saturating_mul(self.schedule.copies())
@@ -192,17 +195,18 @@ words! {
         Full = "full",
         /// The least recomputation of these with which the plan fits into the NPU's memory.
         AsNeeded = "as-needed",
-        /// Chosen per operator: all except attention and every second product.
+        /// Chosen operators: all except attention and every second matrix product.
         Operators = "operators",
     }
 }
 
 words! {
-    /// Rule that decides which of a stage's operands stay in SRAM and which are loaded and stored.
+    /// Rule that decides which operands of a stage stay in SRAM, and which are loaded and stored.
     ResidencyRule {
         /// Everything is in the NPU's memory.
         None = "none",
-        /// Weights and activations, either, or neither: the combination with the least memory traffic.
+        /// SRAM has weights and activations, only one of them, or neither: the combination with the
+        /// least memory traffic.
         Corrected = "corrected",
         /// Algorithm 1 of PALM, exactly as printed.
         AsPrinted = "as-printed",
@@ -269,7 +273,7 @@ words! {
 words! {
     /// Kernels other than products.
     ElementwiseKernels {
-        /// One for each operator, as in hand-written kernels and compilers.
+        /// One kernel for each operator, as in hand-written kernels and compilers.
         Fused = "fused",
         /// Megatron-LM's kernels, including bias sums, copies around unfused attention, separate sums for weight
         /// gradients, and the passes of its optimizer.
@@ -300,13 +304,14 @@ words! {
 }
 
 words! {
-    /// Kernels for the products of experts, where a rank has several experts.
+    /// Kernels for the matrix products of experts, if a rank has several experts.
     ExpertProducts {
-        /// One launch per expert.
+        /// One kernel per expert.
         OneByOne = "one-by-one",
-        /// One for all experts of a rank.
+        /// One kernel for all experts of a rank.
         Grouped = "grouped",
-        /// One for all experts, including token copies, gates and casts of inputs and outputs.
+        /// One kernel for all experts, including token copies, gates and casts of inputs and
+        /// outputs.
         Fused = "fused",
     }
 }
@@ -326,11 +331,11 @@ words! {
 words! {
     /// Scaling of 8-bit numbers for products.
     ScalingRecipe {
-        /// By the maximum in earlier steps.
+        /// Scales follow from the maximum in earlier steps.
         Delayed = "delayed",
-        /// By the maximum of the current tensor, which is computed first.
+        /// Scales follow from the maximum of the current tensor, which is computed first.
         Current = "current",
-        /// By the maximum of each 32 numbers (MXFP8).
+        /// Each 32 numbers are scaled by their maximum (MXFP8).
         Block = "block",
     }
 }
@@ -342,7 +347,8 @@ words! {
         Blocks = "blocks",
         /// All layers; embedding and head count as one layer each.
         Layers = "layers",
-        /// Multiplications, in whole layers: the largest stage has the fewest possible.
+        /// Multiplications, in whole layers: the largest stage has the fewest possible
+        /// multiplications.
         Multiplications = "multiplications",
     }
 }
@@ -412,7 +418,7 @@ impl AblationSet {
 words! {
     /// Pipeline schedules by name.
     ScheduleName {
-        /// All forward passes, then all backward ones.
+        /// All forward passes, then all backward passes.
         GPipe = "gpipe",
         /// One forward, one backward (1F1B).
         OneForwardOneBackward = "1f1b",
@@ -426,7 +432,7 @@ words! {
         ZeroBubbleH1 = "zb-h1",
         /// ZB-H1's split passes with two chunks per stage, in a V.
         ZeroBubbleV = "zb-v",
-        /// Micro-batches enter at both ends, and forward passes overlap backward ones.
+        /// Micro-batches enter at both ends, and forward passes overlap backward passes.
         DualPipe = "dualpipe",
         /// DualPipe with two chunks per stage, in a V.
         DualPipeV = "dualpipe-v",
@@ -434,7 +440,7 @@ words! {
 }
 
 impl ScheduleName {
-    /// The name of `schedule`; `None` for explicitly listed orders.
+    /// Returns the name of `schedule`; `None` for explicitly listed orders.
     pub fn of(schedule: &PipelineSchedule) -> Option<Self> {
         Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,
@@ -450,11 +456,12 @@ impl ScheduleName {
         })
     }
 
-    /// The schedule with this name, with `chunks` of layers per stage.
+    /// Returns the schedule with this name, with `chunks` chunks of layers per stage.
     ///
     /// # Errors
     ///
-    /// `chunks` is given for a schedule that takes none, or missing for one that needs it.
+    /// Fails if `chunks` is given for a schedule without chunks, or missing for a schedule that
+    /// needs it.
     pub fn schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, GenerateError> {
         let schedule = match (self, chunks) {
             (Self::Interleaved, Some(chunks)) => {

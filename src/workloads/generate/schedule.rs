@@ -1,13 +1,14 @@
 //! Pipeline schedules: the order in which a stage runs the forward and backward passes of its micro-batches.
 //!
-//! Most schedules differ in only four parameters: the number of chunks of a stage's layers, the number of micro-batches
-//! that pass a chunk before the next chunk, the number of forward passes before the first backward one, and the
-//! presence of backward passes. After the warm-up, forward and backward passes alternate; when no forward pass is left,
-//! the remaining backward ones follow. Backward passes keep the order of micro-batches and reverse the order of chunks
-//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures
-//! 3 and 4). Other schedules are lists of steps: schedules that compute weight gradients in separate passes
-//! ([`zero_bubble`]), schedules that run two passes at once ([`dual_pipe`]), and orders given in a file
-//! ([`PassOrders`]).
+//! Most schedules differ in only four parameters: the number of chunks of a stage's layers, the
+//! number of micro-batches that pass a chunk before the next chunk, the number of forward passes
+//! before the first backward pass, and the presence of backward passes. After the warm-up, forward
+//! and backward passes alternate; when no forward pass is left, the remaining backward passes
+//! follow. Backward passes keep the order of micro-batches and reverse the order of chunks
+//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Megatron-LM", SC'21, figures 3 and 4). Other schedules are lists of steps: schedules that
+//! compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two passes at
+//! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
 //!
 //! Dependencies between stages are the same in all schedules: [`PipelineSchedule::predecessor`]. With buffered sends no
 //! order of passes deadlocks, even if receives block.
@@ -44,7 +45,7 @@ pub enum PipelineSchedule {
         /// Chunks of a stage, at least 2.
         chunks: u32,
     },
-    /// All micro-batches through one layer, then all through the next; backward likewise.
+    /// All micro-batches pass one layer, then all pass the next layer, forward and backward.
     LayerWise {
         /// Layers of a stage, each of which is a chunk.
         layers: u32,
@@ -55,7 +56,8 @@ pub enum PipelineSchedule {
     ZeroBubbleH1,
     /// ZB-H1 with two chunks on every stage, in a V (ZB-V).
     ZeroBubbleV,
-    /// Micro-batches enter at both ends of the pipeline, and forward passes overlap backward ones.
+    /// Micro-batches enter at both ends of the pipeline, and forward passes overlap backward
+    /// passes.
     DualPipe,
     /// DualPipe with two chunks on every stage, in a V.
     DualPipeV,
@@ -86,7 +88,7 @@ impl PassKind {
 /// A pass of one micro-batch through one chunk of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PipelinePass {
-    /// The values that it computes.
+    /// The values that the pass computes.
     pub kind: PassKind,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
@@ -116,7 +118,7 @@ impl PipelineStep {
         }
     }
 
-    /// Its one or two passes.
+    /// Returns the step's one or two passes.
     pub fn passes(self) -> impl Iterator<Item = PipelinePass> {
         [Some(self.pass), self.beside].into_iter().flatten()
     }
@@ -151,7 +153,7 @@ enum ChunkPlacement<'o> {
     Folded,
     /// Chunk 0 of stage s of S is part s, and chunk 1 part S - 1 - s, so each of the S parts is on two stages.
     Mirrored,
-    /// As the listed orders say.
+    /// The file with the orders determines the parts.
     Listed(&'o PassOrders),
 }
 
@@ -162,7 +164,7 @@ struct ScheduleShape {
     chunks: u32,
     /// Number of micro-batches that pass a chunk before the next chunk is scheduled.
     micro_batches_per_turn: u32,
-    /// Forward passes before the first backward one.
+    /// Number of forward passes before the first backward pass.
     warm_up: u64,
     /// True if there are backward passes.
     training: bool,
@@ -217,7 +219,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// The stages with the first and the last part. Where two stages have each part, a stage that has both.
+    /// Returns the stages with the first and the last part. If two stages have each part, returns
+    /// the stage that has both.
     pub fn ends(&self, stages: u32) -> [u32; 2] {
         match self.placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -252,8 +255,8 @@ impl PipelineSchedule {
         )
     }
 
-    /// Number of micro-batches after which the steps of a stage repeat, and the smallest number of micro-batches for
-    /// which they do; `None` if unknown.
+    /// Returns the number of micro-batches after which the steps of a stage repeat, and the
+    /// smallest total number of micro-batches for which the steps repeat; `None` if unknown.
     pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -269,7 +272,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The passes of stage `stage` of `stages`, in execution order.
+    /// Returns the passes of stage `stage` of `stages`, in execution order.
     ///
     /// # Panics
     /// Panics as [`PipelineSchedule::steps`] does.
@@ -283,7 +286,7 @@ impl PipelineSchedule {
         steps.flat_map(PipelineStep::passes)
     }
 
-    /// The steps of stage `stage` of `stages`, in execution order.
+    /// Returns the steps of stage `stage` of `stages`, in execution order.
     ///
     /// # Panics
     /// Panics if [`PipelineSchedule::check`] rejects the arguments, or if `stage` is not below `stages`.
@@ -294,7 +297,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The steps of a schedule that is given as a list.
+    /// Returns the steps of a schedule that is defined as a list.
     fn list(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
         let alone = |passes: Vec<PipelinePass>| {
             let steps = passes.into_iter().map(PipelineStep::alone);
@@ -312,7 +315,8 @@ impl PipelineSchedule {
         steps
     }
 
-    /// The steps of all stages in the format of order files, one line per stage; see [`PassOrders`].
+    /// Returns the steps of all stages in the format of order files ([`PassOrders`]), one line per
+    /// stage.
     ///
     /// # Panics
     /// Panics as [`PipelineSchedule::steps`] does.
@@ -326,11 +330,12 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Maximum number of passes whose activations stage `stage` stores: forward passes whose gradients are incomplete.
-    /// Each is 1/[`chunks`](PipelineSchedule::chunks) of the activations of a micro-batch on the stage.
+    /// Returns the maximum number of passes whose activations stage `stage` stores: forward passes
+    /// whose gradients are incomplete. Each is 1/[`chunks`](PipelineSchedule::chunks) of the
+    /// activations of a micro-batch on the stage.
     ///
-    /// These are the passes of the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, m for GPipe, none for
-    /// inference, which saves nothing.
+    /// The number is the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, m for GPipe, and
+    /// 0 for inference, which saves nothing.
     ///
     /// # Panics
     /// Panics as [`PipelineSchedule::passes`] does.
@@ -380,7 +385,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The part of the model in chunk `chunk` of stage `stage` of `stages`.
+    /// Returns the part of the model in chunk `chunk` of stage `stage` of `stages`.
     pub fn part(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
@@ -390,7 +395,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The stage and chunk of part `part`; the first of two stages if two have it.
+    /// Returns the stage and chunk of part `part`; the first stage if two stages have the part.
     pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
@@ -409,9 +414,10 @@ impl PipelineSchedule {
     /// weight gradients, whose inputs are on the stage. A backward pass that the schedule may split is returned with
     /// the kind of `pass`.
     ///
-    /// The next chunk after the last stage is on the first stage, and the reverse for backward passes, unless the
-    /// schedule places chunks otherwise; with one stage both are the same stage and no message is sent. A backward pass
-    /// also needs its own forward pass, which is earlier in the order of the same stage.
+    /// The next chunk after the last stage is on the first stage, and the reverse for backward
+    /// passes, unless the schedule places chunks otherwise. With one stage, all chunks are on it
+    /// and no message is sent. A backward pass also needs its own forward pass, which is earlier in
+    /// the order of the same stage.
     pub fn predecessor(
         &self,
         pass: PipelinePass,
@@ -425,8 +431,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// The stage and pass that use the result of `pass` on stage `stage` of `stages`: the inverse of
-    /// [`PipelineSchedule::predecessor`].
+    /// Returns the stage and pass that use the result of `pass` on stage `stage` of `stages`: the
+    /// inverse of [`PipelineSchedule::predecessor`].
     pub fn successor(
         &self,
         pass: PipelinePass,
@@ -440,7 +446,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// The pass of the same micro-batch through the next part, or else the previous part.
+    /// Returns the pass of the same micro-batch through the next part, or through the previous
+    /// part.
     fn beside(
         &self,
         pass: PipelinePass,
@@ -467,7 +474,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects orders whose stages or micro-batches differ in number from the plan's.
+/// Rejects orders whose numbers of stages or micro-batches differ from the plan's.
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let lines = orders.stages();
     if lines != stages {

@@ -10,16 +10,17 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each is an all-reduce of one device's shard of the result. PALM's prose gives the input as `N x K`; the table and
-//! the code use the form here, which products of small matrices confirm. A bias, which Table III omits, adds `N / n` to
-//! the update.
+//! Each sum is an all-reduce of one device's shard of the result. PALM's prose gives the input as
+//! `N x K`; the table and the code use the form here, which products of small matrices confirm. A
+//! bias, which Table III omits, adds `N / n` to the update.
 //!
-//! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`ShardingDegrees`]. The
-//! table uses the input's size for FLOPs, and windows without padding that stay within a device's rows. Here the output
-//! has its own size, from stride and padding, also for FLOPs, and a device receives from its neighbours the rows that
-//! its windows reach ([`OperatorSharding::rows`]). The gradients of these rows return the same way before they are
-//! summed over k, and that sum does not count them. The gradient of the input has the input's channels (`B H W C`; the
-//! paper prints `B H W K`).
+//! A convolution `(b, c, i, k)` is sharded in the same way, with the rows of its output in place of
+//! m: see [`ShardingDegrees`]. The table uses the input's size for FLOPs, and windows without
+//! padding that stay within a device's rows. Here the output has its own size, from stride and
+//! padding, also for FLOPs, and a device receives from its neighbours the rows that its windows
+//! reach ([`OperatorSharding::rows`]). The gradients of these rows are sent back to the neighbours
+//! before the sum over k, and the sum does not count them. The gradient of the input has the
+//! input's channels (`B H W C`; the paper prints `B H W K`).
 //!
 //! Shards are equal: sizes that degrees do not divide are rejected.
 
@@ -53,24 +54,24 @@ pub use layout::{
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// with the letters of Table III, which uses one of them twice; plans and messages use b, m, n and k for all operators.
-/// Devices are numbered in the table's order of degrees, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, with the last
-/// one fastest.
+/// The letters are from Table III, which uses one letter for two axes; plans and messages use b, m,
+/// n and k for all operators. Devices are numbered in the table's order of degrees, `(b, m, n, k)`,
+/// `(b, c, i, k)` and `(b, c, i)`, where the last degree counts fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
-    /// Parts of the samples.
+    /// Number of parts of the samples.
     pub b: u32,
-    /// Parts of the rows.
+    /// Number of parts of the rows.
     pub m: u32,
-    /// Parts of the outputs.
+    /// Number of parts of the outputs.
     pub n: u32,
-    /// Parts of the inputs, over which products sum.
+    /// Number of parts of the inputs, over which matrix products sum.
     pub k: u32,
 }
 
 impl ShardingDegrees {
-    /// Degrees of a convolution in the notation of Table III: samples, input channels, rows of the image, output
-    /// channels.
+    /// Creates the degrees of a convolution in the notation of Table III: samples, input channels,
+    /// rows of the image, output channels.
     pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
             b,
@@ -80,7 +81,8 @@ impl ShardingDegrees {
         }
     }
 
-    /// Degrees of a pooling in the notation of Table III: samples, channels, rows of the image.
+    /// Creates the degrees of a pooling in the notation of Table III: samples, channels, rows of
+    /// the image.
     pub fn pool(b: u32, c: u32, i: u32) -> Self {
         Self {
             b,
@@ -90,7 +92,7 @@ impl ShardingDegrees {
         }
     }
 
-    /// Parts along `axis`.
+    /// Number of parts along `axis`.
     pub fn along(&self, axis: OperatorAxis) -> u32 {
         match axis {
             OperatorAxis::B => self.b,
@@ -112,7 +114,7 @@ impl ShardingDegrees {
 /// Partial sums of a result: each device of a group has one, and they must be added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
-    /// Elements of the result on one device; 0 without such a result.
+    /// Elements of the result on one device; 0 if there is no such result.
     pub elements: u64,
     /// Number of devices in the sum; 1 for no communication.
     pub size: u32,
@@ -126,8 +128,9 @@ pub struct OperatorSharding {
     grid: DeviceGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
-    /// FLOPs of a device's forward pass, two for each multiplication, including products with padding. As in
-    /// [`OperatorKind::multiplications`], only matrix products count, and also Table III's windows of a pooling.
+    /// FLOPs of a device's forward pass, two for each multiplication, including products with
+    /// padding. As in [`OperatorKind::multiplications`], only matrix products count; as in Table
+    /// III, windows of a pooling count, too.
     pub flops: u64,
     /// Sum after a forward pass.
     pub forward: ShardReduction,
@@ -148,7 +151,7 @@ impl OperatorSharding {
         Self::of(&work.spec(), batch, degrees, devices)
     }
 
-    /// As `new`, for an operator that is already a spec.
+    /// As `new`, for an operator that is already converted to a spec.
     pub(super) fn of(
         spec: &OperatorSpec,
         batch: u64,
@@ -203,18 +206,18 @@ impl OperatorSharding {
         })
     }
 
-    /// Index of the shard along `axis` on the device at `position`.
+    /// Returns the index of the shard along `axis` on the device at `position`.
     pub fn part(&self, position: u32, axis: OperatorAxis) -> u32 {
         self.digit(axis).part(position)
     }
 
-    /// Digit of a device's position that selects its shard along `axis`.
+    /// Returns the digit of a device's position that selects the device's shard along `axis`.
     pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
         self.grid.digit(axis)
     }
 
-    /// Groups of `devices`, given in the order of their positions, that sum `reduction` together. Groups are ordered by
-    /// their first member, members by position.
+    /// Returns the groups of `devices`, which are in the order of their positions, that sum
+    /// `reduction` together. Groups are ordered by their first member, members by position.
     ///
     /// # Panics
     /// Panics if the number of `devices` differs from the number of positions.
@@ -227,8 +230,8 @@ impl OperatorSharding {
             .collect()
     }
 
-    /// Rows of the image on the device at `position`, and the rows that its windows reach; `None` for an operator
-    /// without windows.
+    /// Returns the rows of the image on the device at `position`, and the rows that the device's
+    /// windows reach; `None` for an operator without windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.part(position, OperatorAxis::M))
     }

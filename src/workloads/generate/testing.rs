@@ -75,9 +75,10 @@ fn written(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Every rank's nodes, after checks that apply to all patterns: ids ascend from 1 without gaps and dependencies have
-/// lower ids; node counts are as announced; ranks of one class and repeated runs give the same bytes; ranks of one
-/// shape give the same graph with the announced slots; and every message is sent once and received once.
+/// Returns every rank's nodes, after checks that apply to all patterns: ids ascend from 1 without
+/// gaps and dependencies have lower ids; node counts are as announced; ranks of one class and
+/// repeated runs give the same bytes; ranks of one shape give the same graph with the announced
+/// slots; and every message is sent once and received once.
 pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate().unwrap();
     let (job, again) = (
@@ -128,13 +129,13 @@ pub(super) fn shapes_hold(job: &GeneratedJob) {
     }
 }
 
-/// The error that rejects `pattern`.
+/// Returns the error that rejects `pattern`.
 pub(super) fn why_not(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
-/// Ranks in groups of two, each of which reduces and sends bytes to the next pair; the last pair has another number of
-/// bytes.
+/// Generator of ranks in groups of two. Each pair reduces and sends bytes to the next pair; the
+/// last pair has another number of bytes.
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,
@@ -212,7 +213,7 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
     shapes_hold(&job);
     let workload = job.workload().unwrap();
-    // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have their own, but the same graph.
+    // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have a separate shape, but the same graph.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
     assert_eq!(graphs.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1]);
     let three = &workload.instances()[3];

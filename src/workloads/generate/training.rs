@@ -75,14 +75,14 @@ impl TrainingPattern {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare(mut self) -> Result<TrainingGenerator, GenerateError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
-            // Every layer is a chunk, and only the model gives their number.
+            // Every layer is a chunk, and only the model gives the number of layers.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.placed()?;
-            // From here on only the numbering counts, so that it is not derived again.
+            // The place is cleared, so that the numbering of ranks is not derived from it again.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -101,7 +101,8 @@ impl TrainingPattern {
             RecomputePolicy::Full,
         ];
         if self.plan.attention == AttentionKernel::Flash {
-            // Flash attention recomputes its scores anyway, so selective recomputation would be a duplicate.
+            // Flash attention always recomputes its scores, so selective recomputation would be a
+            // duplicate.
             choices.remove(1);
         }
         let mut least = u64::MAX;
@@ -146,13 +147,14 @@ pub(super) struct TrainingGenerator {
     /// Maximum number of messages between the same two members for a layer in a pass; 0 if all members of a tensor
     /// group are identical.
     slots: u32,
-    /// Groups that exchange activations with other stages, if members do not each do so themselves.
+    /// Groups whose adapters exchange activations with other stages; `None` if each member does its
+    /// own exchange.
     adapters: Option<AdapterGroups>,
     /// Nodes of a rank on each stage, and for each member of a tensor group if members differ.
     counts: Vec<NodeCounts>,
 }
 
-/// Bytes of a number.
+/// Returns the bytes of a number.
 fn bytes_of(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 8,
@@ -244,7 +246,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// Steps of a rank on `stage`, in order.
+    /// Returns the steps of a rank on `stage`, in order.
     fn steps(&self, stage: u32) -> impl Iterator<Item = PipelineStep> + use<> {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
         let split = self.plan.split_backward;
@@ -256,7 +258,7 @@ impl TrainingGenerator {
                 ..step
             };
             let first = match is_split {
-                // Only the weight gradients complete the chunk.
+                // Only the pass for weight gradients completes the chunk.
                 true => PipelineStep {
                     completes: false,
                     ..of(PassKind::InputGradient)
@@ -278,12 +280,13 @@ impl TrainingGenerator {
         self.plan.schedule.parts(self.plan.pipeline)
     }
 
-    /// The part of chunk `chunk` of `stage`.
+    /// Returns the part of the model in chunk `chunk` of `stage`.
     fn part(&self, stage: u32, chunk: u32) -> u32 {
         self.plan.schedule.part(stage, chunk, self.plan.pipeline)
     }
 
-    /// Parts of a stage and their chunks, in model order; all stages with the same parts use the same order.
+    /// Returns the parts of a stage and their chunks, in model order; all stages with the same
+    /// parts use the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunks();
         let mut parts: Vec<_> = chunks
@@ -301,7 +304,7 @@ impl TrainingGenerator {
         &self.lowered[self.lowered_of[layer] as usize]
     }
 
-    /// Layers of all chunks of a stage.
+    /// Returns the layers of all chunks of a stage.
     fn stage_layers(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
         let parts = (0..self.chunks()).map(move |chunk| self.part(stage, chunk));
         parts.flat_map(|part| self.layers(part))
@@ -327,13 +330,15 @@ impl TrainingGenerator {
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if these gathers overlap the next step's forward pass. A step then begins with the gathers of the
-    /// step before, so that a single step costs as much as one of many.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. Then a
+    /// step begins with the previous step's gathers, so that a single step takes the same time as
+    /// one of many.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
 
-    /// Returns true if a backward pass ends with reductions; `complete` if the pass completes its gradients.
+    /// Returns true if a backward pass ends with reductions; `complete` means that the pass
+    /// completes its gradients.
     fn reduces(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
         self.communicates() && self.plan.trains() && (complete || each)
@@ -344,7 +349,7 @@ impl TrainingGenerator {
         self.parts.weights(layer) * self.sizes.number
     }
 
-    /// A kernel that moves `bytes`.
+    /// Returns a kernel that moves `bytes`.
     fn copy(&self, bytes: u64) -> Op<'static> {
         Op::Compute {
             flops: 0,
@@ -353,12 +358,12 @@ impl TrainingGenerator {
         }
     }
 
-    /// Buckets that are reduced when their last gradient is produced in `layer`.
+    /// Returns the buckets whose last gradient is produced in `layer`, which are then reduced.
     fn buckets(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets(layer)
     }
 
-    /// Name of the operator that completes a bucket, in parts: layer, slash, operator.
+    /// Returns the name of the operator that completes a bucket, in parts: layer, slash, operator.
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
@@ -398,10 +403,11 @@ impl TrainingGenerator {
         self.parts.boundary(below).div_ceil(among)
     }
 
-    /// Reductions at the end of a step, in order: name, bytes, group.
+    /// Returns the reductions at the end of a step, in order: name, bytes, group.
     fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
         let mut sums = Vec::new();
-        // Ordered by group kind, so that all members of a group emit their sums in the same order.
+        // The map is ordered by group kind, so that all members of a group emit their sums in the
+        // same order.
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for layer in self.stage_layers(stage) {
             for (family, weights) in &self.lowered(layer).partial {

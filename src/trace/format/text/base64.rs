@@ -14,7 +14,8 @@ pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Decodes the output of [`put`], also in the URL-safe alphabet or without padding. `None` for anything else.
+/// Decodes the output of [`put`], also in the URL-safe alphabet or without padding. `None` for all
+/// other text.
 pub(super) fn read(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {

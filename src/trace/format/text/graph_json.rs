@@ -162,7 +162,7 @@ fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError>
         JsonScalar::Number(text) => text.parse().ok(),
         _ => None,
     };
-    // Below 2^53 nanoseconds, so that the product is exact.
+    // The limit keeps the product below 2^53 nanoseconds, so that it is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
         None => Err(at.error("expected a duration in microseconds")),

@@ -7,18 +7,20 @@
 //! {"id":3,"name":"mm","type":"COMP_NODE","data_deps":[1,2],"duration_micros":5,"attr":[{"name":"num_ops","int64_val":1000}]}
 //! ```
 //!
-//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers. Default values are omitted,
-//! except for `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which avoid losses:
+//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers. Default
+//! values are omitted, except for `id` and `type`. Lines follow protobuf's JSON mapping, with these
+//! additions, without which content would be lost:
 //!
-//! - all numbers are JSON numbers, including 64-bit ones. Reals have the fewest digits that identify the value;
-//!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
-//!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
+//! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that
+//!   identify the value; `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a
+//!   non-default payload is `"NaN(0x7ff8000000000001)"`. Bytes are base64.
 //! - `unknown` has the fields of a record that are not in the schema, unchanged (base64).
 //! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
 //!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
 //!
-//! A canonical file (fields in the order of their numbers, lists packed, no defaults) therefore survives the round trip
-//! through text byte for byte. Every other file becomes a file with equal records.
+//! So a canonical file (fields in the order of their numbers, lists packed, no defaults) is
+//! unchanged, byte for byte, by a round trip through text. Every other file becomes a file with
+//! equal records.
 
 use super::json::JsonReader;
 use super::message::{self, JsonNode};
@@ -55,13 +57,14 @@ impl<R: BufRead> JsonLineReader<R> {
         }
     }
 
-    /// Makes the reader expect a node next, because the metadata was read elsewhere.
+    /// Makes the reader expect a node next, because another reader has read the metadata.
     pub(in crate::format) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }
 
-    /// Reads the next record into `record`, in the current schema; the first is the metadata. Returns its line,
-    /// or `None` at the end, where `record` is empty. Lines without content are skipped.
+    /// Reads the next record into `record`, in the current schema; the first is the metadata.
+    /// Returns the record's line; `None` at the end, where `record` is empty. Lines without content
+    /// are skipped.
     ///
     /// Fails on lines that are not a valid record; the next call continues after the line.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {

@@ -39,7 +39,7 @@ pub(super) struct JsonNode {
     pub micros: u64,
     inputs: Option<Vec<u8>>,
     outputs: Option<Vec<u8>>,
-    /// Encoded attributes, with their keys and lengths.
+    /// Encoded attributes, each with its key and length.
     pub attributes: Vec<u8>,
     unknown: Vec<u8>,
     scratch: Vec<u8>,
@@ -206,7 +206,7 @@ fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Consumes a null, which means an absent value. Returns whether there was one.
+/// Consumes a null, which means an absent value. Returns whether the next value was null.
 fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
     match json.peek() {
         Some(b'n') => Ok(json.scalar()? == JsonScalar::Null),

@@ -1,5 +1,5 @@
-//! Records in protobuf's JSON mapping: a sequence of objects, on separate lines or not, or an array. The first object
-//! is the metadata record if it has none of a node's keys.
+//! Records in protobuf's JSON mapping: a sequence of objects, on separate lines or not, or an
+//! array. If the first object has none of the keys that only nodes have, it is the metadata record.
 
 use super::RecordBuffer;
 use super::json::JsonReader;

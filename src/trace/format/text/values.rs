@@ -6,8 +6,8 @@ use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-/// Value types, in the order of their fields. The i-th type (from 0) has the field 3 + 2 i for scalars and 4 + 2 i for
-/// lists.
+/// Value types, in the order of their fields. The i-th type (from 0) uses field 3 + 2 i for scalars
+/// and field 4 + 2 i for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     Double,
@@ -70,7 +70,7 @@ impl ValueKind {
         ALL[self as usize].1
     }
 
-    /// Returns the number of its scalar field.
+    /// Returns the number of the type's scalar field.
     pub fn field(self) -> u32 {
         3 + 2 * self as u32
     }
@@ -202,7 +202,7 @@ impl ValueKind {
     }
 }
 
-/// Appends a length and the bytes.
+/// Appends the length of `bytes`, and then the bytes.
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     encode_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
@@ -252,7 +252,8 @@ pub(super) fn unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
     (value <= most).then_some(value)
 }
 
-/// Canonical NaNs, which are written as `NaN`; all others include their bits.
+/// Bits of the canonical double NaN. Canonical NaNs are written as `NaN`; all others include their
+/// bits.
 const NAN: u64 = 0x7ff8_0000_0000_0000;
 const NAN_32: u32 = 0x7fc0_0000;
 

@@ -24,8 +24,8 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // Traces cut from longer ones have dependencies on missing nodes. A control dependency can be dropped,
-                // because it is only order.
+                // Parts of longer traces have dependencies on missing nodes. A control dependency
+                // can be dropped, because it only states an order.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE
@@ -65,8 +65,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors and merges duplicates. Returns whether every node comes after its dependencies;
-    /// then ascending order is program order, and there is no cycle.
+    /// Builds the rows of successors and merges duplicates. Returns whether every node comes after
+    /// its dependencies; if so, ascending order is program order, and there is no cycle.
     pub(super) fn link(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];

@@ -1,4 +1,4 @@
-//! Recorded times computed by hand, and compared with an exhaustive search.
+//! Compares recorded times with results computed by hand, and with an exhaustive search.
 
 use super::*;
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn a_long_chain_does_not_exhaust_the_stack() {
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
-/// Any graph of a few nodes, possibly with cycles: the timing of each node, and the edges.
+/// Generates graphs of a few nodes, possibly with cycles: the timing of each node, and the edges.
 fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
@@ -81,7 +81,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     })
 }
 
-/// Longest path to the end of `node`, by recursion over all its predecessors.
+/// Returns the longest path to the end of `node`, by recursion over all its predecessors.
 fn longest(node: u32, steps: &[NodeTiming], edges: &[(u32, u32)], turns: &[(u32, u32)]) -> u64 {
     let own = steps[node as usize];
     let mut ways = vec![own.delay.0];

@@ -4,7 +4,8 @@ use crate::format::Op;
 use crate::format::scan::NodeView;
 use chakram_base::units::Span;
 
-/// Compact [`NodeView`], without fields that few nodes have: raw traces keep millions of these.
+/// Compact [`NodeView`], without fields that few nodes have, because raw traces keep millions of
+/// views.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactNodeView<'a> {
     /// The id in the file.
@@ -19,11 +20,11 @@ pub struct CompactNodeView<'a> {
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds.
     pub micros: u64,
-    /// Host time (launch overhead) before it is ready.
+    /// Host time (launch overhead) before the node is ready.
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers.
     pub wait: Span,
-    /// Whether it did not wait for its peers.
+    /// Whether the node did not wait for its peers.
     pub eager: bool,
     /// Recorded start, in microseconds; zero if the file does not state it.
     pub start_micros: u64,

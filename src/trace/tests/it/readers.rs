@@ -1,4 +1,4 @@
-//! The two readers of traces compared with each other, and graphs built from files.
+//! Compares the two readers of traces with each other, and tests graphs built from files.
 
 pub mod arbitrary;
 mod files;

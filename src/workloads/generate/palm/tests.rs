@@ -1,4 +1,4 @@
-//! The order of cores and passes, and the cost of a layer, derived by hand.
+//! Tests of the order of cores and passes, and of a layer's costs, which are derived by hand.
 
 use super::super::WorkloadPattern;
 use super::super::testing::{every_rank, why_not};

@@ -13,7 +13,7 @@ pub(super) const EXAMPLE: &str =
 pub struct AxisMapping {
     /// The mapped axis.
     pub axis: ParallelAxis,
-    /// Number of members; if absent, the rest after the axis's other mappings.
+    /// Number of members; if absent, all members of the axis that its other mappings leave.
     pub members: Option<u32>,
     /// The dimension of the machine.
     pub along: DimensionRef,

@@ -1,19 +1,21 @@
-//! Binding of a plan to a machine: fills options that the plan leaves open, and checks its placement.
+//! Binding of a plan to a machine: fills options that the plan leaves open, and checks the plan's
+//! placement.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
 use chakram_base::shared_memory::SharedMemory;
 
-/// Properties of a machine that plans depend on, as data.
+/// Properties of a machine on which plans depend, as data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
-    /// Bytes that an NPU can keep in all its memories; the minimum over NPUs.
+    /// Bytes that an NPU can store in all its memories; the minimum over NPUs.
     pub capacity: Option<u64>,
     /// Bytes of an NPU's own memory, which is the SRAM of plans with a residency rule; the minimum over NPUs.
     pub sram: Option<u64>,
     /// Bytes of the memory that plans with a residency rule load from and store to: the limit of one access.
     pub remote: Option<u64>,
-    /// Remote memory in which plans with a residency rule keep the rest.
+    /// Remote memory in which plans with a residency rule store the bytes that do not fit into
+    /// SRAM.
     pub shared: Option<SharedMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
@@ -29,7 +31,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// Places that do not exist on the machine.
+    /// Fails on places that do not exist on the machine.
     pub fn bind(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
         let mut taken = MachineFacts::default();
         if self.residency != ResidencyRule::None {

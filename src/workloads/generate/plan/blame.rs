@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(at("batch", "1537").as_deref(), Some(line));
         let line = "p.toml:3: key `place`: found tp@0,dp@1, expected another";
         assert_eq!(at("place", "tp@0,dp@1").as_deref(), Some(line));
-        // An option set 2, and the file has no `tensor`.
+        // An option set the value 2, and the file does not state the key.
         assert_eq!(at("batch", "2"), None);
         assert_eq!(at("tensor", "1"), None);
     }

@@ -16,11 +16,12 @@ words! {
 }
 
 words! {
-    /// Positions of a tensor group's cores among the cores of its stage (`comm1` and `comm2` of PALM's Fig. 8).
+    /// Positions of a tensor group's cores among its stage's cores (`comm1` and `comm2` of PALM's
+    /// Fig. 8).
     TensorNeighbours {
         /// Consecutive cores.
         Near = "near",
-        /// Interleaved: one core of each replica between any two.
+        /// Interleaved cores: between two cores of a group is one core of each other replica.
         Opposite = "opposite",
     }
 }
@@ -38,7 +39,8 @@ pub enum CorePlacement {
 }
 
 impl CorePlacement {
-    /// Appends the next word of an option: an explicit core, or an order, which replaces all.
+    /// Appends the next word of an option: an explicit core, or an order, which replaces all
+    /// earlier words.
     pub(super) fn add(&mut self, next: Self) {
         match (&mut *self, next) {
             (Self::Cores(all), Self::Cores(more)) => all.extend(more),
@@ -47,7 +49,7 @@ impl CorePlacement {
     }
 }
 
-/// Formats as flags and files do: `s_shape`, `0:0,1:0`.
+/// Writes the form of flags and files: `s_shape`, `0:0,1:0`.
 impl fmt::Display for CorePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

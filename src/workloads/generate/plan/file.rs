@@ -11,7 +11,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// Fails if the text is no TOML.
+    /// Fails if the text is not TOML.
     pub fn stated_options(text: &str, file: &str) -> Result<Vec<&'static str>, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.entries();

@@ -1,8 +1,9 @@
 //! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
-//! Rank r is on NPU r, and NPUs count along the innermost dimension first. An explicit place therefore becomes a
-//! numbering of ranks: dimensions count from the inside, and the [`AxisMapping`]es of a dimension in their order. An
-//! axis with several stretches counts fastest along its first stretch.
+//! Rank r is on NPU r, and NPUs count along the innermost dimension first. So an explicit place
+//! becomes a numbering of ranks: dimensions count from the innermost outward, and the
+//! [`AxisMapping`]es of a dimension count in their order. An axis with several stretches counts
+//! fastest along its first stretch.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, refused};
@@ -26,7 +27,8 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// A name matches no dimension or several, or members do not fill the dimensions from the inside.
+    /// Fails if a name matches no dimension or several, or if members do not fill the dimensions
+    /// from the innermost outward.
     pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
         let mut place = self.place.clone();
         let list = || {
@@ -77,7 +79,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// The stretches of `place`, each with its members.
+    /// Returns the stretches of `place`, each with its number of members.
     fn known(&self, place: &[AxisMapping]) -> Result<Vec<ResolvedMapping>, GenerateError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
@@ -118,15 +120,16 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// The rank at each position of `order` that gives the axes their `place`; empty if every rank is at its own
-    /// position.
+    /// Returns the rank at each position of `order`, so that axes are placed as `place` requires;
+    /// empty if rank r is at position r.
     pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "nothing beside ranks, which number ranks too";
             return Err(wrong(&self.place, expected.to_owned()));
         }
         let stretches = self.known(&self.place)?;
-        // Distance in ranks between neighbours along each stretch: the product of all stretches further inside.
+        // Distance in ranks between neighbours along each stretch: the product of the members of
+        // all inner stretches.
         let apart: Vec<u32> = stretches
             .iter()
             .enumerate()

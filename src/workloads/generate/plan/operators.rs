@@ -2,13 +2,14 @@
 
 use crate::generate::sharding::ShardingDegrees;
 
-/// Operators by name pattern, and the degrees by which members share them.
+/// Operators, selected by a name pattern, and the degrees by which members of a tensor group share
+/// them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDegrees {
     /// Name pattern: `mlp.up` in every layer, or with the layer's name first, `stage2.0/conv1`. A `*` matches any
     /// characters.
     pub name: String,
-    /// Parts along each axis; their product is the plan's tensor degree.
+    /// Number of parts along each axis; the product is the plan's tensor degree.
     pub degrees: ShardingDegrees,
 }
 
@@ -33,7 +34,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // The earliest match of each literal leaves the most text for the later ones.
+    // The earliest match of each literal leaves the most text for later literals.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

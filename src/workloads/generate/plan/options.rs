@@ -1,4 +1,5 @@
-//! The options of a plan. Each is declared once: its field, key in files, flag, default, help and checks.
+//! The options of a plan. Each option is declared once, with its field, key in files, flag,
+//! default, help and checks.
 
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
@@ -25,7 +26,7 @@ const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
-/// Formats degrees as their flag takes them: `4,2`.
+/// Formats degrees in the form of their flag: `4,2`.
 pub fn listed(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
@@ -42,11 +43,11 @@ pub struct PlanOption {
     pub value: &'static str,
     /// Help text, with keys of other options in braces: `with {zero} 3`.
     pub help: &'static str,
-    /// Help heading of its group.
+    /// Heading under which help lists the option.
     pub heading: &'static str,
     /// Default value in the flag's syntax; empty if the default is computed or there is none.
     pub default: &'static str,
-    /// True if short help leaves it out.
+    /// True if short help leaves the option out.
     pub is_rare: bool,
     /// Syntax of the flag's value.
     pub syntax: ValueSyntax,
@@ -54,21 +55,21 @@ pub struct PlanOption {
     pub is_list: bool,
     /// True if the flag without a value means true.
     pub is_switch: bool,
-    /// Keys of options that cannot be combined with it.
+    /// Keys of options that cannot be combined with this option.
     pub excludes: &'static [&'static str],
     /// Smallest valid number.
     least: u64,
     /// Example of a valid quantity, for messages.
     example: &'static str,
-    /// Sets it to what a field of a file says.
+    /// Sets the option to the value of a file's field.
     pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
-    /// Sets it to what the words behind its flag say.
+    /// Sets the option to the value of the words after its flag.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
     check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
     refusals: &'static [OptionConflict],
 }
 
-/// A conflict of an option with others: condition, rejected value, expectation.
+/// A conflict of an option with other options: condition, rejected value, expectation.
 type OptionConflict = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -100,7 +101,7 @@ impl PlanOption {
     ///
     /// # Errors
     ///
-    /// If it is no value of the option.
+    /// Fails if the field is not a valid value of the option.
     pub fn read(&self, draft: &mut PlanDraft, field: &ConfigField<'_>) -> Result<(), ConfigError> {
         (self.read_field)(draft, self, field)
     }
@@ -127,7 +128,8 @@ impl PlanDraft {
     ///
     /// # Errors
     ///
-    /// Chunks are given for a schedule that takes none, or missing for one that needs them.
+    /// Fails if chunks are given for a schedule without chunks, or missing for a schedule that
+    /// needs them.
     pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
         if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
             (&self.plan.schedule, self.schedule, self.chunks)
@@ -158,16 +160,17 @@ impl PlanDraft {
 }
 
 impl ParallelismPlan {
-    /// Rejects options with values that no plan can have.
+    /// Rejects options with values that are invalid in every plan.
     pub(in crate::generate) fn check_values(&self) -> Result<(), GenerateError> {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
-    /// Sets an option that nobody gave to `words`; a plan in which it would be refused stays as it is.
+    /// Sets an option that the user did not give to `words`; if the plan would then be rejected,
+    /// leaves it unchanged.
     ///
     /// # Errors
     ///
-    /// The reason why the option does not go with the others.
+    /// The reason why the option cannot be combined with the other options.
     pub fn take_default(
         &mut self,
         option: &PlanOption,
@@ -177,7 +180,7 @@ impl ParallelismPlan {
         (option.set)(&mut draft, words).map_err(|why| refused(option.key, words.join(","), why))?;
         let plan = draft.finish()?;
         let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
-        // A plan that is refused without the option is not refused for it.
+        // If the plan is rejected even without the option, the option is not the reason.
         if check(self).is_ok() {
             check(&plan)?;
         }
@@ -185,7 +188,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// Refuses options that do not go with one another.
+    /// Rejects options that cannot be combined with one another.
     pub(in crate::generate) fn check_together(&self) -> Result<(), GenerateError> {
         for option in OPTIONS {
             for (applies, found, expected) in option.refusals {
@@ -230,25 +233,26 @@ macro_rules! plan_option {
     };
 }
 
-/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the
-/// field's; `, and NAME, …` is a further option for the same field.
+/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` declares an option
+/// whose value has another type than the field; `, and NAME, …` declares a further option for the
+/// same field.
 macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*
         $name:ident: $Field:ty = $default:expr, $help:literal { $($given:tt)* } $(as $Value:ty => $set:expr)?
         $(, and $more:ident, $more_help:literal { $($more_given:tt)* } as $More:ty => $more_set:expr)*;
     )*) => {
-        /// How a model is trained, or run for inference, on many NPUs.
+        /// Distribution of a model's training or inference over many NPUs.
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
-            /// Remote memory of the machine for state beyond the NPUs' memory, under a residency rule; not an option:
-            /// binding sets it.
+            /// Remote memory of the machine for state that does not fit into the NPUs' memory,
+            /// under a residency rule. Not an option: binding to a machine sets it.
             pub shared_memory: Option<SharedMemory>,
         }
 
         impl ParallelismPlan {
-            /// One NPU, one sample, one step with Adam in bf16.
+            /// Returns a plan for one NPU, one sample, and one step with Adam in bf16.
             pub fn new() -> Self {
                 Self { $($name: $default,)* shared_memory: None }
             }
@@ -265,8 +269,8 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
-    /// If empty, all stages have `tensor`, which is otherwise the maximum. Read it through
-    /// [`ParallelismPlan::tensor_of`].
+    /// If empty, all stages have the degree `tensor`; otherwise `tensor` is the maximum.
+    /// [`ParallelismPlan::tensor_of`] returns a stage's degree.
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
         value: "N", is_rare: true, refusals: &[
@@ -299,8 +303,9 @@ plan_options! {
                 "1 where operators have degrees of their own"),
         ]
     };
-    /// This number of neighbours of a tensor group share each expert; if absent, all of them do, as in Megatron-LM. The
-    /// other members have other experts, or copies of other tokens.
+    /// Number of neighbours in a tensor group that share each expert; if absent, all members share
+    /// each expert, as in Megatron-LM. The other members have other experts, or copies of other
+    /// tokens.
     expert_tensor: Option<u32> = None,
     "Tensor-parallel degree of experts; by default {tensor}" {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
@@ -341,7 +346,7 @@ plan_options! {
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// The load of experts is that of these counts where it is not empty.
+    /// If not empty, these counts are the load of experts.
     expert_counts: Vec<u32> = Vec::new(), "Tokens of each expert as they were counted: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
@@ -354,7 +359,7 @@ plan_options! {
     "Places of each expert divided by its mean tokens; further tokens are dropped, free places padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
-    /// Neighbouring replicas share the tokens of their sequences.
+    /// This number of neighbouring replicas share the tokens of their sequences.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[
             (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
@@ -402,7 +407,7 @@ plan_options! {
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
-        // A command-line flag names a file with them.
+        // On the command line, a flag names a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
         as PassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
@@ -424,7 +429,7 @@ plan_options! {
             draft.plan.order = order;
             draft.plan.place.clear();
         };
-    /// Every rank is at its own where this is empty.
+    /// If empty, rank r is at position r.
     ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
         value: "RANKS", least: 0, is_rare: true
     } as Vec<u32> => |draft, ranks| {
@@ -498,7 +503,7 @@ plan_options! {
     prefetch: u32 = 1, "Number of layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
-    /// If false, they stay gathered for the step.
+    /// If false, parameters stay gathered for the whole step.
     reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
@@ -506,7 +511,7 @@ plan_options! {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };
     optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
-    /// The weights themselves have 16 bits.
+    /// The model's weights have 16 bits; if true, the optimizer keeps a copy in fp32.
     mixed: bool = true, "Mixed precision: Adam keeps fp32 master weights" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
@@ -540,7 +545,7 @@ plan_options! {
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
         ]
     };
-    /// If absent, every member exchanges for itself (PALM's Fig. 11, strategy 1).
+    /// If absent, every member does its own exchange (PALM's Fig. 11, strategy 1).
     adapters: Option<u32> = None,
     "Number of members of a tensor group that send to the next stage, where each receiver broadcasts; by default all" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
@@ -564,7 +569,7 @@ plan_options! {
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
-    /// The gradient that reaches this size is the bucket's last one.
+    /// The gradient with which a bucket reaches this size is the bucket's last gradient.
     bucket: u64 = 40_000_000, "Gradient bucket size" {
         value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
@@ -616,11 +621,11 @@ plan_options! {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
     };
     steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
-    /// If empty, layers are divided evenly. With several chunks on a stage, all first chunks come before all second
-    /// ones.
+    /// If empty, layers are divided evenly. With several chunks on a stage, the first chunks of all
+    /// stages come before all second chunks.
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
-    /// Of several that speak of one, the last counts.
+    /// If several patterns match an operator, the last applies.
     operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),

@@ -1,4 +1,4 @@
-//! Placement of ranks along the axes of parallelism, and the groups they form.
+//! Placement of ranks along the axes of parallelism, and the groups of ranks.
 
 use super::{ParallelAxis, ParallelismPlan};
 use crate::generate::sharding::MemberPartition;
@@ -77,11 +77,11 @@ pub struct RankPlacement {
     ends: [u32; 2],
     /// True if each stage has the same parts and weights as the stage at the same distance from the other end.
     mirrored: bool,
-    /// Members of a tensor group in all stages before each stage, with the total last; empty if all stages have equally
-    /// many.
+    /// For each stage, the number of tensor-group members in all earlier stages, with the total
+    /// last; empty if all stages have the same number.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
-    /// The rank at each position, and the position of each rank; empty if they are equal.
+    /// The rank at each position; empty if rank r is at position r.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
     /// True for each common kind that is used.
@@ -91,7 +91,7 @@ pub struct RankPlacement {
 }
 
 impl RankPlacement {
-    /// The placement of `plan`, whose order and ranks must be permutations.
+    /// Creates the placement of `plan`, whose order and ranks must be permutations.
     pub fn new(plan: &ParallelismPlan) -> Self {
         let mut position_of = vec![0; plan.ranks.len()];
         for (position, rank) in plan.ranks.iter().enumerate() {
@@ -119,7 +119,8 @@ impl RankPlacement {
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
-            // In the order of `COMMON`; embedding and model groups are declared only if something sums over them.
+            // The entries are in the order of `COMMON`; embedding and model groups are declared
+            // only if a collective uses them.
             used: [
                 plan.tensor > 1,
                 plan.copies() > 1,
@@ -155,8 +156,8 @@ impl RankPlacement {
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` in messages and reports. Members of a tensor group that share an expert are one of its
-    /// partitions.
+    /// Name of `family` in messages and reports. Members of a tensor group that share an expert
+    /// form one of the group's partitions.
     pub fn word(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
@@ -177,7 +178,7 @@ impl RankPlacement {
         self.degrees[1] * self.members_until(self.degrees[2])
     }
 
-    /// Members of the tensor groups of one replica in the stages before `stage`.
+    /// Number of members of one replica's tensor groups in the stages before `stage`.
     pub fn members_until(&self, stage: u32) -> u32 {
         match self.members_before.get(stage as usize) {
             Some(before) => *before,
@@ -190,7 +191,7 @@ impl RankPlacement {
         self.members_until(stage + 1) - self.members_until(stage)
     }
 
-    /// The rank at `place`.
+    /// Returns the rank with these coordinates.
     pub fn rank(&self, place: RankCoordinates) -> u32 {
         if !self.members_before.is_empty() {
             // Ranks are ordered by stage, then by replica.
@@ -208,7 +209,7 @@ impl RankPlacement {
         }
     }
 
-    /// Coordinates of `rank`.
+    /// Returns the coordinates of `rank`.
     pub fn place(&self, rank: u32) -> RankCoordinates {
         if !self.members_before.is_empty() {
             let member = rank / self.degrees[1].max(1);
@@ -238,7 +239,8 @@ impl RankPlacement {
         }
     }
 
-    /// Number of members of a group of `family`; of the largest group, if stages have different degrees.
+    /// Number of members of a group of `family`; of the largest such group if stages have different
+    /// degrees.
     pub fn members(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -262,7 +264,7 @@ impl RankPlacement {
         }
     }
 
-    /// Ranks of a stage with the same shard of the same experts.
+    /// Number of ranks of a stage with the same shard of the same experts.
     fn expert_replicas(&self) -> u32 {
         let [tensor, data, _] = self.degrees;
         data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
@@ -273,7 +275,7 @@ impl RankPlacement {
         if self.mirrored { 2 } else { 1 }
     }
 
-    /// The stages with the weights of `stage`, nearest to the first stage first.
+    /// Returns the stages with the weights of `stage`, in ascending order.
     fn sides_of(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
         let other = match self.mirrored {
             true => self.degrees[2] - 1 - stage,
@@ -306,8 +308,9 @@ impl RankPlacement {
         }
     }
 
-    /// Index of the expert's shard, of the experts, and of the replica among ranks with the same experts. Ranks are
-    /// counted by replica and then by member of the tensor group, as in Megatron-LM.
+    /// Returns three indices: of the expert's shard, of the experts, and of the replica among ranks
+    /// with the same experts. Ranks are counted by replica and then by member of the tensor group,
+    /// as in Megatron-LM.
     fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
         let shards = self.expert_shards(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -315,7 +318,7 @@ impl RankPlacement {
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// The coordinates for the indices from [`expert_place`](Self::expert_place).
+    /// Returns the coordinates for the indices from [`expert_place`](Self::expert_place).
     fn place_of_expert(&self, stage: u32, [shard, expert, replica]: [u32; 3]) -> RankCoordinates {
         let tensor = self.tensor_of(stage);
         let rank = (replica * self.expert + expert) * self.expert_shards(stage) + shard;
@@ -326,8 +329,9 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if `place` may be in a group of `family`. A partition applies to tensor groups of one size; if
-    /// these sizes differ, stages between the first and the last have members without an embedding group.
+    /// Returns true if `place` may be in a group of `family`. A partition applies only to tensor
+    /// groups of one size. If these sizes differ, members of the stages between the first and the
+    /// last may have no embedding group.
     pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
@@ -390,7 +394,8 @@ impl RankPlacement {
         }
     }
 
-    /// The number of the first group of `family`: 1 for the first used kind. 0 is the group of all ranks.
+    /// Returns the number of the first group of `family`: 1 for the first used kind. Number 0 is
+    /// the group of all ranks.
     fn first(&self, family: ParallelGroupKind) -> u32 {
         let before = self.families().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_declared(*other));
@@ -425,7 +430,7 @@ impl RankPlacement {
         }
     }
 
-    /// The members of the group of `family` at `place`.
+    /// Returns the members of the group of `family` at `place`.
     pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank(place);

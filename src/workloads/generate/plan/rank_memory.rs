@@ -1,4 +1,5 @@
-//! Memory of ranks: their own, and the remote memory that plans with a residency rule use for the rest.
+//! Memory of ranks: the NPUs' own, and the remote memory that plans with a residency rule use for
+//! all other bytes.
 
 use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedMemory;
@@ -10,13 +11,15 @@ use chakram_trace::format::{MemoryLocation, Op};
 pub struct RankPeak {
     /// Bytes in use.
     pub bytes: u64,
-    /// True if nodes load from or store to remote memory, which can then keep the bytes that the NPU cannot.
+    /// True if nodes load from or store to remote memory, which can then store the bytes that do
+    /// not fit on the NPU.
     pub streams: bool,
     used: u64,
 }
 
 impl RankPeak {
-    /// A rank that needs `bytes`; `streams` if it loads from or stores to remote memory.
+    /// Creates the peak of a rank that needs `bytes`; `streams` is true if the rank loads from or
+    /// stores to remote memory.
     pub fn new(bytes: u64, streams: bool) -> Self {
         Self {
             bytes,
@@ -52,7 +55,7 @@ pub struct RankMemory {
 }
 
 impl RankMemory {
-    /// Memory for the ranks of `plan`, whose NPUs have `own` bytes.
+    /// Creates the memory for the ranks of `plan`, whose NPUs have `own` bytes each.
     pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
         let keeps = plan.residency != ResidencyRule::None;
         Self {
@@ -69,8 +72,9 @@ impl RankMemory {
         self.own.saturating_add(share)
     }
 
-    /// Returns true if the memories fit these peaks, each with its number of ranks. Bytes beyond an NPU's own memory go
-    /// to remote memory. If all ranks share one, its whole capacity counts; otherwise each rank must fit in its share.
+    /// Returns true if the memories fit these peaks, each with its number of ranks. Bytes beyond an
+    /// NPU's own memory go to remote memory. If all ranks share one remote memory, its whole
+    /// capacity counts; otherwise each rank must fit in its share.
     pub fn fits(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
@@ -99,8 +103,8 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks with 10 B of their own memory. Two need 40 B, 30 B more than they have, and two need 12 B, 2 B more:
-    /// 64 B in all.
+    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than they have, and two
+    /// need 12 B, 2 B more: 64 B of remote memory in all.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeak::new;
@@ -118,11 +122,12 @@ mod tests {
         // A job on four of a machine's eight NPUs can use all of it.
         assert!(memory(64, 8).fits(unlike));
         assert_eq!(memory(64, 8).capacity(true), 10 + 64 / 4);
-        // A memory per NPU must fit the largest rank.
+        // With one remote memory per NPU, the largest rank must fit.
         assert!(memory(30, 1).fits(unlike));
         assert!(!memory(29, 1).fits(unlike));
         assert_eq!(memory(30, 1).capacity(true), 40);
-        // Ranks that never load from it, and plans that do not use it, have only their own memory.
+        // Ranks that never load from remote memory, and plans that do not use it, have only their
+        // own memory.
         assert!(!memory(64, 4).fits([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,

@@ -1,21 +1,23 @@
 //! Load of experts: the number of tokens for each expert, and for the fullest rank.
 //!
-//! With T tokens of k copies each, each of E experts receives T k / E copies if routing is balanced. If it is skewed,
-//! experts are ordered by a seed, and expert i in this order has a share proportional to (i + 1)^-a. An expert has at
-//! most T copies, because each token is sent to it at most once; the excess goes to other experts. Experts are placed
-//! on ranks in order, E / N on each of N.
+//! With T tokens of k copies each, each of E experts receives T k / E copies if routing is
+//! balanced. If routing is skewed, a seed gives an order of the experts, and expert i in this order
+//! has a share proportional to (i + 1)^-a. An expert has at most T copies, because each token is
+//! sent to an expert at most once; the excess goes to other experts. Experts are placed on N ranks
+//! in order, E / N on each.
 //!
-//! All ranks wait for the rank with the most copies, so the plan gives every rank that number. The step time is the
-//! same as with the true numbers, but exchanges and memory of the other ranks are overestimated.
+//! All ranks wait for the rank with the most copies, so the plan gives every rank this number of
+//! copies. The step time is the same as with the true numbers, but exchanges and memory of the
+//! other ranks are overestimated.
 
 use chakram_base::random::split_mix;
 use std::fmt;
 use std::str::FromStr;
 
-/// How evenly experts are loaded.
+/// Distribution of tokens over experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RoutingBalance {
-    /// All experts receive equally many tokens.
+    /// All experts receive the same number of tokens.
     Balanced,
     /// A power law over experts.
     Skewed {
@@ -27,7 +29,7 @@ pub enum RoutingBalance {
 }
 
 impl RoutingBalance {
-    /// Its syntax, for messages.
+    /// Syntax of a balance, for messages.
     pub(super) const FORM: &'static str = "balanced, or skewed:POWER or skewed:POWER:SEED with a power above 0 and at most 10, such as skewed:1.2:7";
 }
 
@@ -94,7 +96,7 @@ impl FromStr for CapacityFactor {
     }
 }
 
-/// The share of all copies for each of `experts`, if each token chooses `chosen` of them.
+/// Returns each expert's share of all copies, if each token chooses `chosen` of `experts` experts.
 fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
     let number = usize::try_from(experts).unwrap_or(usize::MAX);
     let mut weights: Vec<f64> = match balance {
@@ -139,7 +141,8 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
     weights
 }
 
-/// Copies on the fullest of `ranks` divided by the mean; with a `capacity`, the capacity factor.
+/// Returns the copies on the fullest of `ranks` ranks divided by the mean; with a `capacity`, the
+/// capacity factor.
 pub(in crate::generate) fn fullest(
     balance: RoutingBalance,
     counts: &[u32],
@@ -147,7 +150,7 @@ pub(in crate::generate) fn fullest(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
-        // Unused capacity is padded, so all ranks have equally many rows.
+        // Unused capacity is padded, so all ranks have the same number of rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = shares(balance, counts, experts, chosen);
@@ -157,8 +160,8 @@ pub(in crate::generate) fn fullest(
     fullest * ranks as f64
 }
 
-/// Average number of ranks that have an expert of a token, if it chooses `chosen` of `experts` on `ranks` ranks evenly:
-/// N (1 - C(E - E / N, k) / C(E, k)).
+/// Returns the average number of ranks that have an expert of a token, if tokens choose `chosen` of
+/// `experts` experts on `ranks` ranks evenly: N (1 - C(E - E / N, k) / C(E, k)).
 pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
     let own = experts / ranks.max(1);
     let none = (0..chosen).fold(1.0, |none: f64, drawn| {
@@ -173,7 +176,7 @@ pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) ->
 mod tests {
     use super::*;
 
-    /// The same average by enumeration of every choice of k of E experts.
+    /// Returns the same average by enumeration of every choice of k of E experts.
     fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for set in 0..1_u64 << experts {
@@ -218,7 +221,7 @@ mod tests {
         let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
         let factor = |balance, counts: &[u32], of| fullest(balance, counts, None, of);
         assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
-        // Counts 10, 30, 0, 0 of four experts on two ranks: 40 of 40 on the first.
+        // Counts 10, 30, 0, 0 of four experts on two ranks: 40 of 40 copies are on the first rank.
         assert_eq!(
             factor(RoutingBalance::Balanced, &[10, 30, 0, 0], [4, 1, 2]),
             2.0
@@ -227,7 +230,8 @@ mod tests {
             factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // One rank has all copies; the more ranks, the higher the fullest rank is above the mean.
+        // A single rank has all copies. With more ranks, the fullest rank exceeds the mean by a
+        // larger factor.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);

@@ -40,14 +40,14 @@ impl CoreGrid {
         all.into_iter().filter(runs).collect()
     }
 
-    /// The cores of a die in serpentine rows.
+    /// Returns the cores of a die in serpentine rows.
     fn of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
         let corner = [0, 1].map(|d| die[d] * self.cores[d]);
         rows((corner, self.cores), true)
     }
 }
 
-/// Coordinates in a rectangle row by row; with `turns` every second row runs backward.
+/// Returns the coordinates in a rectangle row by row; with `turns` every second row runs backward.
 fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
     (0..size[1]).flat_map(move |y| {
         (0..size[0]).map(move |x| {
@@ -61,7 +61,8 @@ fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item
     })
 }
 
-/// Coordinates in a rectangle in a spiral inward, starting with the first row to the right.
+/// Returns the coordinates in a rectangle in a spiral inward, starting with the first row to the
+/// right.
 fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     let count = size[0] as usize * size[1] as usize;
     let [mut least, mut end] = [[0, 0], size];
@@ -69,7 +70,7 @@ fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
-        // The way back along a single row or column would visit its cores twice.
+        // Going back along a single row or column would visit its cores twice.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }
@@ -86,7 +87,8 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// The ranks outnumber the cores, a core does not exist, or the machine has no tiles (`None`).
+    /// Fails if there are more ranks than cores, a core does not exist, or the machine has no tiles
+    /// (`None`).
     pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), GenerateError> {
         let ranks = self.ranks();
         let order = match &self.tiles {

@@ -1,12 +1,14 @@
-//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter a pipeline at both
-//! ends, and a forward pass in one direction overlaps a backward pass in the other, so that each hides the other's
-//! communication. Every part of the model is on two stages. DualPipeV (Qi et al., 2025) is one half of it: stage i of S
-//! has the i-th part from the front and the i-th from the back, and the two directions are the two halves of a
+//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter
+//! a pipeline at both ends, and a forward pass in one direction overlaps a backward pass in the
+//! other, so that each hides the other's communication. Every part of the model is on two stages.
+//! DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from the
+//! front and the i-th part from the back, and the two directions are the two halves of a
 //! micro-batch's path.
 //!
-//! Both follow eight steps. h is the distance of a stage from the nearer end and H the number of stages up to the
-//! middle; M is the number of micro-batches in each direction; F is a forward pass, B a backward pass, I and W the two
-//! parts of a split backward pass; 0 and 1 are the directions:
+//! Both schedules follow eight steps. h is the distance of a stage from the nearer end and H the
+//! number of stages up to the middle; M is the number of micro-batches in each direction; F is a
+//! forward pass, B a backward pass, I and W the two parts of a split backward pass; 0 and 1 are the
+//! directions:
 //!
 //! | step | times | |
 //! |---|---|---|
@@ -52,12 +54,13 @@ pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// The steps of DualPipe. Micro-batches of the first half enter at the first stage and pass chunk 0 of each stage.
+/// Returns the steps of DualPipe. Micro-batches of the first half enter at the first stage and pass
+/// chunk 0 of each stage.
 pub(super) fn both_ways(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // Beyond the middle the directions swap.
+    // After the middle stage the directions swap.
     let chunk = |way: u32| way ^ u32::from(upper);
     eight_steps(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -66,7 +69,7 @@ pub(super) fn both_ways(stage: u32, stages: u32, micro_batches: u32) -> Vec<Pipe
     })
 }
 
-/// The steps of DualPipeV.
+/// Returns the steps of DualPipeV.
 pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     eight_steps(stage, stages, micro_batches, |kind, way, count| {
         PipelinePass {
@@ -77,8 +80,9 @@ pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep
     })
 }
 
-/// The eight steps of a stage at `distance` from its end, with `half` stages up to the middle and `each` micro-batches
-/// in each direction; `pass` maps kind, direction and count to a pass.
+/// Returns the eight steps of a stage at `distance` from its end, with `half` stages up to the
+/// middle and `each` micro-batches in each direction; `pass` maps kind, direction and count to a
+/// pass.
 fn eight_steps(
     distance: u32,
     half: u32,
@@ -178,7 +182,8 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StepList<P> {
         }
     }
 
-    /// A forward pass in direction `way` that overlaps a backward pass in the other.
+    /// Appends a forward pass in direction `way` that overlaps a backward pass in the other
+    /// direction.
     fn pair(&mut self, way: u32) {
         let pass = self.next_forward(way);
         let beside = self.next_backward(PassKind::Backward, 1 - way);

@@ -1,8 +1,9 @@
-//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019): all
-//! forward passes, then all backward ones, so every stage stores the activations of every micro-batch.
+//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline
+//! parallelism", 2019): all forward passes, then all backward passes, so every stage stores the
+//! activations of every micro-batch.
 //!
-//! In the paper's figure the last micro-batch runs backward first; here it is the first one, as in SC'21's figure 3.
-//! Time and peak are the same.
+//! In the paper's figure the last micro-batch runs backward first; here the first micro-batch does,
+//! as in SC'21's figure 3. Time and peak memory are the same.
 
 use super::ScheduleShape;
 

@@ -6,24 +6,26 @@ use chakram_base::units::Span;
 /// Durations of a micro-batch's passes through all chunks of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassTimes {
-    /// Forward pass.
+    /// Duration of a forward pass.
     pub forward: Span,
-    /// Pass for gradients of inputs.
+    /// Duration of a pass for gradients of inputs.
     pub input: Span,
-    /// Pass for gradients of weights.
+    /// Duration of a pass for gradients of weights.
     pub weight: Span,
-    /// Overlapping forward and backward passes, including gradients of weights.
+    /// Duration of overlapping forward and backward passes, including gradients of weights.
     pub pair: Span,
 }
 
 impl PipelineSchedule {
-    /// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without the weight update. `stages` gives F + B
-    /// for each: one micro-batch through one chunk, forward and backward, or only forward without a backward pass. With
-    /// v chunks, v m replaces m.
+    /// Returns the time by PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without
+    /// the weight update. `stages` has F + B for each stage: one micro-batch through one chunk,
+    /// forward and backward, or only forward without a backward pass. With v chunks, v m replaces
+    /// m.
     ///
-    /// It is exact for equal stages, and always for inference. With unequal stages GPipe takes (m - 1) (max F + max B)
-    /// plus sum(F + B), never less than Eq. 1. 1F1B can take more or less than Eq. 1, because a fast stage benefits
-    /// from the warm-up, but it never takes less than v m (F + B) of any stage, nor less than the sum.
+    /// The formula is exact for equal stages, and always for inference. With unequal stages GPipe
+    /// takes (m - 1) (max F + max B) plus sum(F + B), never less than Eq. 1. 1F1B can take more or
+    /// less than Eq. 1, because a fast stage benefits from the warm-up, but it takes at least v m
+    /// (F + B) of every stage, and at least the sum.
     ///
     /// Layer-wise, with fewer micro-batches than stages, the first stage waits for the first micro-batch at each of the
     /// v - 1 changes of layer: each adds sum(F + B) - m max(F + B), forward and backward together.
@@ -36,13 +38,15 @@ impl PipelineSchedule {
             + self.waits(slowest, through, micro_batches)
     }
 
-    /// Pipeline bubble of equal stages as a fraction of their computation: (S - 1) / (v m) (SC'21, section 2.2.2);
-    /// layer-wise schedules with fewer micro-batches than stages add (v - 1) (S - m) / (v m). It is not a fraction of
-    /// the makespan, which is 1 + this times the computation.
+    /// Returns the pipeline bubble of equal stages as a fraction of their computation: (S - 1) / (v
+    /// m) (SC'21, section 2.2.2); layer-wise schedules with fewer micro-batches than stages add (v
+    /// - 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
+    /// computation times 1 + the result.
     ///
-    /// If weight gradients are separate or passes overlap, the formula assumes that forward passes, input gradients and
-    /// weight gradients take equally long, and that two overlapping passes take the sum of both, so the idle time of
-    /// [`PipelineSchedule::idle`] is a multiple of a third. `None` for orders from a file.
+    /// If weight gradients are separate or passes overlap, the formula assumes that forward passes,
+    /// input gradients and weight gradients take the same time, and that two overlapping passes
+    /// take the sum of both, so the idle time of [`PipelineSchedule::idle`] is a multiple of a
+    /// third. `None` for orders from a file.
     pub fn bubble(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassTimes {
@@ -61,8 +65,8 @@ impl PipelineSchedule {
         Some(idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches)))
     }
 
-    /// Idle time of a stage in a step if `times` applies to every stage, with S stages, v chunks, and enough
-    /// micro-batches to fill the pipeline:
+    /// Returns the idle time of a stage in a step if `times` applies to every stage, with S stages,
+    /// v chunks, and enough micro-batches to fill the pipeline:
     ///
     /// | schedule | idle |
     /// |---|---|

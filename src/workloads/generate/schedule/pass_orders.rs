@@ -20,7 +20,7 @@ use std::fmt;
 pub struct PassOrders {
     /// Steps of each stage.
     steps: Vec<Vec<PipelineStep>>,
-    /// Parts of each stage, front to back.
+    /// Parts of the model on each stage, in ascending order.
     parts: Vec<Vec<u32>>,
     /// The stage and chunk of each part.
     places: Vec<(u32, u32)>,
@@ -35,7 +35,7 @@ pub struct PassOrderError {
     pub line: usize,
     /// Cell number in its line, from 1, if the error is in a cell.
     pub cell: Option<usize>,
-    /// The text found there.
+    /// The invalid text.
     pub found: String,
     /// The expected text.
     pub expected: String,
@@ -193,7 +193,7 @@ impl PassOrders {
                 }
             }
         }
-        // Every part has a place by now, so flattening drops none.
+        // Every part has a place by now, so `flatten` drops no part.
         let places: Vec<(u32, u32)> = places.into_iter().flatten().collect();
         let mut steps = Vec::with_capacity(cells.len());
         for own in &cells {
@@ -287,7 +287,7 @@ impl PassOrders {
     /// Checks that stages do not wait for one another forever. A pair starts when the inputs of both passes are ready.
     fn check_progress(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
-        // Finished passes, by their results.
+        // Results of finished passes.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
         let last = self.places.len() as u32 - 1;
         loop {

@@ -1,4 +1,4 @@
-//! Compares orders with handwritten ones, and times and peaks with a simulated pipeline.
+//! Compares orders with handwritten orders, and times and peaks with a simulated pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -67,7 +67,8 @@ fn gpipe_goes_back_when_all_are_through() {
 
 #[test]
 fn one_f_one_b_alternates_after_a_warm_up() {
-    // SC'21, figure 4, top: the first of four stages runs three passes ahead, the last none.
+    // SC'21, figure 4, top: the first of four stages runs three passes ahead, and the last runs
+    // none ahead.
     let of = |stage| order(ONE_F_ONE_B, stage, 4, 8);
     let first = "1a 2a 3a 4a 1a' 5a 2a' 6a 3a' 7a 4a' 8a 5a' 6a' 7a' 8a'";
     assert_eq!(of(0), first);
@@ -81,8 +82,9 @@ fn one_f_one_b_alternates_after_a_warm_up() {
 
 #[test]
 fn interleaved_chunks_take_turns_as_in_megatron() {
-    // Two stages, four micro-batches: forward passes are ordered 1a 2a 1b 2b 3a 4a 3b 4b, backward ones 1b 2b 1a 2a 3b
-    // 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead, the second 2.
+    // Two stages, four micro-batches: forward passes have the order 1a 2a 1b 2b 3a 4a 3b 4b,
+    // backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead, the
+    // second 2.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
@@ -94,7 +96,7 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
     assert_eq!(order(interleaved(2), 0, 4, 8), first);
 
-    // With as many micro-batches as stages, all forward passes come first.
+    // If the numbers of micro-batches and stages are equal, all forward passes come first.
     assert_eq!(
         order(interleaved(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
@@ -291,8 +293,8 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass except the first layers' forward and the last layers' backward pass depends on one other pass,
-        // which feeds only it.
+        // Every pass, except the first layers' forward and the last layers' backward pass, depends
+        // on one other pass, and no other pass depends on that pass.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

@@ -11,8 +11,9 @@ fn pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     }
 }
 
-/// ZB-H1: the order of 1F1B, in which stage i of S computes weight gradients i micro-batches late, so that every stage
-/// stores the activations of at most S micro-batches, like the first stage in 1F1B.
+/// Returns the steps of ZB-H1: the order of 1F1B, in which stage i of S computes weight gradients i
+/// micro-batches late, so that every stage stores the activations of at most S micro-batches, like
+/// the first stage in 1F1B.
 pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -32,9 +33,10 @@ pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePas
     order
 }
 
-/// ZB-V: stage i of S has the i-th part of the model from the front and the i-th from the back, so that the path of a
-/// micro-batch is a V. The warm-up fills the V from its tip; then each forward pass is followed by both backward passes
-/// of a chunk, and weight gradients fill the end.
+/// Returns the steps of ZB-V: stage i of S has the i-th part of the model from the front and the
+/// i-th part from the back, so that the path of a micro-batch is a V. The warm-up fills the V from
+/// its tip; then each forward pass is followed by both backward passes of a chunk, and weight
+/// gradients fill the end.
 pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
     // The next micro-batch of each chunk, by kind: forward, input gradients, weight gradients.

@@ -6,7 +6,7 @@
 use super::OperatorAxis;
 use super::layout::{MemberPartition, MeshAxis};
 
-/// Axes with their numbers of parts, the slowest first.
+/// Axes with their numbers of parts; the axis that counts slowest is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
 
@@ -15,7 +15,7 @@ impl DeviceGrid {
         Self(axes)
     }
 
-    /// Digit of a position that selects the shard along `axis`.
+    /// Returns the digit of a position that selects the shard along `axis`.
     pub(super) fn digit(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
@@ -27,7 +27,7 @@ impl DeviceGrid {
         unreachable!("a grid has every axis")
     }
 
-    /// Groups of positions that differ only in `over`.
+    /// Returns the groups of positions that differ only in `over`.
     pub(super) fn groups(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
         let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.digit(axis)).collect();

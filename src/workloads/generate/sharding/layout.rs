@@ -31,7 +31,7 @@ pub use redistribution::{Redistribution, ShardMessage, redistribute, reduce_scat
 pub struct MeshAxis {
     /// Number of equal shards; 1 if the axis is not sharded.
     pub parts: u32,
-    /// Difference of the numbers of members with neighbouring shards; 1 if there is one shard.
+    /// Distance of members with neighbouring shards; 1 if there is one shard.
     pub stride: u32,
 }
 
@@ -42,7 +42,7 @@ impl MeshAxis {
         stride: 1,
     };
 
-    /// An axis sharded into `parts`, with neighbouring shards `stride` members apart.
+    /// Creates an axis sharded into `parts`, with neighbouring shards `stride` members apart.
     ///
     /// # Panics
     /// Panics if `parts` or `stride` is 0.
@@ -63,7 +63,8 @@ impl MeshAxis {
 /// Returns true if all of `digits` belong to one mixed-radix numbering of `members` and occupy different positions.
 fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, each digit must begin at or above the end of the digit below.
+    // In ascending order of strides, each digit must begin at or after the end of the previous
+    // digit.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -77,7 +78,8 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
 
 /// Layout of a result over the members of a group: its sharding by samples, rows and columns.
 ///
-/// Its digits belong to one numbering and occupy different positions, so every shard exists, and all equally often.
+/// The digits belong to one numbering and occupy different positions, so every shard exists on the
+/// same number of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
     /// Sharding of the samples.
@@ -89,14 +91,14 @@ pub struct ShardLayout {
 }
 
 impl ShardLayout {
-    /// Replicated: every member has the whole result.
+    /// Replicated layout: every member has the whole result.
     pub const WHOLE: Self = Self {
         samples: MeshAxis::WHOLE,
         rows: MeshAxis::WHOLE,
         columns: MeshAxis::WHOLE,
     };
 
-    /// Number of shards of the result: a member has 1/this of it.
+    /// Number of different shards of the result. A member has one shard.
     pub fn parts(&self) -> u64 {
         self.axes()
             .iter()
@@ -107,12 +109,12 @@ impl ShardLayout {
         [self.samples, self.rows, self.columns]
     }
 
-    /// Indices of `member`'s shard along the axes.
+    /// Returns the indices of `member`'s shard along the axes.
     fn part(&self, member: u32) -> [u64; 3] {
         self.axes().map(|digit| digit.part(member).into())
     }
 
-    /// Row-major number of the shard with indices `part` along the axes.
+    /// Returns the row-major number of the shard with indices `part` along the axes.
     fn cell(&self, part: [u64; 3]) -> u64 {
         let axes = self.axes().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {

@@ -1,4 +1,4 @@
-//! Totals of each operator, and the sizes that its degrees must divide.
+//! Totals of an operator, and the sizes that its degrees must divide.
 
 use super::halo::WindowRows;
 use super::{GenerateError, OperatorAxis, refused};
@@ -15,12 +15,12 @@ const LOOK: usize = 1 << 20;
 pub(super) enum AxisExtent {
     /// Divisors common to all of these sizes; the nouns are for messages.
     Divisors(Vec<(u64, &'static str)>),
-    /// It cannot be sharded, for this reason.
+    /// The axis cannot be sharded, for this reason.
     Whole(&'static str),
 }
 
 impl AxisExtent {
-    /// Numbers of shards that `axis` of `spec` admits with `batch` samples.
+    /// Returns the numbers of shards that `axis` of `spec` admits with `batch` samples.
     fn of(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
@@ -43,7 +43,7 @@ impl AxisExtent {
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorTotals {
-    /// The axes in the order of device numbering, the slowest first.
+    /// The axes in the order of device numbering; the axis that counts slowest is first.
     pub order: [OperatorAxis; 4],
     /// Sizes that its degrees along b, m, n and k must divide.
     pub extents: [AxisExtent; 4],
@@ -51,21 +51,21 @@ pub(super) struct OperatorTotals {
     pub flops: u128,
     /// Elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n; none if n shards the input like the output, or if the
-    /// input is not another layer's output.
+    /// Elements of the input's gradient that are summed over n; 0 if n shards the input like the
+    /// output, or if the input is not another layer's output.
     pub inputs: u128,
     /// Elements of weights, and whether n and k shard them.
     pub weights: Vec<(u128, [bool; 2])>,
-    /// Geometry of its windows over an image, if any.
+    /// Geometry of the operator's windows over an image, if it has windows.
     pub rows: Option<WindowRows>,
 }
 
 impl OperatorTotals {
-    /// Totals of `spec` on `batch` samples.
+    /// Computes the totals of `spec` on `batch` samples.
     pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Two per multiplication, and two per comparison of a window.
+        // Counts two FLOPs per multiplication, and two per comparison of a window.
         let products = spec.products.iter().map(|one| {
             let sums = spec
                 .volume(one.result)

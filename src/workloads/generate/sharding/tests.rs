@@ -25,13 +25,13 @@ fn note(parts: &mut Parts, device: u32, values: Values) {
     }
 }
 
-/// Pseudo-random values that do not coincide by accident, small enough to be summed.
+/// Returns pseudo-random values that do not coincide by accident and are small enough to be summed.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Ranks that differ from their positions.
+/// Returns ranks that differ from their positions.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
@@ -75,7 +75,7 @@ fn hold(
     );
 }
 
-/// The divisors of `size`.
+/// Returns the divisors of `size`.
 fn divisors(size: u64) -> Vec<u32> {
     (1..=size)
         .filter(|&by| size.is_multiple_of(by))
@@ -83,7 +83,7 @@ fn divisors(size: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Range `index` of `parts` equal ranges of `0..size`.
+/// Returns range `index` of `parts` equal ranges of `0..size`.
 fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
@@ -103,7 +103,7 @@ fn degrees(b: u32, m: u32, n: u32, k: u32) -> ShardingDegrees {
 
 #[test]
 fn table_iii_of_a_linear_operator() {
-    // B 4, M 8, N 64, K 12 by (2, 2, 2, 3) on 24 devices.
+    // Sizes B 4, M 8, N 64, K 12, sharded by (2, 2, 2, 3) on 24 devices.
     let found = OperatorSharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
     let expected = |elements, size, over| ShardReduction {
@@ -147,7 +147,7 @@ fn on_one_device_it_is_what_models_count() {
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }
-            // A tied matrix counts no weights, but its gradient exists.
+            // A tied matrix has no weights of its own, but its gradient exists.
             if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
                 assert_eq!(found.update.elements, work.parameters(), "{case}");
             }
@@ -182,7 +182,8 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Tables are products with one-hot vectors: 4 samples, 8 tokens, table 16 x 32 by (2, 2, 2, 2).
+    // Look-ups are products with one-hot vectors: 4 samples, 8 tokens, a table of 16 x 32, sharded
+    // by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
@@ -212,12 +213,12 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // Heads 8 and 4, sharded by 4: 4 B S^2 (8 x 16) / 8, nothing to sum.
+    // 8 and 4 heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs, and no sum.
     let found = OperatorSharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
-    // Gain and bias of 6 columns on every device.
+    // Every device has the gain and bias of 6 columns.
     let norm = OperatorKind::Norm {
         rows: 8,
         width: 6,
@@ -225,7 +226,7 @@ fn operators_beyond_the_table() {
     };
     let found = OperatorSharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
-    // A bias of 4 adds its half to 3 x 3 x 6 x 4 weights in 6 parts.
+    // A bias of 4 adds half of its elements to 3 x 3 x 6 x 4 weights in 6 parts.
     let OperatorKind::Convolution {
         inputs,
         outputs,
@@ -258,7 +259,7 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
-    // 5 x 4 / 2 pairs of 16 numbers on 2 of 4 samples.
+    // A device computes 5 x 4 / 2 pairs of 16 numbers for 2 of 4 samples.
     let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,
@@ -283,7 +284,8 @@ fn attention() -> OperatorKind {
 
 #[test]
 fn halos_of_known_layers() {
-    // 3 x 3, stride 1, padding 1 over 8 rows in 4 parts: one row from each neighbour.
+    // 3 x 3 windows with stride 1 and padding 1 over 8 rows in 4 parts need one row from each
+    // neighbour.
     let work = image::work([8, 8], 1, 1);
     let found =
         OperatorSharding::new(&work, 2, ShardingDegrees::convolution(2, 1, 4, 1), 8).unwrap();

@@ -1,10 +1,11 @@
 //! Adapters between stages: members of a tensor group that exchange messages with other stages on behalf of their share
 //! of the group (PALM, Fig. 11).
 //!
-//! After the last product of a stage, each member has a partial sum. With [`AdapterSums::Source`] the whole group sums
-//! it before adapters send it, and each of the destination's adapters broadcasts it to its share (Eq. 7). With
-//! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send partial sums, which the
-//! destination's adapters all-reduce before they broadcast (Eq. 8).
+//! After the last product of a stage, each member has a partial sum. With [`AdapterSums::Source`]
+//! the whole group sums the partial sums before adapters send the result, and each of the
+//! destination's adapters broadcasts the result to its share of the group (Eq. 7). With
+//! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send
+//! partial sums, which the destination's adapters all-reduce before they broadcast (Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
@@ -14,7 +15,7 @@ use crate::generate::sharding::MemberPartition;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Groups for exchanges between stages, if members do not each exchange for themselves.
+/// Groups for exchanges between stages through adapters.
 #[derive(Clone, Debug)]
 pub(super) struct AdapterGroups {
     /// Shares of the tensor groups, by tensor degree.
@@ -27,14 +28,15 @@ pub(super) struct AdapterGroups {
 pub(super) struct AdapterShares {
     /// Number of members of a share; the first is its adapter.
     pub size: u32,
-    /// Shares of a tensor group; `None` if each has one member.
+    /// Shares of a tensor group; `None` if each share has one member.
     pub shares: Option<ParallelGroupKind>,
-    /// The adapters of a tensor group, if there are several and they sum what they receive.
+    /// The adapters of a tensor group, if there are several and they sum received data.
     pub summing: Option<ParallelGroupKind>,
 }
 
 impl AdapterGroups {
-    /// The groups of `plan`; adds their partitions to `partitions`. `None` if all members exchange for themselves.
+    /// Creates the groups of `plan`, and adds their partitions to `partitions`. `None` if each
+    /// member does its own exchange.
     pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
         let adapters = plan.adapters?;
         let own_sums = plan.adapter_sums == AdapterSums::Destination;
@@ -76,8 +78,8 @@ impl AdapterGroups {
     }
 }
 
-/// Index of the all-reduce over the tensor group that produces the result of `program`: no collective and no matrix
-/// product follows it, except for weight gradients.
+/// Returns the index of the all-reduce over the tensor group that produces the result of `program`.
+/// No collective and no matrix product follows this all-reduce, except for weight gradients.
 fn last_sum(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramTask| {
         matches!(
@@ -104,7 +106,7 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
-    /// The adapters of `stage`; `None` if members exchange for themselves.
+    /// Returns the adapters of `stage`; `None` if each member does its own exchange.
     pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
@@ -120,8 +122,8 @@ impl TrainingGenerator {
         place.tensor.is_multiple_of(self.share(place.stage))
     }
 
-    /// The layer of part `at`, and the index in its program of `kind`, of the sum that adapters compute instead; `None`
-    /// if they do not.
+    /// Returns the layer of part `at`, and the index in its program of `kind`, of the sum that
+    /// adapters compute instead of the group; `None` if there is none.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers(at);

@@ -1,29 +1,32 @@
 //! Gradient buckets: gradients that are reduced together.
 //!
-//! Gradients enter buckets in the order in which a backward pass produces them. The gradient that brings a bucket to
-//! the configured size closes it; the last bucket of a model chunk has the remainder, however small. The first bucket
-//! of a chunk may have another size.
+//! Gradients enter buckets in the order in which a backward pass produces them. The gradient that
+//! brings a bucket to the configured size closes the bucket; the last bucket of a model chunk has
+//! the remainder, which may be small. The first bucket of a chunk may have another size.
 //!
-//! With single parameters, these are the buckets of PyTorch's `DistributedDataParallel` from its second step on, after
-//! it has rebuilt them in the order in which gradients were produced (`Reducer::rebuild_buckets`,
-//! `compute_bucket_assignment_by_size`):
+//! With single parameters, the buckets are PyTorch's `DistributedDataParallel`'s from the second
+//! step on, after it has rebuilt its buckets in the order in which gradients were produced
+//! (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
 //!
-//! - Operators are processed last to first. In a product with a bias, the bias gradient comes first: it goes directly
-//!   to its accumulator, while the matrix gradient passes a transposition. In other operators the weight's gradient
-//!   comes first; the two gradients of a norm are interchangeable because they have the same size.
-//! - `bucket_cap_mb` is `bucket`, in MiB. Without it PyTorch has `bucket = "25 MiB"` and `first_bucket = "1 MiB"`. With
-//!   it, 2.3 has the same first bucket; later versions (checked: 2.15) have no first bucket of another size.
-//! - Buckets are reduced in this order, each when its last gradient is produced, so each waits only for the nodes up to
-//!   that one.
+//! - Operators are processed last to first. In a product with a bias, the bias gradient comes
+//!   first, because it goes directly to its accumulator, while the matrix gradient passes a
+//!   transposition. In other operators the weight's gradient comes first; the two gradients of a
+//!   norm are interchangeable because they have the same size.
+//! - `bucket_cap_mb` is `bucket`, in MiB. Without it PyTorch has `bucket = "25 MiB"` and
+//!   `first_bucket = "1 MiB"`. If it is set, version 2.3 has the same first bucket; later versions
+//!   (checked: 2.15) have no first bucket of another size.
+//! - Buckets are reduced in this order, each when its last gradient is produced, so each bucket
+//!   waits only for the nodes up to that gradient.
 //!
-//! Under expert parallelism, gradients of experts have separate buckets, because fewer ranks have them; these close and
-//! are reduced by the same rules (`overlap_grad_reduce` of Megatron-LM, which has separate buffers for experts).
+//! Under expert parallelism, gradients of experts have separate buckets, because fewer ranks have
+//! these gradients; the same rules close and reduce these buckets (`overlap_grad_reduce` of
+//! Megatron-LM, which has separate buffers for experts).
 //!
-//! One product of a model, such as the product for queries, keys and values, has one matrix and one bias here, even
-//! where an implementation has several. Events that occur once per run are left out: a first step with all gradients in
-//! one bucket, the two broadcasts in which ranks then agree on new buckets, and the broadcasts that give replicas equal
-//! initial weights. Broadcasts of buffers that are not trained, such as running means of batch norms before a forward
-//! pass, are also left out.
+//! One product of a model, such as the product for queries, keys and values, has one matrix and one
+//! bias here, even if an implementation has several. Events that occur once per run are left out: a
+//! first step with all gradients in one bucket, the two broadcasts in which ranks then agree on new
+//! buckets, and the broadcasts that give replicas equal initial weights. Broadcasts of buffers that
+//! are not trained, such as running means of batch norms before a forward pass, are also left out.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
@@ -33,7 +36,8 @@ use crate::model::OperatorKind;
 pub(super) struct GradientBucket {
     /// The layer in which the last of these gradients is produced.
     pub layer: usize,
-    /// Number of the layer's operators, counted from the last, whose gradients are complete by then.
+    /// Number of the layer's operators, counted from the last, whose gradients are complete when
+    /// the bucket is.
     pub operators: u32,
     /// True if the last of these operators contributes to the next bucket too.
     pub divided: bool,
@@ -43,7 +47,8 @@ pub(super) struct GradientBucket {
     pub among: ParallelGroupKind,
 }
 
-/// The weights of an operator that does `work`, grouped and ordered as their gradients are produced.
+/// Returns the numbers of weights of an operator that does `work`, in the order in which their
+/// gradients are produced.
 pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
     let spec = work.spec();
     let mut each = spec.gradients(false).map(|count| count as u64);
@@ -54,12 +59,12 @@ pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketAssigner {
     by: BucketPolicy,
-    /// Weights that fill the first bucket of a part, and the later buckets.
+    /// Numbers of weights that fill the first bucket of a part, and later buckets.
     sizes: [u64; 2],
 }
 
 impl BucketAssigner {
-    /// The assignment for `plan`, with gradients of `gradient` bytes per weight.
+    /// Creates the assigner for `plan`, with gradients of `gradient` bytes per weight.
     pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {
@@ -68,9 +73,9 @@ impl BucketAssigner {
         }
     }
 
-    /// Buckets of a model chunk with these layers, last to first, summed over the ranks `among`. Each layer comes with
-    /// its number of weights and, from its last operator to its first, the weights whose gradients each operator
-    /// produces.
+    /// Returns the buckets of a model chunk with these layers, last to first, summed over the ranks
+    /// `among`. Each entry of `layers` has the layer, its number of weights and, from its last
+    /// operator to its first, the weights whose gradients each operator produces.
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
@@ -148,15 +153,16 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_gradient_with_which_it_has_enough() {
-        // 72 B are 36 weights: a bias and its matrix; then both halves of a norm, 16, with the next bias and matrix;
-        // then the last norm.
+        // A size of 72 B is 36 weights. Buckets: a bias and its matrix; both halves of a norm, 16,
+        // with the next bias and matrix; the last norm.
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
         // A first bucket of 8 B has only the bias: its operator also produces gradients of the next bucket. The limit
         // of 45 weights, 90 B, is reached by 32 + 8 + 8, and then by 4 + 32 + 8 = 44 plus 8 more.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // With 37 weights: 4 + 32 and one half of the norm, 8; then its other half with 4 and 32; then the last norm.
+        // With a size of 37 weights, the buckets are 4 + 32 and one half of the norm, 8; the other
+        // half with 4 and 32; and the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

@@ -17,7 +17,8 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members of a tensor group whose operators have degrees: all pairs are compared.
+/// Maximum number of members of a tensor group whose operators have degrees. The limit is needed
+/// because all pairs are compared.
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches of a step.
@@ -61,8 +62,9 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     Ok(micro_batches)
 }
 
-/// Rejects orders in which a stage with both the first and the last part finishes the last part's gradients after the
-/// first part's, if both parts compute gradients of one tied matrix: it is summed when the first part is done.
+/// Rejects orders in which a stage with both the first and the last part finishes the last part's
+/// gradients after the first part's, if both parts compute gradients of one tied matrix, because
+/// these gradients are summed when the first part is done.
 fn tied_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -92,8 +94,9 @@ fn tied_last(
     Err(refused("pass_orders", "others", expected))
 }
 
-/// Rejects SRAM smaller than the smallest tile of a product: a row of inputs, a column of weights and their result. For
-/// a product over K numbers, a tensor group of t leaves a core at least K / t of them.
+/// Rejects SRAM smaller than the smallest tile of a product: a row of inputs, a column of weights
+/// and their result. In a product over K numbers, a core in a tensor group of t has at least K / t
+/// of them.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -124,10 +127,10 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
 /// Upper bound of the nodes of one rank of every stage together.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
-    // An operator has at most 20 nodes in both directions, including reductions and messages. With a residency rule, at
-    // most four of its kernels have operands: forward, recomputation, and backward for the gradients of its input and
-    // weights. Each of these has a load, a store, and a node that waits for both; the optimizer has one load and one
-    // store.
+    // An operator has at most 20 nodes in both directions, including reductions and messages. With
+    // a residency rule, at most four of its kernels have operands: forward, recomputation, and
+    // backward for the gradients of its input and weights. Each of these kernels has a load, a
+    // store, and a node that waits for both; the optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
@@ -239,7 +242,7 @@ fn degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
 }
 
 fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
-    // In 128 bits, because the options are not bounded yet.
+    // Computed in 128 bits, because the options are not bounded yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
         let expected = format!(
@@ -314,7 +317,7 @@ fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), Ge
     Err(refused("pipeline", plan.pipeline, expected))
 }
 
-/// Summary of a model's layers: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
+/// Returns a summary of a model's layers for messages.
 fn describe_layers(model: &Model) -> String {
     let count = model.layers.len();
     let is_block = |layer: &crate::model::ModelLayer| layer.role == LayerRole::Block;
@@ -348,8 +351,9 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Rejects stages that together have another number of layers than the model, such as stages written for its blocks
-/// alone. Run this before all other checks that depend on the model.
+/// Rejects stages that together have another number of layers than the model, such as stages
+/// written for its blocks alone. This check must run before all other checks that depend on the
+/// model.
 fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -361,8 +365,8 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
     Err(refused("stages", format!("{said} layers"), expected))
 }
 
-/// Rejects stages that are not consecutive ranges of layers, and too few or too many stages. They cover all layers
-/// ([`all_layers`]), so consecutive ranges end with the last layer.
+/// Rejects stages that are not consecutive ranges of layers, and too few or too many stages. Stages
+/// cover all layers ([`all_layers`]), so consecutive ranges end with the last layer.
 fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {

@@ -1,25 +1,25 @@
 //! Context parallelism with degree `c`: a rank has `s / c` of the `s` tokens of each sequence.
 //!
-//! Operators process tokens independently, except attention, where a query needs the keys and values of every token.
-//! There are two exchanges for it, with `B` samples, `d` bytes per number, `a` query heads, and `v` heads of keys and
-//! values of `w` columns:
+//! Operators process tokens independently, except attention, where a query needs the keys and
+//! values of every token. Two kinds of exchange exist for attention, with `B` samples, `d` bytes
+//! per number, `a` query heads, and `v` heads of keys and values of `w` columns:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
 //! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes per rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
 //!
-//! Gathered keys and values are kept only for the kernels of attention. A sequence is cut into `2 c` pieces, of which a
-//! rank has the `i`-th from each end, so that all ranks have equal parts of causal scores (section 3.3.2 of the first
-//! paper). Ranks of a context group have the same weights and compute parts of their gradients, which are summed over
-//! all `data x context` replicas.
+//! Gathered keys and values are kept only for the kernels of attention. A sequence is cut into
+//! `2 c` pieces. Rank `i` has the `i`-th piece from each end, so that all ranks have equal parts of
+//! causal scores (section 3.3.2 of the first paper). Ranks of a context group have the same weights
+//! and compute parts of their gradients, which are summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, refused};
 use crate::model::{LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
 use std::borrow::Cow;
 
-/// `model` with only the tokens of one rank.
+/// Returns `model` with only the tokens of one rank.
 pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
@@ -55,8 +55,9 @@ fn divide(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
         .for_each(|(_, size)| *size /= shards);
 }
 
-/// Bytes of a context group's exchanges around an operator, of queries and of keys and values, for a rank's own tokens.
-/// `sample` is the bytes of one number over all samples of a micro-batch.
+/// Returns the bytes of a context group's exchanges around an operator, of queries and of keys and
+/// values, for a rank's own tokens. `sample` is the bytes of one number over all samples of a
+/// micro-batch.
 pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.volume(axes).saturating_mul(sample);

@@ -1,8 +1,9 @@
 //! Kernels of one operator: FLOPs, bytes, and the tensors kept for the backward pass.
 //!
-//! `n` is the number of rows of a micro-batch's samples, or a tensor-group member's share of them; `d` is the bytes of
-//! a number, `g` of a weight gradient. FLOPs are the FLOPs of matrix products, two per multiply-add; elementwise work
-//! counts none, as in papers that give FLOPs of models. Every operand is read once and every result written once.
+//! `n` is the number of rows of a micro-batch's samples, or a tensor-group member's share of them;
+//! `d` is the bytes of a number, `g` of a weight gradient. Only matrix products count as FLOPs, two
+//! per multiply-add; elementwise work does not count, as in papers that give FLOPs of models. Every
+//! operand is read once and every result written once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -53,20 +54,20 @@ pub(super) struct CostParameters {
     pub loss: LossKernel,
     /// True if dropout is applied in models that have it.
     pub dropout: bool,
-    /// Number format for the operands of linear layers, if it differs.
+    /// Number format for the operands of linear layers, if it differs from the plan's format.
     pub linear: Option<Dtype>,
     /// Scaling of 8-bit numbers.
     pub scaling: ScalingRecipe,
-    /// Kernels other than products.
+    /// Kernels other than matrix products.
     pub elementwise: ElementwiseKernels,
     /// True if each expert's product is a separate kernel.
     pub one_by_one: bool,
-    /// Number format of tokens sent to experts, if they are cast for it.
+    /// Number format of tokens sent to experts, if they are cast before sending.
     pub sent: Option<Dtype>,
 }
 
 impl CostParameters {
-    /// The kernels of `work`, one member's shard of an operator.
+    /// Returns the kernels of `work`, one member's shard of an operator.
     pub fn kernels(&self, work: OperatorKind) -> Result<OperatorKernels, GenerateError> {
         let work = if self.dropout {
             work
@@ -77,11 +78,11 @@ impl CostParameters {
         let mut kernels = self.of(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| bytes(u128::from(self.samples) * u128::from(one));
-        // Counted separately, because selective recomputation drops only these.
+        // Scores are counted separately, because selective recomputation drops only scores.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.quantizes()) {
-            // The kept tensor is the cast one.
+            // The cast tensor is kept, not the original.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
         self.set_operands(&work, spec.looks_up(), &mut kernels);
@@ -177,12 +178,13 @@ impl CostParameters {
         }
     }
 
-    /// Rows of all samples of a micro-batch.
+    /// Returns the rows of all samples of a micro-batch.
     fn rows(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
-    /// Sizes of the tensor over `axes` for all samples, with all row axes merged into one.
+    /// Returns the sizes of the tensor over `axes` for all samples, with all row axes merged into
+    /// one.
     fn sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();

@@ -2,11 +2,12 @@
 //!
 //! An operator's sharding is determined by the first applicable rule:
 //!
-//! 1. the degrees that the plan gives for it;
-//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per member. If neither
-//!    the model nor the plan gives any, it is derived: a product whose input is split by columns is cut by inputs;
-//!    other products are cut by outputs, or by inputs if only these divide; tables whose rows are summed are cut by
-//!    columns, because gathering them moves half the bytes of summing over rows;
+//! 1. the degrees that the plan gives for the operator;
+//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
+//!    member. If neither the model nor the plan gives any, the split is derived: a product whose
+//!    input is split by columns is cut by inputs; other products are cut by outputs, or by inputs
+//!    if only these divide; tables whose rows are summed are cut by columns, because gathering
+//!    columns moves half the bytes of summing over rows;
 //! 3. with sequence parallelism, shards of its tokens, if they divide;
 //! 4. the layout of its input: samples, and rows if they divide; also columns if columns are independent (activations,
 //!    residuals, pools, norms over the channels of images, heads of attention, and classes of a loss inside a sharded
@@ -14,11 +15,12 @@
 //!
 //! Inputs in another layout are redistributed before the operator ([`moves`](crate::generate::sharding::moves)).
 //!
-//! The skip path around a branch has the last residual sum. If a layer does not begin with a norm or an activation,
-//! norms and activations come after sums (BERT, ResNet) and their output takes the skip path; otherwise they are part
-//! of the branch (GPT-2, Llama). An embedding's tables remain separate results until a sum takes them all; tables of
-//! bags remain separate until an interaction. A residual passes its gradient to each of its inputs, and each gradient
-//! is redistributed separately.
+//! The skip path around a branch carries the last residual sum. If a layer does not begin with a
+//! norm or an activation, norms and activations come after sums (BERT, ResNet) and their output
+//! takes the skip path; otherwise they are part of the branch (GPT-2, Llama). An embedding's tables
+//! remain separate results until a sum uses all of them; tables of bags remain separate until an
+//! interaction. A residual passes its gradient to each of its inputs, and each gradient is
+//! redistributed separately.
 //!
 //! Results are tracked in fractions: an operator that needs only the first token, such as a classifier after a
 //! transformer, receives all tokens if tokens are sharded. Norms over the channels of images use the samples and rows
@@ -44,14 +46,14 @@ pub(super) struct ShardedActivation {
     pub partial_over: Option<MeshAxis>,
     /// Elements per sample, of all members together.
     pub elements: u64,
-    /// Columns; channels of an image.
+    /// Number of columns; for an image, number of channels.
     pub columns: u64,
     pub image: bool,
     /// The operator of the same layer that produced it.
     pub produced_by: Option<usize>,
 }
 
-/// An input of an operator: the layout that it has, and the layout that the operator needs.
+/// An input of an operator: the layout in which it arrives, and the layout that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorInput {
     pub from: ShardedActivation,
@@ -67,7 +69,8 @@ pub(super) struct ShardedOperator<'l> {
     pub inputs: Vec<OperatorInput>,
     /// The operators of the layer that produce the inputs; `None` for the input of the layer.
     pub sources: Vec<Option<usize>>,
-    /// The branch: 0 is the chain, 1 the skip path, and each table of several has a branch of its own.
+    /// The branch: 0 is the chain, 1 is the skip path; if there are several tables, each has a
+    /// separate branch.
     pub branch: u32,
     /// Rows that windows reach, for an image sharded by rows.
     pub windows: Option<OperatorSharding>,
@@ -84,7 +87,7 @@ pub(super) struct LayerDataflow<'l> {
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, such as tables of an input, until one operator takes them all.
+    /// Results outside the chain, such as tables of an input, until an operator uses all of them.
     side: Vec<ShardedActivation>,
     /// True if norms and activations come after residuals, so that their output takes the skip path around the next
     /// branch.
@@ -99,7 +102,7 @@ pub(super) struct DataflowTracer<'p> {
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
-    /// True if neither the model nor the plan gives a cut, so that Megatron's cut is derived.
+    /// True if neither the model nor the plan gives a split, so that Megatron's split is derived.
     pub derives: bool,
 }
 
@@ -117,7 +120,7 @@ impl<'p> DataflowTracer<'p> {
         }
     }
 
-    /// Traces `layer` given the output of the layer `before` it.
+    /// Traces `layer`; `before` is the output of the previous layer.
     pub fn layer<'l>(
         &self,
         layer: &'l ModelLayer,
@@ -182,8 +185,8 @@ impl<'p> DataflowTracer<'p> {
         Ok(LayerDataflow { steps, end })
     }
 
-    /// Layout of a layer's output: with sequence parallelism, a sum over all members is scattered so that each has its
-    /// tokens.
+    /// Returns the layout of a layer's output: with sequence parallelism, a sum over all members is
+    /// scattered, so that each member has its tokens.
     fn scattered(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -198,7 +201,7 @@ impl<'p> DataflowTracer<'p> {
         held.layout
     }
 
-    /// Derives Megatron's cut of an operator, for a model that gives none.
+    /// Derives Megatron's split of an operator, for a model that gives none.
     fn derived(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
@@ -231,7 +234,7 @@ impl<'p> DataflowTracer<'p> {
         spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
-        // From the back, so that later entries override earlier ones.
+        // Searches from the back, so that later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
             return self.by_default(operator, spec, before);
@@ -371,7 +374,8 @@ impl<'p> DataflowTracer<'p> {
     }
 }
 
-/// Returns true if Megatron's cut of `model` is derived because neither the model nor the plan gives one.
+/// Returns true if Megatron's split of `model` is derived because neither the model nor the plan
+/// gives one.
 pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
@@ -379,7 +383,7 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 }
 
 impl DataflowCursor {
-    /// The operators that produce the inputs of `operator`; call it before `pass`.
+    /// Returns the operators that produce the inputs of `operator`. Must be called before `pass`.
     fn sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -417,7 +421,7 @@ impl DataflowCursor {
         }
         let inputs = match spec.role {
             ChainRole::Table => {
-                // The result of an earlier table waits outside the chain.
+                // The result of an earlier table is stored outside the chain until it is used.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);

@@ -15,7 +15,7 @@ use crate::model::Model;
 /// A layer that has been lowered.
 struct LoweredExample<'m> {
     layer: usize,
-    /// Number of members of the tensor group that it was lowered for.
+    /// Number of members of the tensor group for which the layer was lowered.
     members: u32,
     before: Option<ShardedActivation>,
     flow: LayerDataflow<'m>,
@@ -71,7 +71,8 @@ impl DistinctLayers {
                 members = own;
                 (follow.members, lowering.context.tensor) = (own, own.into());
             }
-            // Degrees apply to layers by name. Without them, equal layers with equal inputs are cut equally.
+            // Degrees apply to layers by name. Without degrees, equal layers with equal inputs are
+            // split equally.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

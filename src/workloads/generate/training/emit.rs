@@ -54,7 +54,7 @@ pub(super) struct RankEmitter<'w, 's> {
     chain_tail: Vec<u64>,
     /// Dependencies of the program in progress.
     entry: Vec<u64>,
-    /// Node ids of the current or the last program.
+    /// Node ids of the current program, or of the last one.
     ids: Vec<u64>,
     /// The layer and item of a sum that adapters compute instead, in the current pass.
     handed: Option<(usize, usize)>,
@@ -62,8 +62,8 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
-    /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of
-    /// experts' weights.
+    /// Nodes that produced gradients on which no reduction depends yet: gradients of weights that
+    /// all replicas have, and of experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Reductions of the current step.
     reduced: Vec<u64>,
@@ -71,7 +71,7 @@ pub(super) struct RankEmitter<'w, 's> {
     updated: BTreeMap<usize, Vec<u64>>,
     /// Memory changes that the next node makes.
     pending_memory: MemoryChanges,
-    /// SRAM, and the operands of the stage that stay in it, if the plan has a rule.
+    /// SRAM, and the stage's operands that stay in SRAM, if the plan has a residency rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
 
@@ -130,7 +130,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.begin(pass, present)?));
                 }
-                // Both passes start from here, because neither depends on the other.
+                // Both passes start from the current end of the chain, because neither depends on
+                // the other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
                 let mut ends = Vec::new();
                 for (pass, gathers) in begun {
@@ -153,7 +154,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.released()
     }
 
-    /// Frees memory that no node is left to free: layers after the last node whose kernels are all left out.
+    /// Frees memory that no later node frees, because all kernels of the layers after the last node
+    /// are left out.
     fn released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
@@ -206,7 +208,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ..NodeLabels::default()
         };
         let (lane, memory) = (node.lane, node.memory);
-        // Outside layers, compute nodes are the optimizer's kernel and copies around collectives.
+        // Outside layers, the only compute nodes are the optimizer's kernel and copies around
+        // collectives.
         let kernel = match (node.phase, node.op) {
             (TrainingPhase::Optimizer, _) => Some(KernelShape::Moving(MovingKernel::Optimizer)),
             (_, Op::Compute { .. }) => Some(KernelShape::Moving(MovingKernel::ElementWise)),
@@ -226,7 +229,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// The stage of `other`, if it is another stage: within a stage no message is needed.
+    /// Returns the stage of `other`, if it is another stage; within a stage no message is needed.
     fn elsewhere(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
@@ -251,7 +254,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
         if let Some(receiver) = self.elsewhere(behind) {
             let sent = self.send(pass, plan.part(own, pass.chunk), receiver)?;
-            // Without overlap the chain waits for the send, because the stage computes nothing meanwhile.
+            // Without overlap the chain waits for the send, because the stage must not compute
+            // during the send.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
                 self.chain_tail.clear();
                 self.chain_tail.push(sent);
@@ -278,7 +282,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             self.chain_tail.extend(gathers.ids.get(k));
             if forward {
-                // Later micro-batches follow the first one, so only that one waits.
+                // Later micro-batches follow the first micro-batch, so only the first waits for the
+                // gathers.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -295,7 +300,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
-                // Gradients are unsharded until they are reduced.
+                // Gradients are whole until they are reduced.
                 let whole = plan.gradient_bytes(layer);
                 add(
                     &mut self.pending_memory.allocates,
@@ -362,7 +367,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.data.clear();
             self.after(&item.after);
             let mut memory = item.memory;
-            // Earlier layers without nodes left these changes, because only nodes can carry them.
+            // Earlier layers without nodes left these memory changes, because only nodes can carry
+            // them.
             if i == 0 {
                 merge(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -372,12 +378,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let handed = self.handed == Some((layer, i));
             let id = self.item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
-            // Gradients that complete with the last node are handled after the loop, when the chain has advanced.
+            // Gradients that the last node completes are handled after the loop, when the chain has
+            // advanced.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.reduce_complete_buckets(finding, pass)?;
             }
         }
-        // The next node frees it instead, because this layer has no node.
+        // This layer has no node, so the next node frees the memory.
         if count == 0 {
             add(
                 &mut self.pending_memory.frees,
@@ -459,7 +466,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ProgramTask::Collective { bytes, .. } if handed => {
                 let shares = plan.adapters_of(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
-                // A share of one member already has its sum.
+                // A share of one member needs no sum.
                 let reduce = |family| self.collective(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
@@ -551,7 +558,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Gathers the parameters of the pass's layers up to the `k`-th, and of the layers that are gathered ahead.
+    /// Gathers the parameters of the pass's layers up to the `k`-th, and of the layers whose
+    /// parameters are gathered ahead.
     fn gather(
         &mut self,
         gathers: &mut ParameterGathers,

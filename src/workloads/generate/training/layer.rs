@@ -24,7 +24,7 @@ pub(super) struct LoweringContext {
     pub exchange: ExpertExchangeForm,
     /// Number format of tokens sent to experts, if it differs from the activations' format.
     pub exchange_dtype: Option<Dtype>,
-    /// Rows of the rank with the fullest experts, divided by the mean.
+    /// Number of rows on the rank with the fullest experts, divided by the mean.
     pub expert_load: f64,
     /// Copies of a token that are sent, divided by the copies that experts receive.
     pub sent_copies: f64,
@@ -47,20 +47,20 @@ pub(super) struct LoweringContext {
 pub(super) struct LoweredLayer {
     /// Forward programs: one for all members of a tensor group, or one for each.
     pub forward: Vec<LayerProgram>,
-    /// Backward programs, equally many.
+    /// Backward programs; their number equals the number of forward programs.
     pub backward: Vec<LayerProgram>,
-    /// Split backward programs, equally many of each: gradients of inputs, then of weights. Empty if no backward pass
-    /// is split.
+    /// Split backward programs: for gradients of inputs, then for gradients of weights; the same
+    /// number of each. Empty if no backward pass is split.
     pub apart: [Vec<LayerProgram>; 2],
     /// Weights of one member.
     pub parameters: u64,
-    /// The part of these weights that belongs to experts, if ranks have different experts.
+    /// Number of one member's weights that belong to experts, if ranks have different experts.
     pub expert_parameters: u64,
     /// The part of all weights for which a member computes gradients only from its shard of the samples or tokens, with
     /// the group over which they are summed.
     pub partial: Vec<(ParallelGroupKind, u64)>,
-    /// The operator with a matrix tied to the embedding: the number of operators after it, and one member's weights of
-    /// the matrix.
+    /// The operator with a matrix tied to the embedding, as the number of operators after this
+    /// operator, and one member's weights of the matrix.
     pub tied: Option<(usize, u64)>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,

@@ -6,9 +6,10 @@
 //! shard of the same experts sum its gradients. With sequence parallelism each member of a tensor group sends the
 //! copies of its own tokens; members that share an expert gather theirs.
 //!
-//! With balanced routing, a rank with `t` tokens of `c` copies each sends `t c` copies, receives equally many, and
-//! processes them with its own experts. The number of rows is therefore unchanged, and weights are divided. With skewed
-//! routing, the number of rows is the number on the fullest rank ([`routing`](crate::generate::plan)).
+//! With balanced routing, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
+//! the same number, and processes them with its own experts. The number of rows is therefore
+//! unchanged, and weights are divided. With skewed routing, every rank has the rows of the fullest
+//! rank ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
     ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest,
@@ -17,7 +18,7 @@ use crate::generate::{GenerateError, refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
-/// `model` with only the experts of one rank.
+/// Returns `model` with only the experts of one rank.
 pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     if plan.expert == 1 && plan.capacity_factor.is_none() {
         return model;
@@ -48,14 +49,15 @@ pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m
 }
 
 fn times(rows: u64, factor: f64) -> u64 {
-    // A balanced load keeps the exact number, which a float may not represent.
+    // A balanced load keeps the exact integer, which a float may not represent.
     match factor == 1.0 {
         true => rows,
         false => ((rows as f64 * factor + 0.5) as u64).max(1),
     }
 }
 
-/// Number of experts in the operators of a layer, and of chosen experts per token; `None` without experts.
+/// Returns the number of experts in the operators of a layer, and the number of chosen experts per
+/// token; `None` without experts.
 fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
@@ -65,7 +67,7 @@ fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Rows of the fullest rank's experts, divided by the mean.
+/// Returns the number of rows of the fullest rank's experts, divided by the mean.
 fn load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     routed(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
@@ -73,8 +75,8 @@ fn load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     })
 }
 
-/// The load of `model`'s first layer with experts, and the number of token copies sent, divided by the copies that
-/// experts process.
+/// Returns the load of `model`'s first layer with experts, and the number of token copies sent
+/// divided by the number of copies that experts process.
 pub(super) fn exchanged(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routed(&layer.operators).is_some()) else {

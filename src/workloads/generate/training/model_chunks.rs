@@ -15,9 +15,9 @@ use std::ops::Range;
 pub(super) struct ModelChunks {
     /// First layer of each part, and the end of the last part.
     starts: Vec<usize>,
-    /// Weights of each layer on one rank, including a copy of tied ones.
+    /// Number of weights of each layer on one rank, including a copy of tied weights.
     weights: Vec<u64>,
-    /// Gradient buckets, and the range of them that ends in each layer.
+    /// Gradient buckets of all layers.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
     /// Bytes that each part sends to the next.
@@ -128,13 +128,13 @@ impl ModelChunks {
 #[derive(Clone, Copy)]
 struct TiedCopy {
     layer: usize,
-    /// Number of operators after it in its layer.
+    /// Number of operators after the copy's operator in its layer.
     behind: usize,
     /// Number of weights on one rank.
     weights: u64,
 }
 
-/// The last part's copy of tied weights, if the first part is on another stage.
+/// Returns the last part's copy of tied weights, if the first part is on another stage.
 fn copied(plan: &ParallelismPlan, starts: &[usize], lowered: &[&LoweredLayer]) -> Option<TiedCopy> {
     let [first, last] = plan.end_stages();
     if first == last {

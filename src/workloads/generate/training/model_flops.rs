@@ -1,18 +1,21 @@
-//! Model FLOPs of a step: model FLOPs utilization is their share of the peak.
+//! Model FLOPs of a step, which define model FLOPs utilization: their rate divided by the peak
+//! rate.
 //!
-//! Two per multiplication forward, and backward the same for each factor whose gradient is needed; no recomputation
-//! (Chowdhery et al., "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models", 2022, section 6 and appendix A):
+//! A forward multiplication counts as two FLOPs; the backward pass counts the same for each factor
+//! whose gradient is needed; recomputation does not count (Chowdhery et al., "PaLM", 2022, appendix
+//! B; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
+//! section 6 and appendix A):
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
 //! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! For attention, `m` counts the multiplications that its kernels execute: with a causal mask a fused kernel has
-//! `s (s + 1) / 2` pairs of a sequence's `s` tokens, and unfused kernels have `s s`, which the publications count for
-//! both. A fused kernel's backward recomputation of scores counts only as hardware FLOPs. Operators left out by the
-//! plan count nothing.
+//! For attention, `m` counts the multiplications that its kernels execute: with a causal mask a
+//! fused kernel has `s (s + 1) / 2` pairs of a sequence's `s` tokens, and unfused kernels have
+//! `s s`, which the publications count for both kinds of kernels. A fused kernel's backward
+//! recomputation of scores counts only as hardware FLOPs. Operators left out by the plan count
+//! nothing.
 //!
 //! The ranks' kernels execute at least as many FLOPs: padded heads, operators replicated in a tensor group, and
 //! recomputation are added.
@@ -23,7 +26,7 @@ use crate::model::LayerOperator;
 use chakram_trace::format::work_amounts::CountedAttention;
 
 impl TrainingGenerator {
-    /// FLOPs of one sample in a step.
+    /// Returns the FLOPs of one sample in a step.
     pub(super) fn model_flops(&self) -> u128 {
         let layers = self.model.layers.iter().enumerate();
         let operators = layers.flat_map(|(i, layer)| {
@@ -53,12 +56,14 @@ impl TrainingGenerator {
         match (self.plan.trains(), has_weights && !spec.attends()) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
-            // Gradients of both factors or of neither; gains of attention's norms need both.
+            // Both factors need gradients, or neither does; the gains of attention's norms need
+            // both gradients.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }
 
-    /// Pairs of tokens that these FLOPs count; `None` for a model without attention.
+    /// Returns the kind of token pairs that model FLOPs count; `None` for a model without
+    /// attention.
     pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
         let operators = self.model.runs().flat_map(|run| &run[0].operators);
         let mut attention = operators.filter(|one| one.work.spec().attends()).peekable();

@@ -18,9 +18,9 @@
 //! | activation | all | half of a gate, or everything without a gate |
 //! | product out of the perceptron, last sum | | |
 //!
-//! Recomputation runs at the beginning of the block's backward pass. The policy counts `aten.mm`. 8-bit products are
-//! `aten._scaled_mm`, whose outputs the policy does not save, so all of them are recomputed if the backward pass needs
-//! their outputs: all except the last.
+//! Recomputation runs at the beginning of the block's backward pass. The policy applies to
+//! `aten.mm`. 8-bit products are `aten._scaled_mm`, whose outputs the policy does not save. So all
+//! products whose outputs the backward pass needs are recomputed: all except the last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
@@ -35,7 +35,7 @@ pub(super) struct RecomputedPart {
     pub dropped: u64,
 }
 
-/// The recomputed part of operator `i` of `operators`; a member has `work` with `kernels`.
+/// Returns the recomputed part of operator `i` of `operators`; a member has `work` with `kernels`.
 pub(super) fn recomputed(
     operators: &[LayerOperator],
     i: usize,
@@ -85,7 +85,7 @@ pub(super) fn recomputed(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // A norm; the first one keeps the block's input.
+        // A norm is recomputed; the first norm keeps the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {
         let part = match (unsaved, is_gated(&own)) {

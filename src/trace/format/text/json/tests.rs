@@ -1,4 +1,4 @@
-//! Accepted and rejected JSON.
+//! Tests of JSON that the parser accepts or rejects.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn strings_come_back_whatever_they_hold() {
         let mut out = Vec::new();
         put_string(&mut out, text);
         assert_eq!(JsonReader::new(&out, (1, 1)).string().unwrap(), text);
-        // `serde_json` reads the same.
+        // `serde_json` reads the same text.
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }
     assert_eq!(

@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Returns the sink. Everything has been written to it, but not flushed.
+    /// Returns the sink. All data has been written to the sink, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -283,7 +283,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     Ok(true)
 }
 
-/// Appends inputs or outputs; as raw bytes if they are not canonically encoded.
+/// Appends inputs or outputs. If they are not canonically encoded, appends their raw bytes.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);

@@ -181,7 +181,7 @@ fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let (bytes, report) = salvaged(&twice, SalvageOptions::default());
     assert_eq!(report.duplicate_ids, [(3, 100)]);
     assert_eq!(decoded(&bytes).1.len(), 3);
-    // An empty record between two sound ones is a node of default values.
+    // An empty record between two sound records is a node of default values.
     let contents = framed([node(100), Node::default(), node(101)]);
     let (bytes, report) = salvaged(&contents, SalvageOptions::default());
     assert_eq!(
@@ -244,7 +244,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
         (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
-    // Truncated, and damaged at the start, which identifies the generation.
+    // The file is truncated, and damaged at the start, which identifies the generation.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
@@ -318,8 +318,8 @@ impl Chance {
     }
 }
 
-/// Damage of every kind: all records that are neither damaged nor next to the damage are kept, the result is readable,
-/// and the loss is reported.
+/// After damage of every kind, all records that are neither damaged nor next to the damage are
+/// kept, the result is readable, and the loss is reported.
 #[test]
 fn whatever_is_apart_from_the_damage_is_kept() {
     let nodes: Vec<Node> = (100..160).map(node).collect();

@@ -31,7 +31,8 @@ pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
-/// Returns the file of a text. Reads it whole and line by line, which must agree.
+/// Returns the file of a text. The text is read whole and also line by line; both results must
+/// agree.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::read(text.as_bytes(), TextFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
@@ -62,7 +63,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
         };
     }
     let bytes = || vec(any::<u8>(), 0..5).prop_map(Into::into);
-    // Every type of value, with every bit pattern of reals.
+    // Generates every type of value, with every bit pattern of reals.
     let value = prop_oneof![
         any::<u64>().prop_map(|v| V::DoubleVal(f64::from_bits(v))),
         any::<u32>().prop_map(|v| V::FloatVal(f32::from_bits(v))),

@@ -184,7 +184,7 @@ fn what_is_current_is_left_alone() {
         metadata.clone(),
         Wire::default().part(2, attribute.clone()),
         metadata.clone().part(2, attribute),
-        // Unknown fields, and an empty record.
+        // Records with unknown fields, and an empty record.
         metadata.number(99, 1),
         Wire::default(),
     ] {
@@ -203,7 +203,7 @@ fn what_is_current_is_left_alone() {
 
 #[test]
 fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
-    // Type 3 was a compute node, and became a store.
+    // Type 3 was a compute node in old generations, and is a store in the current one.
     let plain = file([head(1, "n", 0, &[]), head(2, "n", 3, &[])]);
     let error = upgrade(&plain, None).unwrap_err().to_string();
     assert!(error.contains("record 1, byte "), "{error}");
@@ -232,7 +232,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     let negative = node.part(11, of.int("comm_tag", u64::MAX));
     let error = upgrade(&file([negative]), None).unwrap_err().to_string();
     assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
-    // One record of each of two generations.
+    // The file has one record of each of two generations.
     let mixed = file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
     let error = upgrade(&mixed, None).unwrap_err().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! Conversions of values; they share no code with the fast reader.
+//! Conversions of values, without any code of the fast reader.
 
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::{Dtype, GroupName};

@@ -1,5 +1,5 @@
-//! From files to graphs: the order of records does not matter, repairs are counted, and irreparable errors name the
-//! node's id.
+//! Tests of graphs from files: the order of records does not matter, repairs are counted, and
+//! irreparable errors name the node's id.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::NodeIndex;
@@ -111,7 +111,7 @@ proptest! {
         let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
         let mut wanted = Vec::new();
         for (i, (on, control)) in deps.into_iter().enumerate() {
-            // All edges go up, or with `backward` down, in the order of ids, so there is no cycle.
+            // All edges go to higher ids, or with `backward` to lower ids, so there is no cycle.
             let (a, b) = (i % ids.len(), on.index(ids.len()));
             let (low, high) = (a.min(b), a.max(b));
             let (from, to) = if backward { (high, low) } else { (low, high) };
@@ -129,7 +129,7 @@ proptest! {
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edges(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
-        // Another order: rotated, then partly reversed.
+        // A second order of records: rotated, then partly reversed.
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();
@@ -181,7 +181,8 @@ fn delays_and_waits_follow_ids() {
     }
 }
 
-/// Optional values cost nothing if no node has one. If one node has a delay, every node takes 8 more bytes.
+/// Optional values take no memory if no node has one. If one node has a delay, every node takes 8
+/// more bytes.
 #[test]
 fn delays_take_room_only_where_there_are_any() {
     let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
@@ -280,7 +281,8 @@ fn cycles_are_named() {
         let why = error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
     }
-    // Data in one direction and control in the other: a cycle only if control counts.
+    // Data dependencies in one direction and control dependencies in the other form a cycle only if
+    // control dependencies count.
     let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
     let why = error(&mixed, DependencyPolicy::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");

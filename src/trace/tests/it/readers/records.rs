@@ -1,4 +1,4 @@
-//! The fast reader compared with the generated types, on nodes of any content.
+//! Compares the fast reader with the generated types, on nodes of any content.
 
 use super::arbitrary::{node, scattered, unknown};
 use super::attribute;
@@ -73,7 +73,7 @@ fn text_that_is_not_needed_is_not_looked_at() {
     prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
     assert!(Node::decode(&bytes[..]).is_err());
     assert_eq!(oracle::scanned(record(&bytes)).unwrap().id, 7);
-    // In the name it is an error.
+    // In the name, text that is not UTF-8 is an error.
     let mut bytes = Vec::new();
     prost::encoding::bytes::encode(2, &vec![0xff], &mut bytes);
     let error = oracle::scanned(record(&bytes)).unwrap_err().to_string();

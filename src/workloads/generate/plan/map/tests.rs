@@ -1,4 +1,4 @@
-//! Handwritten ranks and members along dimensions, and rejected mappings.
+//! Compares ranks and members along dimensions with handwritten ones, and tests rejected mappings.
 
 use super::*;
 use crate::generate::plan::{ParallelGroupKind, RankPlacement};
@@ -10,7 +10,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPla
     plan
 }
 
-/// The rank of each (tensor, data, stage), tensor fastest.
+/// Returns the rank of each (tensor, data, stage), where tensor counts fastest.
 fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
     placed.ranks = plan.placed().unwrap();
@@ -35,7 +35,7 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
-    // (p, d): (0, 0) 0 1, (0, 1) 4 5, (1, 0) 2 3, (1, 1) 6 7.
+    // Ranks for each (p, d): (0, 0) 0 1, (0, 1) 4 5, (1, 0) 2 3, (1, 1) 6 7.
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     // The order of positions does not matter.
     let mut turned = plan.clone();
@@ -50,9 +50,9 @@ fn ranks_follow_from_where_axes_lie() {
     assert_eq!(plan.placed().unwrap(), [0_u32; 0]);
 }
 
-/// Four replicas, pairs of them along the outer dimension first: replica d = a + 2 b is at a of dimension 1 and at b of
-/// the rest of dimension 0 after tensor groups, which is rank t + 2 b + 4 a. Replicas 0, 1, 2, 3 with t = 0 are
-/// therefore ranks 0, 4, 2, 6.
+/// Pairs of the four replicas are first along the outer dimension: replica d = a + 2 b is at a of
+/// dimension 1 and, after tensor groups, at b of dimension 0, which is rank t + 2 b + 4 a. Replicas
+/// 0, 1, 2, 3 with t = 0 are therefore ranks 0, 4, 2, 6.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);

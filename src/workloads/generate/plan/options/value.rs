@@ -1,4 +1,5 @@
-//! Value types of options: how each is read from a file's field and from the words of a flag.
+//! Value types of options, with the parsing of each type from a file's field and from the words of
+//! a flag.
 
 use super::PlanOption;
 use crate::generate::plan::AxisMapping;
@@ -41,7 +42,7 @@ pub(super) trait OptionValue: Sized {
     /// Parses a field of a file.
     fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
 
-    /// Parses a flag's words: one, unless it is a list.
+    /// Parses a flag's words: exactly one word, unless the value is a list.
     fn parse(words: &[String]) -> Result<Self, String>;
 
     /// Rejects a value that is invalid for `option`.
@@ -85,7 +86,8 @@ numbers! {
     u64: LongNumber, i64::MAX, "";
 }
 
-/// Implements values that each have a word; the expression reads one from a field.
+/// Implements [`OptionValue`] for types whose values each have a word; the expression reads a value
+/// from a field.
 macro_rules! words {
     ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
         impl OptionValue for $T {
@@ -107,7 +109,7 @@ macro_rules! words {
 }
 
 words! {
-    // Files give it as a number.
+    // Files state the ZeRO stage as a number.
     ZeroStage: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
     ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
     ScheduleName: "", |field| field.choice(Self::ALL);

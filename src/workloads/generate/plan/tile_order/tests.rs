@@ -31,7 +31,7 @@ fn orders_take_every_core_once() {
     }
 }
 
-/// 2 x 2 dies of 2 x 2 cores.
+/// Tests orders on 2 x 2 dies of 2 x 2 cores.
 #[test]
 fn orders_are_those_of_their_names() {
     let grid = grid([2, 2], [2, 2]);
@@ -103,7 +103,7 @@ fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
     plan.check_tiles().unwrap();
     assert_eq!(plan.tiles.to_string(), "0:0,0:1,1:1");
     assert_eq!("0:0, 0:1,1:1".parse(), Ok(plan.tiles.clone()));
-    // Two replicas of two: near 0 1 | 2 3, opposite 0 2 | 1 3.
+    // Two replicas of two members: with `near` 0 1 | 2 3, with `opposite` 0 2 | 1 3.
     let mut pair = ParallelismPlan {
         data: 2,
         tensor: 2,

@@ -1,5 +1,6 @@
-//! A simulated pipeline: each stage takes its passes in order and starts one when its inputs are ready. Dependencies
-//! follow from the position of a chunk among all layers, not from the schedule under test.
+//! A simulated pipeline: each stage takes its passes in order, and starts a pass when the pass's
+//! inputs are ready. Dependencies follow from the position of a chunk among all layers, not from
+//! the schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Entries are unique, so this number means that all are there.
+    // Entries are unique, so this number of entries means that none is missing.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

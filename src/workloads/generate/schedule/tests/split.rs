@@ -1,4 +1,5 @@
-//! Schedules with split backward passes or overlapping passes, compared with formulas and published makespans.
+//! Compares schedules with split backward passes or overlapping passes with formulas and published
+//! makespans.
 
 use super::*;
 
@@ -17,7 +18,7 @@ struct PlayedSteps {
     peaks: Vec<u64>,
 }
 
-/// Parts of the model on each stage, by chunk.
+/// Returns the parts of the model on each stage, by chunk.
 fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     let of = |stage: u32| match schedule {
         PipelineSchedule::ZeroBubbleV | PipelineSchedule::DualPipeV => {
@@ -40,7 +41,7 @@ fn play_steps(
 ) -> PlayedSteps {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
-    // With two directions, half as many micro-batches pass a chunk.
+    // With two directions, only half of the micro-batches pass a chunk.
     let share = u64::from(parts / stages);
     let [forward, input, weight, pair] = times.map(|time| time / share);
     // Time at which the result of (micro-batch, part, backward) was sent.
@@ -125,7 +126,7 @@ fn play_steps(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Entries are unique, so this number means that all are there.
+    // Entries are unique, so this number of entries means that none is missing.
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
@@ -137,7 +138,7 @@ fn play_steps(
     }
 }
 
-/// Makespan and largest idle time.
+/// Returns the makespan and the largest idle time.
 fn makespan(
     schedule: PipelineSchedule,
     stages: u32,
@@ -149,8 +150,9 @@ fn makespan(
     [played.time, played.idle.into_iter().max().unwrap()]
 }
 
-/// Qi et al. (2024), and list schedules of DeepSeek's eight steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330,
-/// and 306 if a stage sends the gradient of its input first; ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
+/// Compares with the makespans of Qi et al. (2024), and with list schedules of DeepSeek's eight
+/// steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, and 306 if a stage sends the gradient
+/// of its input first; ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
 #[test]
 fn published_makespans_come_out() {
     let times = [10, 12, 8, 30];
@@ -193,7 +195,8 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunks() == 2;
-                    // For overlapping passes the formula is exact only if both gradients take equally long.
+                    // For overlapping passes the formula is exact only if both gradients take the
+                    // same time.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -215,7 +218,7 @@ fn idle_time_is_what_formulas_say() {
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
-/// No stage waits between its first and its last pass if all passes take equally long.
+/// No stage waits between its first and its last pass if all passes take the same time.
 #[test]
 fn a_v_of_equal_passes_has_no_bubble() {
     for stages in 2..9 {
@@ -238,8 +241,9 @@ fn a_v_of_equal_passes_has_no_bubble() {
     }
 }
 
-/// Activations from the tables of Qi et al. and DeepSeek-AI, in passes through a chunk: S micro-batches of a stage for
-/// ZB-H1, and S of two halves each for ZB-V; at most S + 1 for DualPipe, and 2 S + 1 halves for DualPipeV.
+/// Compares stored activations with the tables of Qi et al. and DeepSeek-AI, in passes through a
+/// chunk: S micro-batches of a stage for ZB-H1, and S micro-batches of two halves each for ZB-V; at
+/// most S + 1 for DualPipe, and 2 S + 1 halves for DualPipeV.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {
@@ -326,7 +330,7 @@ fn each_result_goes_where_it_is_needed() {
                 }
             }
         }
-        // One forward and one backward end per micro-batch.
+        // Each micro-batch ends one forward and one backward path.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
 }

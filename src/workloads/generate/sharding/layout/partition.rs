@@ -1,4 +1,4 @@
-//! Groups of members.
+//! Partitions of members into groups of equal size.
 
 use super::{MeshAxis, on_one_grid};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub struct MemberPartition {
 }
 
 impl MemberPartition {
-    /// Groups of members that differ only in `digits`.
+    /// Creates the groups of members that differ only in `digits`.
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
@@ -28,19 +28,19 @@ impl MemberPartition {
         Self::by(&firsts).expect("a grid has groups of equal size")
     }
 
-    /// Groups of `size` consecutive members; `size` divides `members`.
+    /// Creates groups of `size` consecutive members; `size` must divide `members`.
     pub fn runs(members: u32, size: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member / size).collect();
         Self::by(&keys).expect("all runs have one size")
     }
 
-    /// Groups of every `stride`-th member; `stride` divides `members`.
+    /// Creates groups of every `stride`-th member; `stride` must divide `members`.
     pub fn strided(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
         Self::by(&keys).expect("all strides have one size")
     }
 
-    /// Groups of members with equal keys; `None` if groups differ in size.
+    /// Creates groups of members with equal keys; `None` if the groups differ in size.
     pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -53,7 +53,7 @@ impl MemberPartition {
             }
             group_of.push(group);
         }
-        // Groups are numbered in order of first appearance, so equal partitions compare equal.
+        // Groups are numbered in order of first appearance, so that equal partitions compare equal.
         let size = groups.first()?.len();
         groups
             .iter()

@@ -6,11 +6,12 @@
 //! two shards of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks of a result are the
 //! products of its axes' blocks.
 //!
-//! If all axes are nested and every member needs elements only of its own shard's block, then it already has one
-//! fragment of the needed elements and receives each other fragment from a member of its block. All fragments are
-//! equal. Within a group of members that together have each shard of the block once, this is a collective. If such
-//! groups can be formed from members with equal needs, it is an all-gather (of the needed elements of their shards),
-//! otherwise an all-to-all. Members with the same shard are assigned to groups in ascending order.
+//! If all axes are nested and every member needs elements only of its own shard's block, then it
+//! already has one fragment of the needed elements and receives each other fragment from a member
+//! of its block. All fragments are equal. Within a group of members that together have each shard
+//! of the block once, this exchange is a collective. If members with equal needs can form such
+//! groups, the collective is an all-gather (of the needed elements of their shards), otherwise an
+//! all-to-all. Members with the same shard are assigned to groups in ascending order.
 //!
 //! Otherwise fragments differ in size, or a member has none of the elements that it needs, and point-to-point messages
 //! are used.
@@ -20,13 +21,13 @@ use std::collections::BTreeMap;
 
 mod messages;
 
-/// The communication that gives every member the elements it needs.
+/// The communication that gives every member the elements that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Redistribution {
-    /// Every member has them already.
+    /// Every member already has the elements that it needs.
     Nothing,
-    /// All-gather: the members of each group have one shard each of the needed elements, and all need all shards.
-    /// Elements that are not needed are not sent.
+    /// All-gather: each member of a group has one shard of the needed elements, and every member
+    /// needs all shards. Elements that are not needed are not sent.
     AllGather {
         /// Groups of the all-gather.
         among: MemberPartition,
@@ -63,9 +64,9 @@ pub struct ShardMessage {
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// In messages, a fragment that several members have comes from the nearest of them, or from the lower of two equally
-/// near; the module documentation describes groups. The number of messages is at most the number of members times the
-/// number of shards of `from`.
+/// In messages, a fragment that several members have comes from the nearest of them, or from the
+/// lower of two equally near members. The module documentation describes groups. The number of
+/// messages is at most the number of members times the number of shards of `from`.
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -81,19 +82,20 @@ pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redis
     if let Some(among) = change.partition_by_class(|member| to.part(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // All shards of a block exist equally often, and only the block's members have them.
+    // The same number of members has each shard of a block, and only the block's members have these
+    // shards.
     let among = change
         .partition_by_class(|member| change.block(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups of a reduce-scatter, if a sum over `over` followed by the redistribution from `from` to `to` is
-/// one.
+/// Returns the groups of a reduce-scatter, if a sum over `over` followed by the redistribution from
+/// `from` to `to` is a reduce-scatter.
 ///
-/// Members that differ only in `over` have partial sums of the same shard of `from`. It is a reduce-scatter if `to`
-/// gives each of them an equal and distinct share of that shard: for example, columns split by 4, and 4 members that
-/// sum.
+/// Members that differ only in `over` have partial sums of the same shard of `from`. Sum and
+/// redistribution are a reduce-scatter if `to` gives each of these members an equal and distinct
+/// share of that shard: for example, columns split by 4, and 4 members that sum.
 ///
 /// # Panics
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -150,7 +152,7 @@ impl AxisSplits {
         }
     }
 
-    /// Number of fragments: the common refinement of both splits.
+    /// Number of fragments in the common refinement of both splits.
     fn pieces(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -172,12 +174,12 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal fragments of the whole: the common refinement of both layouts.
+    /// Number of equal fragments of the whole in the common refinement of both layouts.
     fn pieces(&self) -> u64 {
         self.axes.iter().map(AxisSplits::pieces).product()
     }
 
-    /// Shards of `from` in a block.
+    /// Number of shards of `from` in a block.
     fn senders(&self) -> u64 {
         self.axes
             .iter()
@@ -185,18 +187,18 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Shards of `to` in a block.
+    /// Number of shards of `to` in a block.
     fn receivers(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
-    /// The block of `member`'s shard of `from`.
+    /// Returns the block of `member`'s shard of `from`.
     fn block(&self, member: u32) -> [u64; 3] {
         let part = self.from.part(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// The block whose elements `member` needs.
+    /// Returns the block whose elements `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.part(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)

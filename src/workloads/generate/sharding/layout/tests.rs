@@ -1,4 +1,5 @@
-//! Named cases with explicit numbers; `oracle` and `sums` compare all small cases with sets of elements.
+//! Tests of named cases with explicit numbers; `oracle` and `sums` compare all small cases with
+//! sets of elements.
 
 use super::*;
 
@@ -49,7 +50,8 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = redistribute(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // With the samples also sharded in two, there are two groups of four: each member has 1/2 afterwards.
+    // If the samples are also sharded in two, there are two groups of four, and each member has 1/2
+    // afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
@@ -92,30 +94,34 @@ fn slices_are_there() {
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
-    // Columns by parity; 0 and 1 need the first half of the samples, which they slice from their own columns: 1/4 each.
+    // Members have columns by parity; 0 and 1 need the first half of the samples, and each already
+    // has 1/4 of the result from its own columns.
     let change = redistribute(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
-    // After a sum over k: 0 and 1 have the first columns, and member i needs quarter i of the samples. 0 has half of
-    // its need and lacks 1/8, which 2 has.
+    // After a sum over k, members 0 and 1 have the first columns, and member i needs quarter i of
+    // the samples. Member 0 has half of its need and lacks 1/8, which member 2 has.
     let change = redistribute(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
 
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
-    // 0 and 1 need the first half of the samples, and each has another quarter of the columns: 1/8 of the whole. Each
-    // receives the other three, so 1/2 is sent and received.
+    // Members 0 and 1 need the first half of the samples, and each has another quarter of the
+    // columns: 1/8 of the whole. Each receives the other three eighths of its half, so 1/2 is sent
+    // and received.
     let change = redistribute(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
 fn strangers_send_messages() {
-    // Even members have the first half, and 0 and 1 need it. 1 is as near to 0 as to 2, and 2 as near to 1 as to 3.
+    // Even members have the first half, and members 0 and 1 need it. Member 1 has the same distance
+    // to 0 and 2, and member 2 has the same distance to 1 and 3.
     let change = redistribute(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
-    // In sixths: even members have 0..3, odd ones 3..6; 0 and 1 need 0..2, 2 and 3 need 2..4, 4 and 5 need 4..6. So 1
-    // lacks two sixths, 2 lacks sixth 3, 3 lacks sixth 2, and 4 lacks two.
+    // In sixths: even members have 0..3, odd members 3..6; members 0 and 1 need 0..2, 2 and 3 need
+    // 2..4, 4 and 5 need 4..6. So member 1 lacks two sixths, 2 lacks sixth 3, 3 lacks sixth 2, and
+    // 4 lacks two sixths.
     let change = redistribute(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
@@ -128,16 +134,17 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
-    // Columns are split by 2; 0, 1 and 2 sum the first half, and each keeps a third of its samples.
+    // Columns are split by 2; members 0, 1 and 2 sum the first half, and each keeps a third of the
+    // samples.
     let both = ShardLayout {
         samples: thirds,
         ..columns(2, 3)
     };
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
-    // Or a third of its columns, which is a sixth of all.
+    // Or each keeps a third of the columns of the half, which is a sixth of all columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // All members keep everything; or members differ that do not sum; or the target distinguishes shards that were
-    // summed.
+    // No reduce-scatter: all members keep everything; or members that do not sum get different
+    // shards; or the target distinguishes shards that were summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);

@@ -1,5 +1,5 @@
-//! Convolutions and poolings with stride and padding: each device has its rows of the image, and fetches exactly the
-//! announced halo.
+//! Tests of convolutions and poolings with stride and padding: each device has its rows of the
+//! image, and fetches exactly the announced halo.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const SAMPLES: u64 = 2;
 const INPUTS: u64 = 6;
 const OUTPUTS: u64 = 4;
 
-/// A 3 x 3 convolution from 6 channels to 4.
+/// Returns a 3 x 3 convolution from 6 channels to 4.
 pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
     convolution(size, [3, 3], stride, padding)
 }
@@ -61,7 +61,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Number of windows along a side, by counting.
+    /// Counts the windows along a side one by one.
     fn count(&self, side: usize) -> u64 {
         let mut count = 0;
         while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
@@ -70,7 +70,7 @@ impl Windows {
         count
     }
 
-    /// The pixel at offset `at` of window `window`; `None` in the padding.
+    /// Returns the pixel at offset `at` of window `window`; `None` in the padding.
     fn pixel(&self, side: usize, window: u64, at: u64) -> Option<u64> {
         let pixel = (window * self.stride + at).checked_sub(self.padding)?;
         (pixel < self.size[side]).then_some(pixel)
@@ -91,7 +91,7 @@ impl Windows {
     }
 }
 
-/// Rows that a device actually uses, for comparison with the rows that it is said to have and to fetch.
+/// Rows that a device actually uses, for comparison with the announced own and fetched rows.
 struct Used {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
@@ -103,13 +103,14 @@ impl Used {
         self.rows = Some((first.min(row), last.max(row)));
     }
 
-    /// Its own rows, and the range from the first to the last used row.
+    /// Returns the device's own rows, and the range from the first to the last used row.
     fn both(&self) -> [Range<u64>; 2] {
         let used = self.rows.map_or(0..0, |(first, last)| first..last + 1);
         [self.own.clone(), used]
     }
 
-    /// Number of rows before its own and after them, if it fetches from the first to the last used row.
+    /// Returns the numbers of rows before and after the device's own rows, if it fetches all rows
+    /// from the first to the last used row.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -146,7 +147,7 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 
-/// The output and the gradients of input and filters, on one device.
+/// Computes the output and the gradients of input and filters on one device.
 fn whole(windows: Windows) -> [Values; 3] {
     let all = 0..windows.count(0);
     let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
@@ -225,7 +226,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
-                    // At most the received rows are returned: fewer columns if windows leave gaps.
+                    // At most the received rows are returned; if windows leave gaps, fewer columns
+                    // are returned.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));

@@ -1,4 +1,5 @@
-//! `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients, on devices that each have their shards.
+//! Tests of `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients, on devices that each have a
+//! shard.
 
 use super::*;
 
@@ -12,7 +13,7 @@ fn w(n: u64, k: u64) -> i64 {
     number(1000 + n * 6 + k)
 }
 
-/// The gradient of the output.
+/// Returns an element of the gradient of the output.
 fn dy(b: u64, m: u64, n: u64) -> i64 {
     number(2000 + (b * 3 + m) * 4 + n)
 }

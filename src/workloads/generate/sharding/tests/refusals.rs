@@ -1,4 +1,4 @@
-//! Rejected degrees, and the messages.
+//! Tests of rejected degrees and their messages.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         refusal(&grouped, ShardingDegrees::convolution(1, 2, 1, 1), 2),
         "`k` is 2; expected 1, for the channels of a grouped convolution belong together"
     );
-    // A window that does not fit has no output, which no degree divides.
+    // A window that does not fit has no output, and no degree divides zero outputs.
     let small = OperatorKind::Pool {
         channels: 4,
         size: [2, 2],

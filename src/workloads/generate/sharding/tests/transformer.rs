@@ -13,7 +13,7 @@ const TOKENS: u64 = 2048;
 const HIDDEN: u64 = 12288;
 const HEADS: u64 = 96;
 
-/// The products of its layer, without biases.
+/// Returns the matrix products of a layer of T-145B, without biases.
 fn products() -> Vec<(OperatorKind, TensorSplit)> {
     let block = TransformerBlock {
         tokens: TOKENS,
@@ -38,8 +38,9 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
     products.map(|one| (one.work, one.cut)).collect()
 }
 
-/// PALM's Eq. 6: bytes that a device sums in a layer, forward, backward and for the update, with two bytes per element:
-/// `8 B S H Nm / N + 24 H^2 / Nm`. As in the paper, groups of one are counted, and parts need not be whole.
+/// Returns the bytes that a device sums in a layer by PALM's Eq. 6, forward, backward and for the
+/// update, with two bytes per element: `8 B S H Nm / N + 24 H^2 / Nm`. As in the paper, groups of
+/// one are counted, and parts need not be whole.
 fn volume(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model
@@ -78,7 +79,8 @@ fn a_transformers_sums_are_eq_6() {
             };
             let found = OperatorSharding::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
             flops += u128::from(found.flops);
-            // Results without partial sums are not summed: here the results of the other kind of product.
+            // Results without partial sums are not summed: of the two kinds of products, each has a
+            // sum in only one pass.
             let row = cut == TensorSplit::RowParallel;
             let linear = work.parameters() > 0;
             sums[0] += if row { found.forward.elements } else { 0 };

@@ -1,4 +1,4 @@
-//! Kernels of attention: those before it, and attention itself, fused or unfused.
+//! Kernels of attention, fused or unfused, and the kernels before attention.
 //!
 //! With `a` query heads and `v` heads of keys and values, `w` wide, and `s` tokens:
 //!
@@ -28,7 +28,7 @@ use crate::model::OperatorSpec;
 use chakram_trace::format::{KernelShape, MovingKernel};
 
 impl CostParameters {
-    /// The kernels of attention, with the kernels before it.
+    /// Returns the kernels of attention, with the kernels before attention.
     pub(super) fn attention(
         &self,
         spec: &OperatorSpec,
@@ -40,15 +40,15 @@ impl CostParameters {
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
-        // Values may be narrower than keys, and tokens may attend to only some of the others.
+        // Values may be narrower than keys, and tokens may attend to only some other tokens.
         let is_shaped = spec.has('u');
         let u = if is_shaped {
             spec.extent('u').into()
         } else {
             w
         };
-        // Each token meets itself and the earlier tokens, or all tokens; shards of a sequence have equal parts of these
-        // pairs.
+        // Each token attends to itself and the earlier tokens, or to all tokens; shards of a
+        // sequence have equal parts of these pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent('d')).min(m * s),
@@ -64,8 +64,9 @@ impl CostParameters {
             let moved = d * (n * a * (w + u) + b * s * v * (w + u)) + rows;
             // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // A shard has two chunks of the sequence, at equal distances from its start and its end. Together they meet
-            // as many keys as if each query met half of all keys.
+            // A shard has two chunks of the sequence, at equal distances from its start and its
+            // end. Together these chunks have the same number of pairs as if each query attended to
+            // half of all keys.
             let halved = causal && queries < tokens;
             // Measured tables have neither windows nor two widths: equal keys for all queries and the mean width give
             // the same FLOPs.

@@ -1,4 +1,4 @@
-//! Kernels of lowered operators: their work, their class, and shapes in PyTorch's notation.
+//! Kernels of lowered operators, with their work, their class, and shapes in PyTorch's notation.
 
 use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
@@ -13,7 +13,7 @@ pub(in super::super) struct LoweredKernel {
     pub bytes: u64,
     /// True for a kernel that only moves bytes.
     pub moves: bool,
-    /// Class and shape, if prices depend on them.
+    /// Class and shape, if the kernel's duration depends on them.
     pub shape: Option<KernelShape>,
     /// Number format of the computation, if it differs from the plan's.
     pub dtype: Option<Dtype>,
@@ -27,15 +27,15 @@ pub(in super::super) struct LoweredKernel {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
-    /// Kernels of the input's gradient, or of the weights' alone if there is no input gradient.
+    /// Kernels of the input's gradient; of the weights' gradient if there is no input gradient.
     pub backward: Vec<LoweredKernel>,
     /// The separate kernel for the gradient of the weights, if there is one.
     pub weights: Option<LoweredKernel>,
-    /// Kernels after that one, which also contribute to weight gradients.
+    /// Kernels after the separate weight-gradient kernel that also contribute to weight gradients.
     pub after_weights: Vec<LoweredKernel>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
-    /// Kept bytes that selective recomputation recomputes instead.
+    /// Bytes among `keeps` that selective recomputation recomputes instead.
     pub scores: u64,
 }
 
@@ -87,13 +87,15 @@ impl LoweredKernel {
     }
 }
 
-/// The shape of `batch` products. Saturates: shapes that do not fit have been rejected for their FLOPs, or are empty.
+/// Returns the shape of `batch` products. Sizes saturate, because shapes that do not fit have been
+/// rejected for their FLOPs, or are empty.
 pub(super) fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Kernels that run one after another, each given by name, class, and bytes moved per element of `x`.
+/// Returns kernels that run one after another, each given by name, class, and bytes moved per
+/// element of `x`.
 pub(super) fn chain(
     x: [u128; 2],
     kernels: &[(&'static str, MovingKernel, u128)],

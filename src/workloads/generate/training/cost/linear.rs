@@ -14,10 +14,11 @@
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
 //! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
-//! Delayed scaling uses the maximum of earlier steps, which the product's kernel computes as a by-product. Block
-//! scaling computes the maximum of each 32 numbers and writes one byte for it. Weights are quantized once per step,
-//! with the optimizer. Transformer Engine has these recipes. 4-bit formats have no casting kernels: the prices of their
-//! products include casting.
+//! Delayed scaling uses the maximum of earlier steps, which the product's kernel computes as a
+//! by-product. Block scaling computes the maximum of each 32 numbers and writes one byte for it.
+//! Weights are quantized once per step, with the optimizer. Transformer Engine has these recipes.
+//! 4-bit formats have no casting kernels, because the measured times of their products include
+//! casting.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, gemm, kernel};
 use crate::generate::GenerateError;
@@ -25,7 +26,7 @@ use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::OperatorSpec;
 use chakram_trace::format::{Dtype, MovingKernel};
 
-/// Bytes of two numbers, because one may have 4 bits.
+/// Returns the bytes of two numbers, because one number may have 4 bits.
 pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
@@ -43,8 +44,8 @@ impl CostParameters {
         narrow && self.number > 1
     }
 
-    /// The kernels of a product of `[n, k, m]`, with a bias if `bias`; or of one product for each of several `experts`,
-    /// which share the `n` rows evenly.
+    /// Returns the kernels of a product of `[n, k, m]`, with a bias if `bias`; or of one product
+    /// for each of several `experts`, which share the `n` rows evenly.
     pub(super) fn linear(
         &self,
         [n, k, m]: [u128; 3],
@@ -64,7 +65,8 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // The largest expert's rows, if they do not divide evenly: a grouped product ends with its largest one.
+        // Uses the rows of the largest expert if rows do not divide evenly, because a grouped
+        // product ends when its largest product ends.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -101,8 +103,8 @@ impl CostParameters {
         })
     }
 
-    /// The kernels of a separate product for each of `experts`, which share the rows; if these do not divide evenly,
-    /// the first experts have one row more.
+    /// Returns the kernels of a separate product for each of `experts`, which share the rows; if
+    /// rows do not divide evenly, the first experts have one row more.
     pub(super) fn linear_of_each(
         &self,
         [n, k, m]: [u128; 3],
@@ -128,7 +130,7 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// The kernels of two independent products, of `m` rows with `k` and `c` columns.
+    /// Returns the kernels of two independent products, of `m` rows with `k` and `c` columns.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));
@@ -156,7 +158,8 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Kernels that cast the elements of `x` for products, if the format requires it.
+    /// Returns the kernels that cast the elements of `x` for products, if the format requires
+    /// casting.
     fn quantized(
         &self,
         [amax, quantize]: [&'static str; 2],

@@ -1,11 +1,11 @@
-//! Kernels that move bytes, as listed in the operator's entry.
+//! Kernels that move bytes, as the operator's entry lists them.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, kernel};
 use crate::generate::GenerateError;
 use crate::model::{MovingKernels, MovingSpec, OperatorSpec};
 
 impl CostParameters {
-    /// The kernels of an operator without products.
+    /// Returns the kernels of an operator without products.
     pub(super) fn moving(
         &self,
         spec: &OperatorSpec,

@@ -5,7 +5,8 @@ use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
 
 impl CostParameters {
-    /// The kernels of an operator's product: one for the product, and one for the gradient of each factor.
+    /// Returns the kernels of an operator's product: one for the product, and one for the gradient
+    /// of each factor.
     pub(super) fn products(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);
@@ -18,7 +19,7 @@ impl CostParameters {
         let sizes = |axes: &&'static str| self.sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
-        // The filters; adding a bias is free.
+        // Only the filters count as weights; adding a bias takes no time.
         let weights = spec.weights.first().map(|one| one.axes);
         let held = weights.map_or(0, |axes| spec.volume(axes));
         let w = weights.map(|axes| axes.chars().map(|axis| spec.extent(axis).into()).collect());

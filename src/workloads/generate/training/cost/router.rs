@@ -25,7 +25,7 @@ use crate::model::OperatorSpec;
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
-    /// The kernels of an expert dispatch.
+    /// Returns the kernels of an expert dispatch.
     pub(super) fn router(
         &self,
         spec: &OperatorSpec,
@@ -62,7 +62,7 @@ impl CostParameters {
             forward.push(over_scores(".highest", 4, softmax)?);
         }
         if self.sent.is_some() {
-            // Read, and written with a scale of 4 B per 128 numbers.
+            // Numbers are read, and written with a scale of 4 B per 128 numbers.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving(element));
         }

@@ -6,7 +6,8 @@ use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
-    /// Kernels of attention with `a` heads that writes scores to memory, for queries and keys of shapes `q` and `kv`.
+    /// Returns the kernels of attention with `a` heads that writes scores to memory, for queries
+    /// and keys of shapes `q` and `kv`.
     pub(super) fn unfused(
         &self,
         dropout: bool,
@@ -22,7 +23,8 @@ impl CostParameters {
         let all = n * a * s;
         let moved = d * (n * a * w + b * s * v * w + all);
         let p = [b, a, m, s];
-        // For each sequence and head, scores of its queries with all keys, or the weighted sums of values.
+        // The two products for each sequence and head: scores of the queries with all keys, and
+        // weighted sums of values.
         let (scores, sums) = (gemm(b * a, m, s, w), gemm(b * a, m, w, s));
         let key_sums = gemm(b * a, s, w, m);
         let softmax = MovingKernel::Softmax;
@@ -54,7 +56,7 @@ impl CostParameters {
         if dropout {
             let moved = (2 * d + 1) * all;
             let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            // Dropout on scores runs at the rate of a softmax.
+            // Dropout on scores has the memory rate of a softmax.
             let dropout = dropout.moving(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);

@@ -11,7 +11,7 @@ use chakram_trace::format::{
 
 /// Progress through a layer's gradients as its program produces them.
 pub(super) struct GradientProgress<'p> {
-    /// Gradients that its operators produce, last operator first.
+    /// Gradients that the layer's operators produce, last operator first.
     pub found: &'p [ProducedGradients],
     /// Number of operators whose gradients are complete.
     pub operators: u32,
@@ -37,7 +37,8 @@ impl RankEmitter<'_, '_> {
             {
                 now.buckets = rest;
                 self.reduce(bucket, pass)?;
-                // The same node also produced gradients of the next bucket, which must depend on it too.
+                // The same node also produced gradients of the next bucket, which must also depend
+                // on this node.
                 if bucket.divided {
                     self.finders(found);
                 }
@@ -63,7 +64,8 @@ impl RankEmitter<'_, '_> {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // All kernels that produce the gradients may be left out; then the last remaining node is used.
+            // All kernels that produce the gradients may be left out. Then the reduction depends on
+            // the last remaining node.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -72,7 +74,8 @@ impl RankEmitter<'_, '_> {
         let bytes = self.plan.bucket_bytes(bucket);
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
         if self.plan.copies_parameters() {
-            // Read in the format in which they were produced, and written in the format of the reduction.
+            // Gradients are read in the format in which they were produced, and written in the
+            // format of the reduction.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
             let id = self.node(StepNode {
                 name: format_args!(
@@ -95,7 +98,7 @@ impl RankEmitter<'_, '_> {
         };
         let mut memory = std::mem::take(&mut self.pending_memory);
         if self.plan.shares_gradients() {
-            // Unsharded gradients are no longer needed, because each replica keeps its reduced shard.
+            // Whole gradients are no longer needed, because each replica keeps its reduced shard.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
         let id = self.node(StepNode {

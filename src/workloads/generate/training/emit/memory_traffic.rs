@@ -6,8 +6,8 @@ use chakram_trace::format::{
 };
 
 impl RankEmitter<'_, '_> {
-    /// Emits loads and stores in parallel to the node `own`, with its name and dependencies, and the node that waits
-    /// for all of them.
+    /// Emits loads and stores in parallel to the node `own`, with the node's name and dependencies,
+    /// and a node that waits for all of them.
     pub(super) fn stream(
         &mut self,
         own: u64,
@@ -73,7 +73,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Bytes of the accesses that move `bytes`.
+    /// Returns the bytes of each access of those that together move `bytes`.
     fn pieces(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
         access_pieces(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
     }
@@ -82,15 +82,16 @@ impl RankEmitter<'_, '_> {
 /// Maximum number of nodes for one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Sizes of the fewest equal accesses that move `bytes`, each at most `most`. An operand that is loaded once for each
-/// part of the other is one load of many times its size, ⌈W/C⌉ I, although the memory never stores more than I.
+/// Returns the sizes of the fewest equal accesses that move `bytes`, each at most `most`. An
+/// operand that is loaded once for each part of the other operand counts as one load of many times
+/// its size, ⌈W/C⌉ I, although the memory never stores more than I.
 fn access_pieces(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
     (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
-/// A load or store of memory beyond SRAM.
+/// Returns a load or store of memory outside the SRAM.
 fn remote(store: bool, bytes: u64) -> Op<'static> {
     Op::Memory {
         store,
@@ -118,7 +119,8 @@ mod tests {
         assert!(access_pieces(all, all - 1).eq([half, half]));
         assert!(access_pieces(11, 4).eq([4, 4, 3]));
         assert_eq!(access_pieces(0, 4).count(), 0);
-        // The replay rejects memory that is far too small, and names it.
+        // The number of accesses is limited; the replay rejects memory that is far too small, and
+        // names it.
         assert_eq!(access_pieces(1000, 1).count(), 64);
         assert_eq!(access_pieces(1000, 1).sum::<u64>(), 1000);
     }

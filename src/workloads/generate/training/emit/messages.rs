@@ -6,7 +6,8 @@ use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// The rank on `stage` that exchanges messages with this one: the adapter of the share with the same index.
+    /// Returns the rank on `stage` that exchanges messages with this rank: the adapter of the share
+    /// with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {
@@ -16,7 +17,7 @@ impl RankEmitter<'_, '_> {
         })
     }
 
-    /// The message between part `below` and the next: an activation or its gradient.
+    /// Returns the message between part `below` and the next part: an activation or its gradient.
     fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
@@ -24,7 +25,8 @@ impl RankEmitter<'_, '_> {
         Op::Message {
             receive,
             peer,
-            // Unique per step, direction, boundary and micro-batch; `check` keeps it within i32.
+            // The tag is unique per step, direction, boundary and micro-batch; `check` keeps tags
+            // within i32.
             tag: (number * plan.micro_batches + pass.micro_batch) as i32,
             bytes: plan.boundary(below),
             own: Some(self.rank),
@@ -75,7 +77,8 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // Without an explicit root, the first member is the root: the one that received.
+            // Without an explicit root, the first member is the root, and the first member received
+            // the message.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
         for (family, kind, label) in exchanges {
@@ -98,7 +101,8 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
-        // Without the bubble nothing waits for the message, but scattered parts are still gathered.
+        // If the bubble is left out, no node waits for the message, but scattered parts are still
+        // gathered.
         let waits = !plan.plan.without.has(AblationEffect::Bubble);
         let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;

@@ -42,7 +42,7 @@ impl Attributes {
         self.named(name, field).number(field, value)
     }
 
-    /// An attribute of every type, with its expected upgrade.
+    /// Returns an attribute of every type, with its expected upgrade.
     fn all(&self) -> Vec<(Wire, AttributeProto)> {
         let mut all = Vec::new();
         let mut push = |name: &str, field, wire: &dyn Fn(Wire, u64) -> Wire, value| {
@@ -181,7 +181,7 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
     }
 }
 
-/// A node that no other generation has.
+/// Returns a node that is valid in no other generation.
 pub fn telling(of: &Attributes, id: u64, kind: u64) -> Wire {
     let float = of.fields[1].expect("all have it");
     let text = of.fields[4].expect("all have it");

@@ -4,13 +4,15 @@ use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
 
 impl LayoutChange<'_> {
-    /// All elements that members need and do not have, each from the nearest member with it.
+    /// Returns messages with all elements that members need and do not have, each from the nearest
+    /// member that has the element.
     pub(super) fn messages(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| (self.from.cell(self.from.part(member)), member))
             .collect();
         by_cell.sort_unstable();
-        // Every shard is on equally many members, so the members with one shard are a slice of the sorted list.
+        // Every shard is on the same number of members, so the members with one shard are a slice
+        // of the sorted list.
         let copies = self.members as usize / self.from.parts() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
@@ -39,13 +41,13 @@ impl LayoutChange<'_> {
         Redistribution::Messages { messages, of }
     }
 
-    /// Shards of `from` along `axis` that overlap shard `part` of `to`.
+    /// Returns the shards of `from` along `axis` that overlap shard `part` of `to`.
     fn reached(&self, axis: usize, part: u64) -> Range<u64> {
         let cuts = &self.axes[axis];
         part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
     }
 
-    /// Number of fragments along `axis` in both shards.
+    /// Number of fragments along `axis` that are in both shards.
     fn common(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
@@ -56,7 +58,8 @@ impl LayoutChange<'_> {
     }
 }
 
-/// The nearest of `holders`, in ascending order, to `member`; of two equally near, the lower one.
+/// Returns the nearest to `member` among `holders`, which are ascending; the lower of two equally
+/// near.
 fn nearest(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);
     let (below, above) = (&holders[..above], &holders[above..]);

@@ -3,7 +3,8 @@
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A set of array elements, one bit each. There are at most 144 elements: the product of both layouts' shard numbers.
+/// A set of array elements, one bit each. There are at most 144 elements: the product of the
+/// numbers of shards of both layouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Set([u64; 3]);
 
@@ -21,7 +22,7 @@ impl Set {
     }
 }
 
-/// All ordered factorizations of `members` into factors above 1.
+/// Returns all ordered factorizations of `members` into factors above 1.
 pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     if members == 1 {
         return vec![vec![]];
@@ -36,7 +37,7 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// All layouts: any digits of any grid, assigned to axes in any way.
+/// Returns all layouts: any digits of any grid, assigned to axes in any way.
 pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -65,7 +66,7 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     all.into_iter().collect()
 }
 
-/// Elements of each member under each of two layouts, and the number of elements.
+/// Returns the elements of each member under each of two layouts, and the number of elements.
 pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<Set>; 2], u64) {
     let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
@@ -111,8 +112,8 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Elements of each member after it took its needs from all members of its group, and the fragment size; checks that
-/// fragments are equal and none is taken twice.
+/// Returns the elements of each member after it took its needs from all members of its group, and
+/// the fragment size. Checks that fragments are equal and that none is taken twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
@@ -132,7 +133,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if the fragments of members with equal needs cover these needs, each element equally often.
+/// Returns true if the fragments of members with equal needs cover these needs, and every element
+/// is in the same number of fragments.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -152,8 +154,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if each member has some of the elements it needs, and either equally many or none of the elements that
-/// any other needs.
+/// Returns true if each member has some of the elements that it needs and, of the elements that any
+/// other member needs, either the same number or none.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -192,7 +194,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // The names of axes make no difference; for more than 9 members, only one order is tried.
+        // The names of axes make no difference, so for more than 9 members only one order is tried.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {

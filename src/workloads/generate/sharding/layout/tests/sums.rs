@@ -1,10 +1,11 @@
-//! Groups of members and sums among them, for all small grids.
+//! Tests of groups of members and of sums within them, for all small grids.
 
 use super::oracle::{Set, check_partition, layouts, radices, sets};
 use super::*;
 use std::collections::BTreeSet;
 
-/// For each choice of digits of each grid: these digits, and each member's digits in all other positions.
+/// Returns, for each choice of digits of each grid, these digits and each member's digits in all
+/// other positions.
 fn choices(members: u32) -> BTreeSet<(Vec<MeshAxis>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -51,8 +52,8 @@ fn groups_differ_in_the_chosen_digits_only() {
     }
 }
 
-/// Returns true if members with equal `others` have terms of the same elements, and together need each element once,
-/// equally many per member.
+/// Returns true if members with equal `others` have terms of the same elements, together need each
+/// element once, and each need the same number of elements.
 fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {
