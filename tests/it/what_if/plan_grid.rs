@@ -304,6 +304,22 @@ fn edited_jobs_are_the_generated_ones_over_a_grid_of_plans() {
     check_plans(&points);
 }
 
+/// In a tensor group of two, the samples of a micro-batch have the sizes of the weight after attention by chance: 128 rows of
+/// 256.
+#[test]
+fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
+    let jobs = Jobs::new();
+    let [base, generated] = [
+        ("base", "4 --micro-batch 2"),
+        ("more", "12 --micro-batch 6"),
+    ]
+    .map(|(name, batch)| jobs.generate(name, 2, &format!("--tensor 2 --data 2 --batch {batch}")));
+    let edited = jobs.edit(&base, "edited", &["batch=3x"]);
+    assert_same_memory(&edited, &generated, "batch=3x");
+    let work = |job: &str| report(job, &["-m", "dgx-h100x8", "--no-verify"])["operators"].clone();
+    assert_eq!(work(&edited), work(&generated));
+}
+
 /// The loss of the last stage ends with an all-reduce, on another lane than the pass behind it.
 #[test]
 fn passes_are_reordered_where_they_end_on_another_lane() {

@@ -82,6 +82,17 @@ struct Work {
     profiler: u64,
 }
 
+/// What a kernel multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProductKind {
+    /// Nothing: it has no FLOPs.
+    None,
+    /// Samples by a weight.
+    WithWeight,
+    /// Samples of two tensors, summed into the gradient of a weight.
+    GradientOfWeight,
+}
+
 pub(super) struct KernelScaler {
     /// Shapes of parameters, in normal form.
     parameters: BTreeSet<Shape>,
@@ -293,8 +304,8 @@ impl KernelScaler {
     }
 
     /// Returns the factor by which the number of a tensor's elements grows; `None` if it does not grow.
-    fn growth(&self, shape: &[u64], by: SizeScaling) -> Option<f64> {
-        let tokens = self.growth_by_tokens(shape, by);
+    fn growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
+        let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
             _ if by.hidden == ScaleFactor::ONE => 0,
             Some(_) => self.widths.power_of_activation(shape),
@@ -306,16 +317,48 @@ impl KernelScaler {
         }
     }
 
+    /// Returns for each tensor of a kernel, inputs first, whether it holds parameters or their gradient.
+    ///
+    /// Most tensors show it by their sizes. A matrix with as many rows as there are tokens may have the sizes of a weight by
+    /// chance; then its place decides: a product multiplies samples by a weight, in this order, or sums over the samples of
+    /// both inputs into the gradient of a weight. Other kernels of a pass work on samples.
+    fn find_parameters(
+        &self,
+        product: ProductKind,
+        inputs: &[Shape],
+        outputs: &[Shape],
+    ) -> Vec<bool> {
+        let rows = self
+            .batch
+            .zip(self.tokens)
+            .map(|(batch, tokens)| batch * tokens);
+        let is_matrix = |shape: &&Shape| shape.len() == 2;
+        let first = inputs.iter().position(|shape| is_matrix(&shape));
+        let is_parameter = |(at, shape): (usize, &Shape)| {
+            let is_input = at < inputs.len();
+            let may_be_samples = is_matrix(&shape) && Some(shape[0]) == rows;
+            is_among(&self.parameters, shape)
+                && match (may_be_samples, product) {
+                    (false, _) => true,
+                    (true, ProductKind::None) => false,
+                    (true, ProductKind::GradientOfWeight) => !is_input,
+                    (true, ProductKind::WithWeight) => is_input && Some(at) != first,
+                }
+        };
+        let tensors = inputs.iter().chain(outputs).enumerate();
+        tensors.map(is_parameter).collect()
+    }
+
     /// Returns the factor by which the number of a tensor's elements grows with samples and tokens; `None` for a
     /// tensor of parameters.
-    fn growth_by_tokens(&self, shape: &[u64], by: SizeScaling) -> Option<f64> {
+    fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
                 shape.len() <= 2 && shape[0] == tokens && batch > 1 && tokens != batch
             }
             _ => false,
         };
-        if elements(shape) <= 1 || self.parameters.contains(&normal_form(shape)) {
+        if elements(shape) <= 1 || is_parameter {
             return None;
         }
         if tokens_only {
@@ -395,10 +438,19 @@ impl KernelScaler {
         let old = work_of(program, node);
         let (inputs, outputs) = shapes_of(program, node);
         let shapes: Vec<Shape> = inputs.iter().chain(&outputs).cloned().collect();
-        let grown: Vec<Option<f64>> = shapes.iter().map(|shape| self.growth(shape, by)).collect();
-        let by_tokens = shapes
-            .iter()
-            .filter_map(|shape| self.growth_by_tokens(shape, by));
+        let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
+        let product = match old.flops > 0 {
+            false => ProductKind::None,
+            true if view.kernel.is_some_and(sums) => ProductKind::GradientOfWeight,
+            true => ProductKind::WithWeight,
+        };
+        let parameters = self.find_parameters(product, &inputs, &outputs);
+        let tensors = || shapes.iter().zip(parameters.iter().copied());
+        let grown: Vec<Option<f64>> = tensors()
+            .map(|(shape, is_parameter)| self.growth(shape, is_parameter, by))
+            .collect();
+        let by_tokens = tensors()
+            .filter_map(|(shape, is_parameter)| self.growth_by_tokens(shape, is_parameter, by));
         let by_tokens: Vec<f64> = by_tokens.collect();
         let hidden = by.hidden.ratio();
         let products = old.flops > 0;
@@ -422,9 +474,7 @@ impl KernelScaler {
                 flops *= by.tokens() * if squares { sequence } else { 1.0 };
                 let power = match attends {
                     true => 1,
-                    false => self
-                        .widths
-                        .power_of_product(&inputs, &|shape| is_among(&self.parameters, shape)),
+                    false => self.widths.power_of_product(&inputs, &parameters),
                 };
                 flops *= hidden.powi(power);
             }

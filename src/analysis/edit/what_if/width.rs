@@ -207,10 +207,11 @@ impl ModelWidths {
 
     /// Returns the power of the hidden size with which the FLOPs of a multiplication grow: the power of the weight,
     /// or, without a weight, from the powers of both inputs.
-    pub fn power_of_product(&self, inputs: &[Shape], is_parameter: &dyn Fn(&[u64]) -> bool) -> i32 {
+    pub fn power_of_product(&self, inputs: &[Shape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
-        let weight = matrices.clone().find(|shape| is_parameter(shape));
-        if let Some(weight) = weight {
+        let mut tensors = inputs.iter().zip(are_parameters);
+        let weight = tensors.find(|(shape, is_parameter)| shape.len() > 1 && **is_parameter);
+        if let Some((weight, _)) = weight {
             return self.power_of_weight(weight);
         }
         let flat = matrices.clone().take(2).all(|shape| shape.len() == 2);
