@@ -36,3 +36,6 @@ pub use chakram_astra_sim::logging;
 
 /// Options of replays: a test tries each as a flag and as a key of studies.
 pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
+
+/// Sensitivities to a machine's rates and latencies: a test compares them with replays on other machines.
+pub use chakram_jobs::{MachineText, find_sensitivities};

@@ -25,6 +25,13 @@ const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
 /// Smallest factor on time that is tried, nearly no time; a factor of 0 would need an infinite rate.
 const NEARLY_NONE: f64 = 1e-6;
 
+/// Largest factor for which a slope is measured.
+const NEAREST: f64 = 0.9999;
+/// Number of bisections between the last valid factor and the next.
+const HALVINGS: u32 = 6;
+/// Points of a range at which its line is checked; those that show most curves first.
+const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
+
 /// Finds the sensitivities of `run` on the machine with this text.
 ///
 /// # Errors
@@ -49,12 +56,16 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // Replays with this factor on the key's time and returns the makespan.
-        let end = |factor: f64| -> Option<Span> {
-            let scaled = scale(&value, if is_rate { 1.0 / factor } else { factor })?;
+        // Replays with about this factor on the key's time.
+        let end = |factor: f64| -> Option<ScaledKey> {
+            let (factor, scaled) = match is_rate {
+                true => (factor, scale(&value, 1.0 / factor)?),
+                false => scale_time(&value, factor)?,
+            };
             let text = with_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
             let other = Machine::parse_edited(&text, machine.file, run.machine).ok()?;
-            run.makespan_on(&other).ok()
+            let makespan = run.makespan_on(&other).ok()?;
+            Some(ScaledKey { factor, makespan })
         };
         if let Some(row) = rate_row(
             &path,
@@ -70,44 +81,67 @@ pub fn find_sensitivities(
     Ok(report)
 }
 
-/// Returns the row of a machine key; `None` if the key has no effect. `end` returns the makespan for a factor on the
-/// key's time.
+/// The run with another value of a machine key.
+#[derive(Clone, Copy, Debug)]
+struct ScaledKey {
+    /// Factor on the key's time.
+    factor: f64,
+    makespan: Span,
+}
+
+/// Returns the row of a machine key; `None` if the key has no effect. `end` replays with about a factor on the key's time.
 fn rate_row(
     path: &str,
     makespan: Span,
     path_nodes: u64,
     confirms: bool,
-    end: impl Fn(f64) -> Option<Span>,
+    end: impl Fn(f64) -> Option<ScaledKey>,
 ) -> Option<SensitivityRow> {
-    let (tenth_less, none) = (end(TENTH_LESS)?, end(NEARLY_NONE)?);
+    let [tenth_less, none] = [end(TENTH_LESS)?, end(NEARLY_NONE)?].map(|at| at.makespan);
     if tenth_less == makespan && none == makespan {
         return None;
     }
-    let near = end(0.99)?;
-    let slope = (makespan.0 as f64 - near.0 as f64) / 0.01;
-    let line = |factor: f64| makespan.0 as f64 - slope * (1.0 - factor);
-    // Tolerance: each node of the path is rounded, and so was the slope, which was measured over a change of 1 %.
-    let is_on_line = |factor: f64| -> Option<bool> {
-        let off = (end(factor)?.0 as f64 - line(factor)).abs();
-        Some(off <= path_nodes as f64 * (1.0 + 100.0 * (1.0 - factor)))
+    let saved = |at: ScaledKey| makespan.0 as f64 - at.makespan.0 as f64;
+    let slope_to = |factor: f64| {
+        let at = end(factor)?;
+        Some(saved(at) / (1.0 - at.factor))
+    };
+    // Ends are rounded to a picosecond for each node, so a slope over a wide range is the more exact one. The makespan is straight
+    // down to a factor if ends in between are on the line through both ends of the range.
+    let straight_to = |factor: f64| -> Option<bool> {
+        let slope = slope_to(factor)?;
+        for part in PARTS_OF_RANGE {
+            let at = end(1.0 - (1.0 - factor) * part)?;
+            if (saved(at) - slope * (1.0 - at.factor)).abs() > path_nodes as f64 {
+                return Some(false);
+            }
+        }
+        Some(true)
     };
     let mut holds_to = 0.99;
     if confirms {
-        let (mut good, mut bad) = (0.99, 0.01);
-        match is_on_line(bad)? {
-            true => good = bad,
-            false => {
-                for _ in 0..6 {
-                    let middle = (good + bad) / 2.0;
-                    match is_on_line(middle)? {
-                        true => good = middle,
-                        false => bad = middle,
-                    }
+        let mut bad = 0.01;
+        if straight_to(bad)? {
+            holds_to = bad;
+        } else {
+            // A kink may be this near to the run as it is.
+            for near in [0.99, 0.999, 0.9999] {
+                holds_to = near;
+                if straight_to(near)? {
+                    break;
+                }
+                (holds_to, bad) = (1.0, near);
+            }
+            for _ in 0..HALVINGS {
+                let middle = f64::midpoint(holds_to, bad);
+                match straight_to(middle)? {
+                    true => holds_to = middle,
+                    false => bad = middle,
                 }
             }
         }
-        holds_to = good;
     }
+    let slope = slope_to(holds_to.min(NEAREST))?;
     Some(SensitivityRow {
         what: format!("machine.{path}"),
         setting: format!("machine.{path}"),
@@ -117,6 +151,18 @@ fn rate_row(
         none,
         replayed: true,
     })
+}
+
+/// Multiplies a time by about `factor`, to a whole number of picoseconds, and returns the exact factor. Replays round latencies,
+/// and use one of them hundreds of times.
+fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
+    let ConfigLiteral::Text(text) = value else {
+        return Some((factor, scale(value, factor)?));
+    };
+    let time: Span = text.parse().ok()?;
+    let scaled = (time.0 as f64 * factor).round();
+    let factor = scaled / time.0.max(1) as f64;
+    Some((factor, ConfigLiteral::Text(format!("{scaled} ps"))))
 }
 
 /// Multiplies a number, or the leading number of a text, by `factor`.

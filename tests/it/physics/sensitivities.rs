@@ -8,6 +8,7 @@ use crate::corpus::is_whole;
 use chakram::engine::{
     ChangedTime, CollectiveChange, CompiledReplay, HostTiming, KernelChange, ReplayOptions,
 };
+use chakram::internals::{MachineText, find_sensitivities};
 use chakram::machine::Machine;
 use chakram::report::sensitivity::{SensitivityRow, SensitivityRun};
 use chakram::trace::{CollectiveKind as K, KernelShape, MovingKernel};
@@ -133,6 +134,83 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
         }
     }
     [rows, by_graph]
+}
+
+/// A network on which messages and collectives take this long per byte, and for each link, relative to 50 GB/s and 700 ns.
+fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
+    format!(
+        "name = \"four\"\n[[dimension]]\nname = \"net\"\nshape = \"{shape}\"\nsize = {RANKS}\nalgorithm = \"ring\"\n\
+         bandwidth = \"{} GB/s\"\nlatency = \"{} ns\"\n",
+        // In this order: at ties, the last bit of a rate decides how every step of a collective is rounded.
+        50.0 * (1.0 / per_byte),
+        700.0 * per_link
+    )
+}
+
+/// Returns the number of rows of machine keys compared with replays on machines that this test writes, and the number of rows
+/// that are valid for a tenth less time.
+fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
+    let [mut rows, mut wide] = [0; 2];
+    for seed in seeds {
+        let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let workload = job(&random_ranks(random), &[]);
+        let shape = ["ring", "switch", "fully_connected"][random.below(3) as usize];
+        let options = ReplayOptions::default();
+        let makespan_with = |per_byte: f64, per_link: f64| {
+            let text = network_text(shape, per_byte, per_link);
+            let machine = Machine::parse(&text, "four").unwrap();
+            let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
+            prepared.run(()).unwrap().0.makespan.0 as f64
+        };
+        let text = network_text(shape, 1.0, 1.0);
+        let machine = Machine::parse(&text, "four").unwrap();
+        let run = SensitivityRun {
+            workload: &workload,
+            machine: &machine,
+            options: &options,
+        };
+        let text = MachineText {
+            text: &text,
+            file: "four",
+        };
+        let found = find_sensitivities(&run, text).unwrap();
+        let makespan = makespan_with(1.0, 1.0);
+        for row in &found.rows {
+            let Some(key) = row.what.strip_prefix("machine.") else {
+                continue;
+            };
+            let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
+            for factor in [inside, row.holds_to] {
+                // A latency is a whole number of picoseconds.
+                let factor = match key.ends_with("latency") {
+                    true => (700_000.0 * factor).round() / 700_000.0,
+                    false => factor,
+                };
+                let end = match key {
+                    "dimension.net.bandwidth" => makespan_with(factor, 1.0),
+                    "dimension.net.latency" => makespan_with(1.0, factor),
+                    other => panic!("seed {seed}: {other} is no key of this machine"),
+                };
+                let line = makespan - row.slope_ps as f64 * (1.0 - factor);
+                assert!(
+                    (end - line).abs() <= found.path_nodes as f64,
+                    "seed {seed} on {shape} at {factor}: {end} for {line} of {row:?}, {} nodes",
+                    found.path_nodes
+                );
+            }
+            rows += 1;
+            wide += u64::from(row.holds_to <= 0.9);
+        }
+    }
+    [rows, wide]
+}
+
+#[test]
+fn slopes_of_rates_are_finite_differences_inside_their_ranges() {
+    let jobs = if is_whole() { 1000 } else { 25 };
+    let [rows, wide] = hold_on_machines(0..jobs);
+    println!("{rows} rows of rates and latencies of {jobs} jobs, {wide} straight for a tenth less");
+    assert!(rows >= jobs && 2 * wide >= rows, "{rows} {wide}");
 }
 
 #[test]
