@@ -35,7 +35,7 @@ use kept_records::KeptRecords;
 use kernels::{KernelScaler, SizeScaling};
 use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
-use repeat::PipelineStages;
+use repeat::{PipelinePlace, PipelineStages};
 
 /// Counts of the items that an edit found and changed, for one rank or for all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,7 +209,7 @@ pub fn edit_job(
             if let JobEdit::Layers(change) = edit {
                 let count = traces
                     .iter()
-                    .map(|(rank, _)| stages.count_from(*rank))
+                    .map(|(rank, _)| stages.place_of(*rank).stages)
                     .max();
                 let mut seen = BTreeSet::new();
                 for (rank, trace) in &traces {
@@ -242,7 +242,7 @@ pub fn edit_job(
                     Some(known) => known.clone(),
                     None => {
                         let (new, own) =
-                            edit_rank(trace, &edit, &rates, stages.count_from(*rank), &layers)
+                            edit_rank(trace, &edit, &rates, stages.place_of(*rank), &layers)
                                 .map_err(|error| of_rank(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()
@@ -319,7 +319,7 @@ fn keep_replaced(
     let mut inverse = None;
     let count = traces
         .iter()
-        .map(|(rank, _)| stages.count_from(*rank))
+        .map(|(rank, _)| stages.place_of(*rank).stages)
         .max();
     for ((_, old), (_, new)) in before.iter().zip(traces.iter()) {
         let (old, new) = (RankProgram::read(old)?, RankProgram::read(new)?);
@@ -339,7 +339,7 @@ fn keep_replaced(
         return Ok(());
     };
     for ((rank, old), (_, new)) in before.iter().zip(traces) {
-        let again = edit_rank(new, &inverse, &rates, stages.count_from(*rank), &layers);
+        let again = edit_rank(new, &inverse, &rates, stages.place_of(*rank), &layers);
         let Ok((again, _)) = again else {
             return Ok(());
         };
@@ -416,7 +416,7 @@ fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
     rates: &TransferRates,
-    stages: u32,
+    place: PipelinePlace,
     layers: &JobLayers,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = RankProgram::read(contents)?;
@@ -454,12 +454,12 @@ fn edit_rank(
         JobEdit::Accumulate(times) => repeat::accumulate(&mut program, times)?,
         JobEdit::MicroBatches(times) => {
             let scaler = KernelScaler::new(&program);
-            repeat::cut_micro_batches(&mut program, times, &scaler)?
+            repeat::cut_micro_batches(&mut program, times, place, &scaler)?
         }
         JobEdit::Bucket(limit) => gradients::regroup(&mut program, limit, rates, None)?,
         JobEdit::Reshard(_) => gradients::keep_gathered(&mut program),
         JobEdit::Overlap(_) => gradients::reduce_at_end(&mut program),
-        JobEdit::Schedule(order) => repeat::reorder(&mut program, order, stages)?,
+        JobEdit::Schedule(order) => repeat::reorder(&mut program, order, place.stages)?,
         JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
         JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => EditCounts::default(),
     };

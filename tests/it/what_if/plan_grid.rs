@@ -245,7 +245,7 @@ fn check_plans(points: &[PlanPoint]) {
             let of = format!("{edit} of {point:?}");
             let generated = jobs.generate("generated", layers, &plan.options());
             let edited = jobs.edit(&base, "edited", &[&edit]);
-            if edit.starts_with("batch=") {
+            if edit.starts_with("batch=") || edit.starts_with("microbatches=") {
                 assert_same_memory(&edited, &generated, &of);
             } else {
                 assert_same_job(&edited, &generated, &of);

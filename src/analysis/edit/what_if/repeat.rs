@@ -235,6 +235,7 @@ fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
 pub(super) fn cut_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
+    place: PipelinePlace,
     scaler: &KernelScaler,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
@@ -285,10 +286,10 @@ pub(super) fn cut_micro_batches(
         let of_pass: BTreeMap<Pass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let more = micro_batches * times;
-        let warm_up = if warm_up == micro_batches {
-            more
-        } else {
-            warm_up.min(more)
+        let warm_up = match (warm_up == micro_batches, place.alternates) {
+            (true, false) => more,
+            (true, true) => place.stages.min(more),
+            (false, _) => warm_up.min(more),
         };
         let first = *numbers.first().unwrap_or(&0);
         let order = schedule(more, warm_up)
@@ -331,11 +332,30 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
 
 /// For each rank, the rank of the next stage, to which it sends in forward passes.
 #[derive(Debug, Default)]
-pub(super) struct PipelineStages(BTreeMap<u32, u32>);
+pub(super) struct PipelineStages {
+    /// The rank of the next stage to which a rank sends in forward passes.
+    next: BTreeMap<u32, u32>,
+    /// Ranks whose passes are in the order of 1F1B and not in that of GPipe. Ranks with as many micro-batches as stages are in both.
+    alternate: BTreeSet<u32>,
+}
+
+/// Place of a rank in its pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PipelinePlace {
+    /// Number of stages from that of the rank on, its own included.
+    pub stages: u32,
+    /// Whether one of these stages shows that the order is 1F1B.
+    pub alternates: bool,
+}
 
 impl PipelineStages {
     /// Adds the next stage of `rank`, if the rank sends messages in forward passes.
     pub fn learn(&mut self, rank: u32, program: &RankProgram<'_>) {
+        if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
+            && warm_up < micro_batches
+        {
+            self.alternate.insert(rank);
+        }
         let next = program.raw.all().find_map(|i| match program.view(i).op {
             Op::Message {
                 receive: false,
@@ -345,19 +365,25 @@ impl PipelineStages {
             _ => None,
         });
         if let Some(next) = next {
-            self.0.insert(rank, next);
+            self.next.insert(rank, next);
         }
     }
 
-    /// Returns the number of stages from the stage of `rank` to the last, including both.
-    pub fn count_from(&self, rank: u32) -> u32 {
-        let (mut at, mut count) = (rank, 1);
-        while let Some(&next) = self.0.get(&at)
-            && count <= self.0.len() as u32
+    /// Returns the place of a rank.
+    pub fn place_of(&self, rank: u32) -> PipelinePlace {
+        let mut place = PipelinePlace {
+            stages: 1,
+            alternates: self.alternate.contains(&rank),
+        };
+        let mut at = rank;
+        while let Some(&next) = self.next.get(&at)
+            && place.stages <= self.next.len() as u32
         {
-            (at, count) = (next, count + 1);
+            at = next;
+            place.stages += 1;
+            place.alternates |= self.alternate.contains(&next);
         }
-        count
+        place
     }
 }
 
